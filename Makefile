@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+.PHONY: setup demo test check bench chaos clean
+
+setup: $(VENV)/.stamp
+
+$(VENV)/.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/proxskip demo --out demo --force
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+chaos: setup
+	$(BIN)/python tests/mutants.py
+
+clean:
+	rm -rf $(VENV) demo runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,71 @@
+"""Communication-accelerated optimization: run a method on a problem through an engine, get a trace, plot it."""
+
+from proxskip import prox, theory
+from proxskip.cohorts import Bernoulli, Given, Uniform
+from proxskip.links import Graph, from_matrix, graph
+from proxskip.methods import (
+    GD,
+    METHODS,
+    Accelerated,
+    DecentralizedScaffnew,
+    FedLin,
+    LocalGD,
+    ProxGD,
+    ProxSkip,
+    Scaffnew,
+    Scaffold,
+    SLocalGD,
+    SplitSkip,
+    SProxSkip,
+)
+from proxskip.problems import datasets
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.quadratic import Quadratic, random_quadratics
+from proxskip.problems.softmax import Softmax
+from proxskip.problems.split import split
+from proxskip.result import Result, Status
+from proxskip.run import resume, run
+from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GD",
+    "METHODS",
+    "Accelerated",
+    "Bernoulli",
+    "DecentralizedScaffnew",
+    "FedLin",
+    "Given",
+    "Graph",
+    "InputError",
+    "LeastSquares",
+    "LocalGD",
+    "Logistic",
+    "Problem",
+    "ProxGD",
+    "ProxSkip",
+    "Quadratic",
+    "Result",
+    "SLocalGD",
+    "SProxSkip",
+    "Scaffnew",
+    "Scaffold",
+    "Softmax",
+    "SplitSkip",
+    "Status",
+    "Trace",
+    "Uniform",
+    "UnsafeStepWarning",
+    "datasets",
+    "from_matrix",
+    "graph",
+    "prox",
+    "random_quadratics",
+    "resume",
+    "run",
+    "split",
+    "theory",
+]

@@ -1,0 +1,139 @@
+"""Who takes part in a round: drawn by the server, from a generator keyed by (seed, round)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.seam import Indices, InputError
+
+
+class Participation(Protocol):
+    """A rule for drawing cohorts."""
+
+    def check(self, n: int) -> None:
+        """Raise InputError where the rule does not fit n clients."""
+        ...
+
+    def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
+        """The clients of this round, in increasing order, never empty."""
+        ...
+
+    def constants(self, n: int) -> tuple[float, float]:
+        """(a, chi): E[(s-1)+]/(n-1) and the bound E[nu(s)] on TAMUNA's chi, for the random cohort size s."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """Full participation."""
+
+    def check(self, n: int) -> None:
+        """Always fits."""
+
+    def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
+        """All clients."""
+        return np.arange(n)
+
+    def constants(self, n: int) -> tuple[float, float]:
+        """(1, 1)."""
+        return 1.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """c of n clients, each cohort equally likely."""
+
+    c: int
+
+    def check(self, n: int) -> None:
+        """1 <= c <= n."""
+        if not 1 <= self.c <= n:
+            raise InputError(f"a cohort of {self.c} cannot be drawn from {n} clients; choose from 1 to {n}.")
+
+    def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
+        """c clients without replacement."""
+        return np.sort(rng.permutation(n)[: self.c])
+
+    def constants(self, n: int) -> tuple[float, float]:
+        """TAMUNA's constants with s = c."""
+        return theory.cohort_constants(n, {self.c: 1.0})
+
+
+@dataclass(frozen=True, slots=True)
+class Bernoulli:
+    """Each client takes part with the same probability, independently; an empty cohort is drawn again."""
+
+    probability: float
+
+    def check(self, n: int) -> None:
+        """A probability in (0, 1]."""
+        if not 0 < self.probability <= 1:
+            raise InputError(f"the probability {self.probability} of taking part must lie in (0, 1].")
+        if n * self.probability < 1e-3:
+            raise InputError(f"with probability {self.probability:g} almost every cohort of {n} clients is empty.")
+
+    def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
+        """The clients whose coin came up, at least one."""
+        while True:
+            cohort = np.flatnonzero(rng.random(n) < self.probability)
+            if len(cohort):
+                return cohort
+
+    def constants(self, n: int) -> tuple[float, float]:
+        """Means over the binomial size, given that it is not zero."""
+        return theory.cohort_constants(n, theory.binomial_sizes(n, self.probability))
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Cohorts from a list, taken in turn (and again from the start when it ends)."""
+
+    cohorts: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(cohorts: Sequence[Sequence[int]]) -> Given:
+        """From any sequence of sequences of client numbers."""
+        return Given(tuple(tuple(int(i) for i in c) for c in cohorts))
+
+    def check(self, n: int) -> None:
+        """Non-empty cohorts of known clients, none named twice in one."""
+        if not self.cohorts:
+            raise InputError("the list of cohorts is empty.")
+        for k, c in enumerate(self.cohorts):
+            if not c or len(set(c)) != len(c) or min(c) < 0 or max(c) >= n:
+                raise InputError(
+                    f"cohort {k} = {list(c)} must name different clients between 0 and {n - 1}, at least one."
+                )
+
+    def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
+        """The next cohort of the list."""
+        return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
+
+    def constants(self, n: int) -> tuple[float, float]:
+        """The constants of uniform cohorts with these sizes; no rate is claimed for patterns that are not uniform."""
+        sizes: dict[int, float] = {}
+        for c in self.cohorts:
+            sizes[len(c)] = sizes.get(len(c), 0.0) + 1.0 / len(self.cohorts)
+        return theory.cohort_constants(n, sizes)
+
+
+def as_participation(given: Any) -> Participation:
+    """None, a number c, a probability as float below 1, a list of cohorts, or a rule itself."""
+    if given is None:
+        return Everyone()
+    if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
+        return given
+    if isinstance(given, float) and 0 < given < 1:
+        return Bernoulli(given)
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        return Uniform(int(given))
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return Given.of(given)
+    raise InputError(
+        f"cohort = {given!r} is not understood; give a number of clients, a probability, or a list of cohorts."
+    )

@@ -1,0 +1,288 @@
+"""What a run is and what it did, in words and numbers: its configuration, its measurements, its summary."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip import methods
+from proxskip.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
+from proxskip.links import Graph, from_matrix, weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
+from proxskip.prox import conjugate_prox
+from proxskip.result import Status, Summary
+from proxskip.seam import Array, InputError, Method, Vectors
+
+if TYPE_CHECKING:
+    from proxskip.run import Stop
+
+_MISSING = {
+    "cohort": "averages over everybody, so it cannot run on cohorts; use scaffnew, scaffold or local-gd",
+    "psi": "has no prox step, so it cannot solve a problem with psi; use proxgd, proxskip, accelerated or scaffnew",
+    "D": "cannot solve psi(D x); use splitskip",
+    "batch": "needs full gradients; leave out the batch",
+    "clients": "is for a problem of one function; give a problem with one client, or use scaffnew",
+}
+
+
+def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
+    """Refuse what the method is not right for, with one sentence."""
+    asked = {
+        "cohort": not everyone,
+        "psi": problem.psi is not None and problem.D is None,
+        "D": problem.D is not None,
+        "batch": problem.batch is not None,
+        "clients": problem.n > 1,
+    }
+    for what, wanted in asked.items():
+        if wanted and what not in method.handles:
+            raise InputError(f"{method.name} {_MISSING[what]}.")
+    if not everyone and problem.psi is not None:
+        raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")
+
+
+# -- configuration -----------------------------------------------------------------------------------------------------
+def config(
+    method: Method,
+    problem: Problem,
+    stop: Stop,
+    seed: int,
+    engine: str,
+    participation: Participation,
+    spec: dict[str, Any],
+) -> dict[str, Any]:
+    """Everything that determines a run, as plain data."""
+    return {
+        "method": method.name,
+        "parameters": parameters(method),
+        "problem": identity(problem),
+        "stop": {k: getattr(stop, k) for k in stop.__slots__},
+        "seed": seed,
+        "engine": engine,
+        "cohort": _cohort(participation),
+        "spec": spec,
+    }
+
+
+def parameters(method: Any) -> dict[str, Any]:
+    """The method's fields as plain data."""
+    out: dict[str, Any] = {}
+    for f in fields(method):
+        v = getattr(method, f.name)
+        if isinstance(v, Graph):
+            W = scipy.sparse.coo_array(v.W)
+            entries = [[int(i), int(j), float(w)] for i, j, w in zip(W.row, W.col, W.data, strict=True)]
+            v = {"name": v.name, "n": v.n, "entries": entries}
+        out[f.name] = [float(u) if isinstance(u, float) else int(u) for u in v] if isinstance(v, tuple) else _plain(v)
+    return out
+
+
+def identity(problem: Problem) -> dict[str, Any]:
+    """What makes this problem this problem."""
+    f = problem.clients[0]
+    return {
+        "data": problem.info.get("data"),
+        "data_sha256": problem.info.get("data_sha256"),
+        "split": problem.info.get("split"),
+        "weights": problem.info.get("weights", "equal" if np.ptp(problem.weights) == 0 else "given"),
+        "clients": problem.n,
+        "samples": problem.N,
+        "d": problem.d,
+        "loss": f.loss if isinstance(f, LinearModel) else type(f).__name__,
+        "lambda": problem.l2,
+        "dtype": str(f.dtype) if isinstance(f, LinearModel) else "float64",
+        "batch": problem.batch,
+        "L_kind": problem.L_kind,
+        "psi": None if problem.psi is None else repr(problem.psi),
+        "fingerprint": fingerprint(problem),
+    }
+
+
+def fingerprint(problem: Problem) -> str:
+    """A digest of the clients' data and weights (of their kind and number for oracles of unknown make)."""
+    digest = hashlib.sha256()
+    digest.update(np.ascontiguousarray(problem.weights).tobytes())
+    for f in problem.clients:
+        digest.update(type(f).__name__.encode())
+        if isinstance(f, LinearModel):
+            parts: tuple[Any, ...] = (f.b, f.reg)
+            parts += (
+                (f.A.indptr.astype(np.int64), f.A.indices.astype(np.int64), f.A.data)
+                if scipy.sparse.issparse(f.A)
+                else (f.A,)
+            )
+        else:
+            parts = (f.H, f.b) if isinstance(f, Quadratic) else ()
+        for p in parts:
+            digest.update(np.ascontiguousarray(p).tobytes())
+    return digest.hexdigest()
+
+
+def revive(saved: dict[str, Any], problem: Problem) -> tuple[Method, Participation]:
+    """The method and the participation of a saved configuration."""
+    given = dict(saved["parameters"])
+    if isinstance(given.get("graph"), dict):
+        g = given["graph"]
+        W = np.zeros((g["n"], g["n"]))
+        for i, j, w in g["entries"]:
+            W[i, j] = w
+        given["graph"] = from_matrix(W, g["name"])
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    method: Method = methods.named(saved["method"])(**given)
+    kind, value = next(iter(saved["cohort"].items()))
+    makers: dict[str, Callable[[Any], Participation]] = {
+        "everyone": lambda _: Everyone(),
+        "uniform": Uniform,
+        "bernoulli": Bernoulli,
+        "given": Given.of,
+    }
+    return method, makers[kind](value)
+
+
+def _cohort(participation: Any) -> dict[str, Any]:
+    if isinstance(participation, Given):
+        return {"given": [list(c) for c in participation.cohorts]}
+    values = asdict(participation) if is_dataclass(participation) and not isinstance(participation, type) else {}
+    return {type(participation).__name__.lower(): next(iter(values.values()), None)}
+
+
+def _plain(v: Any) -> Any:
+    return v.item() if isinstance(v, np.generic) else v
+
+
+# -- measurement -------------------------------------------------------------------------------------------------------
+def controls(method: Any, server: Vectors, memory: Vectors) -> Array | None:
+    """The control variates h_i, one row a client; None for methods without."""
+    if hasattr(method, "controls"):
+        return np.asarray(method.controls(server, memory))
+    return memory.get("h")
+
+
+def residual(problem: Problem, x: Array, server: Vectors) -> float:
+    """How far x is from optimal: |grad f|, with psi the prox-gradient residual, with D that of (x, y)."""
+    if problem.D is None:
+        return problem.residual(x, 1.0 / problem.L_global)
+    assert problem.psi is not None
+    y = server["y"]
+    primal = problem.gradient(x) + problem.D.T @ y
+    dual = y - conjugate_prox(problem.psi, y + problem.D @ x, 1.0)
+    return float(np.linalg.norm(primal) + np.linalg.norm(dual))
+
+
+def measure(method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> dict[str, float]:
+    """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
+    solution = problem.solution
+    f = problem.value(x)
+    row = {"f": f, "grad_norm": residual(problem, x, server)}
+    if solution is not None:
+        row["gap"] = f - solution.f
+    h = controls(method, server, memory)
+    if h is not None and problem.psi is None and problem.n > 1:
+        row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
+    psi = method.lyapunov(problem, x, server, memory)
+    row["lyapunov"] = np.nan if psi is None else psi
+    return row
+
+
+# -- summary -----------------------------------------------------------------------------------------------------------
+def summary(
+    config: dict[str, Any],
+    problem: Problem,
+    row: dict[str, float],
+    status: Status,
+    message: str,
+    zeta: float | None,
+    notes: tuple[str, ...],
+) -> Summary:
+    """The content of summary.json; null where a field does not apply."""
+    given, about = config["parameters"], config["problem"]
+    graph = given.get("graph")
+
+    def number(k: str) -> float | None:
+        return float(row[k]) if np.isfinite(row[k]) else None
+
+    def count(k: str) -> int:
+        return int(row[k])
+
+    return Summary(
+        {
+            "method": config["method"],
+            "data": about["data"],
+            "samples": about["samples"],
+            "d": about["d"],
+            "clients": about["clients"],
+            "split": about["split"],
+            "engine": config["engine"],
+            "seed": config["seed"],
+            "L": problem.L,
+            "L_kind": problem.L_kind,
+            "L_max": problem.L_max,
+            "L_global": problem.L_global,
+            "mu": problem.mu,
+            "kappa": problem.kappa,
+            "weights": about["weights"],
+            "lambda": about["lambda"],
+            "loss": about["loss"],
+            "batch": about["batch"],
+            "psi": about["psi"],
+            "gamma": given.get("gamma"),
+            "p": given.get("p"),
+            "K": given.get("K"),
+            "tau": given.get("tau"),
+            "q": given.get("q"),
+            "chi": given.get("chi"),
+            "eta_g": given.get("eta_g"),
+            "option": given.get("option"),
+            "beta": given.get("beta"),
+            "cohort": None if "everyone" in config["cohort"] else config["cohort"],
+            "graph": None if graph is None else graph["name"],
+            "delta": None if graph is None else _delta(graph),
+            "zeta": zeta,
+            **{k: count(k) for k in ("round", "iterations", "exchanges", "vectors_up", "vectors_down", "floats_up")},
+            **{k: count(k) for k in ("floats_down", "bytes_up", "bytes_down", "edge_messages", "local_steps")},
+            **{k: count(k) for k in ("grad_evals", "prox_evals")},
+            "passes": number("passes"),
+            "seconds": number("seconds"),
+            "f": number("f"),
+            "f_star": None if problem.solution is None else problem.solution.f,
+            "gap": number("gap"),
+            "grad_norm": number("grad_norm"),
+            "sum_h": number("sum_h"),
+            "lyapunov": number("lyapunov"),
+            "lyapunov_bound": number("lyapunov_bound"),
+            "status": status.name,
+            "success": status is Status.CONVERGED,
+            "message": message,
+            "warnings": list(notes),
+            "versions": versions(),
+            "data_sha256": about["data_sha256"],
+        }
+        | {"rounds": count("round")}
+    )
+
+
+def _delta(graph: dict[str, Any]) -> float:
+    W = np.zeros((graph["n"], graph["n"]))
+    for i, j, w in graph["entries"]:
+        W[i, j] = w
+    return float(1.0 - np.linalg.eigvalsh(W)[-2]) if graph["n"] > 1 else 1.0
+
+
+def versions() -> dict[str, str]:
+    """What this was computed with."""
+    out = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("proxskip", "numpy", "scipy", "numba"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "not installed"
+    return out

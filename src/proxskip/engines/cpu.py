@@ -1,0 +1,138 @@
+"""The CPU engine: the whole cohort as one stack, its local steps spread over threads, compiled where they can be."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines.reference import OneClient
+from proxskip.engines.shards import Shards
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+
+
+class Cohort:
+    """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
+
+    def __init__(self, engine: CpuEngine, members: Indices, round: int) -> None:
+        self.engine, self.members, self.round = engine, members, round
+        self.gradients = 0
+
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
+        """K times  x <- x - gamma (g(x) - h),  for every member."""
+        shape = (len(self.members), self.engine.problem.d)
+        steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (shape[0],)).copy()
+        gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
+        X = np.array(np.broadcast_to(x, shape))
+        H = np.broadcast_to(h, shape)
+        problem = self.engine.problem
+        rows = problem.batch or self.engine.rows[self.members]
+        self.gradients += int(np.sum(steps * rows))
+        return self.engine.descend(self.members, X, H, gammas, steps, self.round)
+
+    def gradient(self, x: Array) -> Array:
+        """The members' full gradients, one row each."""
+        x = np.broadcast_to(x, (len(self.members), self.engine.problem.d))
+        clients = self.engine.problem.clients
+        self.gradients += int(self.engine.rows[self.members].sum())
+        return np.stack([np.asarray(clients[i].gradient(x[j])) for j, i in enumerate(self.members)])
+
+    def own(self, values: Any) -> Any:
+        """The members' entries as a column."""
+        return values if np.ndim(values) == 0 else np.asarray(values)[self.members, None]
+
+
+class CpuEngine:
+    """Clients on threads. The same trajectory, bit for bit, for any number of threads."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise InputError(f"threads = {threads} must be at least 1.")
+        self.threads = threads or available_cores()
+        self.pool: ThreadPoolExecutor | None = None
+
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Pack the shards for the kernels, where there is one for them."""
+        self.problem, self.seed = problem, seed
+        self.kept = {k: v.copy() for k, v in memory.items()}
+        self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
+        self.shards = Shards(problem) if Shards.fit(problem) else None
+        if self.threads > 1 and self.pool is None:
+            self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
+
+    def descend(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+        """All local steps of all members, each on one thread."""
+        if self.shards is None:
+            return self._descend_any(members, X, H, gamma, K, round)
+        kind = self.shards.dtype
+        X, H = np.ascontiguousarray(X, dtype=kind), np.ascontiguousarray(H, dtype=kind)
+        work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
+        load = np.cumsum(K * self.shards.work[members])
+        parts = min(self.threads, len(members))
+        cuts = np.searchsorted(load, load[-1] * np.arange(1, parts) / parts) if load[-1] > 0 else np.zeros(0, np.int64)
+        bounds = [0, *(int(c) for c in cuts), len(members)]
+        self._spread(work, list(pairwise(bounds)))
+        return X.astype(np.float64, copy=False)
+
+    def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+        def one(j: int, _: int) -> None:
+            client = OneClient(self.problem, int(members[j]), self.seed, round)
+            X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
+
+        self._spread(one, [(j, j + 1) for j in range(len(members))])
+        return X
+
+    def _spread(self, work: Any, ranges: list[tuple[int, int]]) -> None:
+        if self.pool is None or len(ranges) == 1:
+            for lo, hi in ranges:
+                work(lo, hi)
+            return
+        for job in [self.pool.submit(work, lo, hi) for lo, hi in ranges]:
+            job.result()
+
+    def run(
+        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], int]:
+        """The whole cohort in one call of the half."""
+        client = Cohort(self, cohort, round)
+        shape = (len(cohort), self.problem.d)
+        up, memory = half(client, self._of(cohort), K, *down)
+        self._keep(cohort, memory)
+        return tuple(np.ascontiguousarray(np.broadcast_to(u, shape)) for u in up), client.gradients
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
+        """The whole cohort in one call of the half."""
+        self._keep(cohort, half(Cohort(self, cohort, 0), self._of(cohort), *outcome))
+
+    def _of(self, cohort: Indices) -> Vectors:
+        everyone = len(cohort) == self.problem.n
+        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
+
+    def _keep(self, cohort: Indices, memory: Vectors) -> None:
+        shape = (len(cohort), self.problem.d)
+        for k, v in memory.items():
+            if len(cohort) == self.problem.n:
+                self.kept[k] = np.array(np.broadcast_to(v, shape)) if v.shape != shape else v
+            else:
+                self.kept[k][cohort] = v
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+        return {k: v.copy() for k, v in self.kept.items()}
+
+    def close(self) -> None:
+        """End the threads."""
+        if self.pool is not None:
+            self.pool.shutdown()
+            self.pool = None
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,121 @@
+"""A run folder: spec.toml, summary.json, trace.csv and .npz, x.npy, and a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip import checkpoint
+from proxskip.result import Result
+from proxskip.seam import InputError
+
+FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
+SECONDS_BETWEEN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a checkpoint holds: arrays, and plain data."""
+
+    arrays: dict[str, Any]
+    meta: dict[str, Any]
+
+
+@dataclass
+class Folder:
+    """An open run folder."""
+
+    path: Path
+    config: dict[str, Any]
+    every: int | None = None
+    checkpoint: Any = None
+    last: float = field(default_factory=time.monotonic)
+
+    def due(self, round: int) -> bool:
+        """Whether it is time for another checkpoint (which one never changes what the run computes)."""
+        if self.every is not None:
+            return round % self.every == 0
+        return time.monotonic() - self.last > SECONDS_BETWEEN
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.path, state.arrays, state.meta | {"config": self.config})
+        self.last = time.monotonic()
+
+    def finish(self, result: Result, state: State) -> None:
+        """Write everything."""
+        self.save(state)
+        result.trace.to_csv(self.path / "trace.csv")
+        result.trace.to_npz(self.path / "trace.npz")
+        buffer = io.BytesIO()
+        np.save(buffer, result.x, allow_pickle=False)
+        checkpoint.atomic_write(self.path / "x.npy", buffer.getvalue())
+        checkpoint.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+
+
+def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
+    """A folder for a new run; one that holds a run already is refused unless ``force``."""
+    if every is not None and every < 1:
+        raise InputError(f"checkpoint_every = {every} must be at least 1.")
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder.")
+    held = [name for name in FILES if (path / name).exists()]
+    if held and not force:
+        raise InputError(
+            f"{path} already holds a run ({held[0]}); choose another folder, resume it, or overwrite it with --force."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    for name in held:
+        (path / name).unlink()
+    checkpoint.atomic_write_text(path / "spec.toml", to_toml(config))
+    return Folder(path, config, every)
+
+
+def reopen(path: Path) -> Folder:
+    """A folder to go on in."""
+    if not path.is_dir():
+        raise InputError(f"{path} is no run folder; there is nothing to resume.")
+    saved = checkpoint.load(path)
+    if "config" not in saved.meta:
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
+    return Folder(path, saved.meta["config"], None, saved)
+
+
+def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume another problem, method or seed."""
+    kept = ("method", "parameters", "problem", "seed", "cohort", "engine")
+    found = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
+    if found:
+        raise InputError("this checkpoint belongs to another run: " + "; ".join(found) + ".")
+
+
+def to_toml(config: Mapping[str, Any], section: str = "") -> str:
+    """Plain data as TOML: numbers, text, lists and nested tables; null entries are left out."""
+    lines, tables = [], []
+    for key, v in config.items():
+        if isinstance(v, Mapping):
+            name = f"{section}.{key}" if section else key
+            tables.append(f"\n[{name}]\n" + to_toml(v, name))
+        elif v is not None:
+            lines.append(f"{key} = {_value(v)}\n")
+    return "".join(lines) + "".join(tables)
+
+
+def _value(v: Any) -> str:
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    if isinstance(v, (list, tuple)):
+        return "[" + ", ".join(_value(u) for u in v) + "]"
+    if isinstance(v, float):
+        return repr(v) if np.isfinite(v) else ("nan" if v != v else "inf" if v > 0 else "-inf")
+    if isinstance(v, int):
+        return str(v)
+    plain = str(v).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in plain) + '"'

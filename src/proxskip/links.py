@@ -1,0 +1,304 @@
+"""Who hears whom: sums over clients in client order, and graphs whose neighbours gossip with a mixing matrix.
+
+    everybody through a server     x   = sum_i w_i x_i            ``weighted_sum(w, X)``
+    neighbours along a graph       x_i = sum_j W_ij x_j           ``graph.mix(X)``
+
+``W`` is symmetric, doubly stochastic and connected. Its smallest eigenvalue may be negative, as it is for
+Metropolis weights on a ring: the method asks only for ``tau <= p / (gamma * lmax)``. A matrix that breaks one
+of the three mostly gives a finite, quiet and wrong answer, so it is refused here, before the first step.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csgraph, csr_array
+
+from proxskip.seam import Array, Indices, InputError
+
+if TYPE_CHECKING:
+    import networkx
+
+TOLERANCE = 1e-12
+"""How far rounding may carry W from symmetry, unit row sums and non-negative weights; the least delta."""
+NAMES = ("ring", "path", "star", "grid", "torus", "hypercube", "complete", "erdos-renyi", "regular")
+Step = tuple[Indices | slice, Indices, Array]
+"""Step k of mixing: the rows that have a k-th entry, whom each of them hears, and with what weight."""
+DRAWS = 100
+"""How many random graphs are drawn before giving up on a connected one."""
+
+
+def weighted_sum(w: npt.ArrayLike, U: npt.ArrayLike) -> Array:
+    """``sum_i w_i U_i``, row after row: the same bytes whatever the memory layout or the BLAS."""
+    w, U = np.asarray(w, dtype=np.float64), np.asarray(U, dtype=np.float64)
+    if U.ndim != 2 or w.shape != U.shape[:1]:
+        raise InputError(f"a weighted sum takes n weights and n rows, not shapes {w.shape} and {U.shape}.")
+    total = np.zeros(U.shape[1])
+    for w_i, u_i in zip(w, U, strict=True):
+        total += w_i * u_i
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A communication graph and its mixing matrix, checked when it is made; its arrays are read-only."""
+
+    name: str
+    W: Array = field(repr=False)
+    n: int = field(init=False)
+    delta: float = field(init=False)
+    """The spectral gap: one minus the second largest eigenvalue of W."""
+    lmax: float = field(init=False)
+    """The largest eigenvalue of I - W: at most one when W is positive semi-definite, never above two."""
+    edges: int = field(init=False)
+    """Pairs of clients that talk to each other."""
+    indptr: Indices = field(init=False, repr=False)
+    """Row i of W without its zeros: ``indices`` and ``weights`` from ``indptr[i]`` to ``indptr[i + 1]``."""
+    indices: Indices = field(init=False, repr=False)
+    weights: Array = field(init=False, repr=False)
+    _steps: list[Step] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        W = _dense(self.W)
+        _check_weights(W)
+        _check_connected(W)
+        eigenvalues = np.linalg.eigvalsh(W)
+        linked = (W != 0) | (W.T != 0)
+        rows = csr_array(W)
+        derived: dict[str, Any] = {
+            "W": W,
+            "n": len(W),
+            "delta": float(1 - eigenvalues[-2]),
+            "lmax": float(1 - eigenvalues[0]),
+            "edges": int(np.count_nonzero(np.triu(linked, k=1))),
+            "indptr": rows.indptr.astype(np.int64),
+            "indices": rows.indices.astype(np.int64),
+            "weights": rows.data.copy(),
+        }
+        derived["_steps"] = _steps(derived["indptr"], derived["indices"], derived["weights"])
+        for name, value in derived.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(self, name, value)
+        if self.delta < TOLERANCE:
+            raise InputError(
+                f"the graph hangs together by weights so small that delta = {self.delta:.1e}, and its parts "
+                "would quietly keep answers of their own; give the edges between them larger weights."
+            )
+
+    def __reduce__(self) -> tuple[type[Graph], tuple[str, Array]]:
+        return Graph, (self.name, self.W)
+
+    @property
+    def directed_edges(self) -> int:
+        """What one gossip step costs, in vectors: one along each edge in each direction."""
+        return 2 * self.edges
+
+    def neighbours(self, i: int) -> Indices:
+        """Whom client i hears, without itself, in increasing order."""
+        heard: Indices = self.indices[self.indptr[i] : self.indptr[i + 1]]
+        return np.delete(heard, heard == i)
+
+    def mix(self, X: Array) -> Array:
+        """One gossip step on an ``(n, d)`` stack: row i is ``sum_j W_ij X_j``, neighbour by neighbour."""
+        if X.ndim != 2 or len(X) != self.n:
+            raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
+        # Not a sparse product: compiled ones fuse multiply and add on some machines and not on others.
+        mixed = np.zeros(X.shape)
+        for rows, heard, weights in self._steps:
+            mixed[rows] += weights * X[heard]
+        return mixed
+
+
+def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
+    """Metropolis weights ``W_ij = 1 / (1 + max(deg_i, deg_j))`` on the edges, the rest on the diagonal.
+
+    Client i is node i where the nodes are 0 to n - 1, otherwise the i-th node. Loops do not count.
+
+    Args:
+        psd: give ``(I + W) / 2``, which has no negative eigenvalue and half the spectral gap.
+    """
+    if graph.is_directed():
+        raise InputError("gossip needs an undirected graph; pass graph.to_undirected().")
+    n = len(graph)
+    nodes = range(n) if set(graph) == set(range(n)) else list(graph)
+    place = {node: i for i, node in enumerate(nodes)}
+    linked = np.zeros((n, n), dtype=bool)
+    for u, v in graph.edges():
+        linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
+    degree = linked.sum(axis=1)
+    shares = 1 + np.maximum.outer(degree, degree)
+    W = np.where(linked, 1.0 / shares, 0.0)
+    np.fill_diagonal(W, [_rest(shares[i, linked[i]]) for i in range(n)])
+    return _lazy(W) if psd else W
+
+
+def from_matrix(W: npt.ArrayLike, name: str = "given") -> Graph:
+    """The graph of a mixing matrix: clients i and j are neighbours where ``W_ij`` is not zero."""
+    return Graph(name, _dense(W))
+
+
+def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
+    """A graph by name, with Metropolis weights.
+
+    >>> graph("ring", 8).edges, graph("erdos-renyi:0.5", 10, seed=1).n
+    (8, 10)
+
+    Args:
+        name: ring, path, star, grid, torus, hypercube, complete, erdos-renyi[:probability], regular[:degree].
+        seed: for the two random ones, which are drawn again until they are connected.
+        psd: take ``(I + W) / 2``.
+    """
+    kind, colon, number = name.partition(":")
+    if kind not in NAMES:
+        nearest = difflib.get_close_matches(kind.lower(), NAMES, n=1, cutoff=0.0)[0]
+        raise InputError(f"there is no graph '{kind}', did you mean '{nearest}'? Names: {', '.join(NAMES)}.")
+    if n < 2:
+        raise InputError(f"a graph needs two clients or more, not n = {n}; one client has nobody to talk to.")
+    if kind in ("erdos-renyi", "regular"):
+        usual = 4.0 if kind == "regular" else min(1.0, 2 * math.log(n) / n)
+        network = _random(kind, n, _number(name, number) if colon else usual, seed)
+    elif colon:
+        raise InputError(f"the graph '{kind}' takes no number, so write '{kind}' in place of '{name}'.")
+    else:
+        network = _fixed(kind, n)
+    return from_matrix(mixing_matrix(network, psd), name)
+
+
+def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
+    """A graph over n clients from a Graph, a name, a networkx graph or a mixing matrix."""
+    if isinstance(obj, str):
+        return graph(obj, n, seed=seed, psd=psd)
+    if isinstance(obj, Graph):
+        found = Graph(obj.name, _lazy(obj.W)) if psd else obj
+    elif hasattr(obj, "is_directed"):
+        found = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
+    else:
+        W = _dense(obj)
+        found = from_matrix(_lazy(W) if psd else W)
+    if found.n != n:
+        raise InputError(f"the graph '{found.name}' links {found.n} clients, but there are {n}.")
+    return found
+
+
+def _fixed(kind: str, n: int) -> networkx.Graph:
+    import networkx as nx
+
+    if kind in ("grid", "torus"):
+        a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
+        if a == 1:
+            usable = "4" if n < 4 else f"{n - 1} or {n + 1}"
+            raise InputError(f"a {kind} has rows and columns, but {n} is a prime; the nearest n is {usable}.")
+        return nx.grid_2d_graph(a, n // a, periodic=kind == "torus")
+    if kind == "hypercube":
+        k = n.bit_length() - 1
+        if n != 2**k:
+            nearest = min(2**k, 2 ** (k + 1), key=lambda power: abs(power - n))
+            raise InputError(f"a hypercube needs a power of two, not n = {n}; the nearest n is {nearest}.")
+        return nx.hypercube_graph(k)
+    if kind == "star":
+        return nx.star_graph(n - 1)
+    return {"ring": nx.cycle_graph, "path": nx.path_graph, "complete": nx.complete_graph}[kind](n)
+
+
+def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
+    import networkx as nx
+
+    if kind == "regular" and not (number in range(1, n) and n * number % 2 == 0):
+        raise InputError(f"no graph on {n} clients has degree {number:g}: it must be below n, with n * degree even.")
+    if kind == "erdos-renyi" and not 0 < number <= 1:
+        raise InputError(f"the probability of an edge must lie in (0, 1], not {number:g}.")
+    rng = random.Random(seed)
+    for _ in range(DRAWS):
+        if kind == "regular":
+            network = nx.random_regular_graph(int(number), n, seed=rng)
+        else:
+            network = nx.gnp_random_graph(n, number, seed=rng)
+        if nx.is_connected(network):
+            return network
+    enough = "a degree of 3 or more" if kind == "regular" else f"more than log(n)/n = {math.log(n) / n:.2g}"
+    raise InputError(f"none of {DRAWS} draws of '{kind}:{number:g}' on {n} clients was connected; take {enough}.")
+
+
+def _number(name: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise InputError(f"in the graph '{name}' the part after the colon must be a number.") from None
+
+
+def _rest(shares: Indices) -> float:
+    """``1 - sum_j 1/shares_j``, rounded once: the complete graph's matrix is then exactly 1/n everywhere."""
+    kinds, counts = np.unique(shares, return_counts=True)
+    return float(1 - sum(Fraction(int(c), int(k)) for c, k in zip(counts, kinds, strict=True)))
+
+
+def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
+    entries = np.diff(indptr)
+    steps: list[Step] = []
+    for k in range(entries.max()):
+        rows = np.flatnonzero(entries > k)
+        at = indptr[rows] + k
+        steps.append((slice(None) if len(rows) == len(entries) else rows, indices[at], weights[at, None]))
+    return steps
+
+
+def _lazy(W: Array) -> Array:
+    return 0.5 * (np.eye(len(W)) + W)
+
+
+def _dense(W: Any) -> Array:
+    """W as a new square array of floats."""
+    given = W.toarray() if hasattr(W, "toarray") else W
+    try:
+        if given is None or np.iscomplexobj(given):
+            raise TypeError
+        dense = np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        raise InputError(f"a graph is a name, a networkx graph or a real matrix, not {type(W).__name__}.") from None
+    if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:
+        raise InputError(f"a mixing matrix must be square, not of shape {dense.shape}.")
+    return dense
+
+
+def _check_weights(W: Array) -> None:
+    if len(W) < 2:
+        raise InputError(f"a graph needs two clients or more, not n = {len(W)}; one client has nobody to talk to.")
+    if not np.isfinite(W).all():
+        i, j = np.argwhere(~np.isfinite(W))[0]
+        raise InputError(f"the mixing matrix holds W[{i}, {j}] = {W[i, j]}, but weights must be finite.")
+    i, j = np.unravel_index(W.argmin(), W.shape)
+    if W[i, j] < -TOLERANCE:
+        raise InputError(f"the mixing matrix holds W[{i}, {j}] = {W[i, j]:.6g}, but no weight may be negative.")
+    gap = np.abs(W - W.T)
+    i, j = np.unravel_index(gap.argmax(), gap.shape)
+    if gap[i, j] > TOLERANCE:
+        raise InputError(
+            f"the mixing matrix is not symmetric: W[{i}, {j}] = {W[i, j]:.6g}, W[{j}, {i}] = {W[j, i]:.6g}, "
+            f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is quietly wrong."
+        )
+    with np.errstate(over="ignore"):
+        sums = W.sum(axis=1)
+    row = int(np.abs(sums - 1).argmax())
+    if abs(sums[row] - 1) > TOLERANCE:
+        raise InputError(
+            f"row {row} of the mixing matrix sums to {sums[row]:.15g} and not to one; "
+            "set each W[i, i] to one minus the rest of its row."
+        )
+
+
+def _check_connected(W: Array) -> None:
+    parts, label = csgraph.connected_components(csr_array(W), directed=False)
+    if parts > 1:
+        sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))
+        raise InputError(
+            f"the graph is not connected: its {parts} parts of {sizes} clients would quietly converge to "
+            "answers of their own, wrong for the whole; add edges between them."
+        )

@@ -1,0 +1,51 @@
+"""Methods: one algorithm box a file. They know nothing of engines."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from proxskip.methods.accelerated import Accelerated
+from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
+from proxskip.methods.fedlin import FedLin
+from proxskip.methods.gradient import GD, ProxGD
+from proxskip.methods.local_gd import LocalGD
+from proxskip.methods.proxskip import ProxSkip, SProxSkip
+from proxskip.methods.s_local_gd import SLocalGD
+from proxskip.methods.scaffnew import Scaffnew
+from proxskip.methods.scaffold import Scaffold
+from proxskip.methods.splitskip import SplitSkip
+from proxskip.seam import InputError
+
+__all__ = [
+    "GD", "METHODS", "Accelerated", "DecentralizedScaffnew", "FedLin", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD",
+    "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
+]  # fmt: skip
+
+METHODS: dict[str, Any] = {
+    m.name: m
+    for m in (
+        GD, ProxGD, Accelerated, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
+        DecentralizedScaffnew, SplitSkip,
+    )
+}  # fmt: skip
+"""Every method by its name on the command line."""
+
+_OTHER_NAMES = {
+    "local-sgd": "local-gd",
+    "fedavg": "local-gd",
+    "nesterov": "accelerated",
+    "agd": "accelerated",
+}
+
+
+def named(name: str) -> Any:
+    """The method of this name (any case, with or without hyphens), or a sentence with the nearest one."""
+    plain = name.lower().replace("_", "-")
+    plain = _OTHER_NAMES.get(plain, plain)
+    for known in METHODS:
+        if plain in (known, known.replace("-", "")):
+            return METHODS[known]
+    near = difflib.get_close_matches(plain, METHODS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise InputError(f'method "{name}" is not known; {hint}The methods are {", ".join(METHODS)}.')

@@ -1,0 +1,68 @@
+"""Nesterov's accelerated gradient: the honest yardstick, sqrt(kappa) rounds without a local step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxskip import table1, theory
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerated:
+    """Nesterov's accelerated (proximal) gradient method with constant momentum, for strongly convex f.
+
+    Y. Nesterov, Lectures on Convex Optimization, 2018, Section 2.2 (constant step scheme III); with a prox: A. Beck,
+    First-Order Methods in Optimization, 2017, Section 10.7.7.
+
+        x+ = prox_{gamma psi}(y - gamma grad f(y))
+        y+ = x+ + beta (x+ - x),     beta = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)
+    """
+
+    gamma: float
+    beta: float
+
+    name: ClassVar[str] = "accelerated"
+    handles: ClassVar[frozenset[str]] = frozenset({"clients", "psi"})
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def theory(cls, problem: Problem) -> Accelerated:
+        """gamma = 1/L with the smoothness of the average, beta from its condition number."""
+        return cls(
+            gamma=1.0 / problem.L_global,
+            beta=table1.nesterov_momentum(problem.L_global, theory.known(problem.mu)),
+        )
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """0 <= beta < 1, gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
+        if not 0 <= self.beta < 1:
+            raise InputError(f"beta = {self.beta} must lie in [0, 1).")
+        return steps.check_steps("accelerated", self.gamma, problem, insist, L=problem.L_global, mu=problem.mu)
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x and the point y ahead of it."""
+        return {"x": x0, "y": x0}
+
+    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """One plain step from y."""
+        return (client.descend(y, 0.0, self.gamma, K),), {}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """A step of the mean from y, then the look ahead."""
+        (x,) = exchange(self.local, server["y"], K=1)
+        if exchange.problem.psi is not None:
+            x = exchange.prox(x, self.gamma)
+        return {"x": x, "y": x + self.beta * (x - server["x"])}
+
+    def zeta(self, problem: Problem) -> float | None:
+        """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2."""
+        return None if problem.mu is None else math.sqrt(self.gamma * problem.mu)
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Not of the paper's form."""
+        return None

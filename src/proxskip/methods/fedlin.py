@@ -1,0 +1,86 @@
+"""FedLin: the correction is computed anew in every round, at the price of a second exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxskip import table1
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class FedLin:
+    """Local steps corrected by  h_i = grad f_i(x) - grad f(x)  at the round's own x; diverges at gamma = 1/L.
+
+    A. Mitra, R. Jaafar, G. J. Pappas, H. Hassani, Linear convergence in federated learning: tackling client
+    heterogeneity and sparse gradients, NeurIPS 2021, arXiv:2102.07053, Algorithm 1 (without sparsification).
+
+        h_i    = grad f_i(x) - sum_j w_j grad f_j(x)
+        xhat_i = K_i times  y <- y - gamma_i (g_i(y) - h_i)   from y = x
+        x+     = sum_i w_i xhat_i
+
+    The anchor gradients are full gradients, also where the local steps use minibatches.
+    """
+
+    gamma: float | tuple[float, ...]
+    K: int | tuple[int, ...]
+
+    name: ClassVar[str] = "fedlin"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x")
+
+    @classmethod
+    def theory(cls, problem: Problem, K: int | tuple[int, ...] | None = None) -> FedLin:
+        """gamma_i = 1/(6 K_i L), Theorem 1 of the FedLin paper, with K = sqrt(kappa) where it is not given."""
+        K = K or steps.local_steps(problem)
+        if isinstance(K, int):
+            return cls(gamma=table1.step_limits("fedlin", problem.L, K=K).theorem or 0.0, K=K)
+        return cls(gamma=tuple(table1.step_limits("fedlin", problem.L, K=k).theorem or 0.0 for k in K), K=K)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, K: int | None = None) -> FedLin:
+        """gamma = 1/(K L), as in Figure 1b and Table 1."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=table1.step_limits("fedlin", problem.L, K=K).figure, K=K)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
+        steps.check_count("K", self.K, problem.n)
+        longest = self.K if isinstance(self.K, int) else max(self.K)
+        return steps.check_steps(
+            "fedlin", self.gamma, problem, insist, K=longest if isinstance(self.gamma, float) else 1
+        )
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x."""
+        return {"x": x0}
+
+    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The local gradient at x goes up."""
+        g = client.gradient(x)
+        return (g,), {"h": g, "x": 0.0 * g + x}
+
+    def local(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The mean gradient comes down; K steps with the difference."""
+        h = memory["h"] - g
+        return (client.descend(memory["x"], h, client.own(self.gamma), K),), {"h": h}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """Two exchanges: gradients at x, then the local phase."""
+        (g,) = exchange(self.anchor, server["x"])
+        (x,) = exchange(self.local, g, K=self.K)
+        return {"x": x}
+
+    def zeta(self, problem: Problem) -> float | None:
+        """gamma mu a step (f - f* contracts by 1 - 1/(6 kappa) a round) within the theorem, None outside."""
+        if problem.mu is None or not isinstance(self.gamma, float) or not isinstance(self.K, int):
+            return None
+        theorem = table1.step_limits("fedlin", problem.L_max, K=self.K).theorem or 0.0
+        return self.gamma * problem.mu if self.gamma <= theorem else None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """None: the theorem bounds f(x) - f*."""
+        return None

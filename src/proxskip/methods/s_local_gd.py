@@ -1,0 +1,89 @@
+"""S-Local-GD: FedLin's correction with a random loop length and an anchor that is refreshed by a coin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxskip import table1, theory
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class SLocalGD:
+    """Local steps corrected at an anchor w; communicate with probability p, then refresh w with probability q.
+
+    E. Gorbunov, F. Hanzely, P. Richtarik, Local SGD: unified theory and new efficient methods, AISTATS 2021,
+    arXiv:2011.02828 (S-Local-SVRG with full gradients).
+
+        h_i    = grad f_i(w) - sum_j w_j grad f_j(w)
+        xhat_i = K times  y <- y - gamma (grad f_i(y) - h_i)   from y = x,    K ~ Geom(p)
+        x+     = sum_i w_i xhat_i;    w <- x+ with probability q
+
+    It is not FedLin: K is drawn, and for q < 1 most rounds cost one exchange instead of two.
+    """
+
+    gamma: float
+    p: float
+    q: float = 1.0
+
+    name: ClassVar[str] = "s-local-gd"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x")
+
+    @classmethod
+    def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
+        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
+        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
+        return cls(gamma=table1.step_limits("s-local-gd", problem.L, p=p).figure / 4, p=p, q=q)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
+        """gamma = p/L, as in Figure 1b and Table 1."""
+        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
+        return cls(gamma=table1.step_limits("s-local-gd", problem.L, p=p).figure, p=p, q=q)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p and q in (0, 1], gamma <= p/L."""
+        steps.check_probability("p", self.p)
+        steps.check_probability("q", self.q)
+        return steps.check_steps("s-local-gd", self.gamma, problem, insist, p=self.p)
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x."""
+        return {"x": x0}
+
+    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The local gradient at the new anchor goes up."""
+        g = client.gradient(x)
+        return (g,), {"h": g, "x": 0.0 * g + x}
+
+    def local_anchored(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The mean gradient at the new anchor comes down; K steps with the difference."""
+        h = memory["h"] - g
+        return (client.descend(memory["x"], h, self.gamma, K),), {"h": h}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """K steps with the old anchor's difference."""
+        return (client.descend(x, memory["h"], self.gamma, K),), {}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One exchange, or two where the coin says that the anchor moves."""
+        K = steps.geometric(exchange.rng, self.p)
+        refresh = exchange.rng.random() < self.q or exchange.round == 0
+        if refresh:
+            (g,) = exchange(self.anchor, server["x"])
+            (x,) = exchange(self.local_anchored, g, K=K)
+        else:
+            (x,) = exchange(self.local, server["x"], K=K)
+        return {"x": x}
+
+    def zeta(self, problem: Problem) -> float | None:
+        """The paper's rate is up to constants."""
+        return None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Not offered."""
+        return None

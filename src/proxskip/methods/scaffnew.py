@@ -1,0 +1,151 @@
+"""Scaffnew in its general form: weights, own step sizes, a regulariser at the server, and cohorts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.cohorts import as_participation
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffnew:
+    """ProxSkip for clients: K ~ Geom(p) local steps shifted by a learnt h_i, then one mean.
+
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
+    communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 2; here in the inner product
+    sum_i (w_i/gamma_i) <., .>, in which the same proof allows weights, own steps gamma_i <= 1/L_i and a regulariser
+    psi. With cb = 1/sum_i w_i/gamma_i:
+
+        xhat_i = K times  y <- y - gamma_i (g_i(y) - h_i)   from y = x
+        x+     = prox_{(cb/p) psi}( cb sum_i (w_i/gamma_i) (xhat_i - (gamma_i/p) h_i) )
+        h_i+   = h_i + (p/gamma_i) (x+ - xhat_i)
+
+    On cohorts S (TAMUNA's rule: L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, 2023, arXiv:2302.09832, without
+    compression) the mean is over S and of the xhat_i alone, and exactly the clients in S update, with chi <= nu:
+
+        h_i+   = h_i + (p chi/gamma_i) (x+ - xhat_i)   for i in S
+
+    A fixed K (instead of a drawn one) is a heuristic: it equals Scaffold II with p = 1/K, and no theorem covers it.
+    """
+
+    gamma: float | tuple[float, ...]
+    p: float
+    K: int | None = None
+    chi: float | None = None
+    a: float = 1.0
+
+    name: ClassVar[str] = "scaffnew"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "cohort", "psi"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "xhat")
+
+    @classmethod
+    def theory(
+        cls, problem: Problem, *, cohort: Any = None, own_steps: bool = False, eps: float | None = None
+    ) -> Scaffnew:
+        """The corollaries' parameters: gamma = 1/L, p = 1/sqrt(kappa) (Corollary 4.2).
+
+        Args:
+            cohort: as in ``run``; p and chi follow TAMUNA's theorem.
+            own_steps: gamma_i = 1/L_i and p = 1/sqrt(max_i kappa_i).
+            eps: with minibatches, gamma = min(1/A, eps mu/(2 C)) (Corollary 5.6); without it gamma = 1/A.
+        """
+        if own_steps:
+            gammas = tuple(1.0 / Li for Li in problem.L_i)
+            theory.known(problem.mu)
+            return cls(gamma=gammas, p=theory.scaffnew_p(gammas, np.asarray(problem.mu_i)))
+        gamma = theory.largest_step(problem.L if problem.batch is None else problem.es_A)
+        if eps is not None and problem.batch is not None:
+            gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
+        participation = as_participation(cohort)
+        participation.check(problem.n)
+        a, chi = participation.constants(problem.n)
+        if a == 1.0:
+            return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
+        return cls(gamma=gamma, p=theory.tamuna_p(gamma, problem.mu, chi, a), chi=chi, a=a)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem) -> Scaffnew:
+        """gamma = 1/L with the global L, p = sqrt(mu/L): the setting of Figure 1b."""
+        gamma = 1.0 / problem.L_global
+        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
+        steps.check_probability("p", self.p)
+        if self.K is not None:
+            steps.check_count("K", self.K)
+        if self.chi is not None and not self.chi > 0:
+            raise InputError(f"chi = {self.chi} must be positive.")
+        return steps.check_steps("scaffnew", self.gamma, problem, insist)
+
+    def for_cohorts(self, a: float, chi: float) -> tuple[Scaffnew, list[str]]:
+        """This method on cohorts with these constants; chi at its bound unless it was given."""
+        if self.chi is None:
+            return replace(self, chi=chi, a=a), []
+        late = (
+            []
+            if self.chi <= chi * (1 + 1e-12)
+            else [
+                f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
+            ]
+        )
+        return replace(self, a=a), late
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x."""
+        return {"x": x0}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        K = self.K or steps.geometric(exchange.rng, self.p)
+        c = exchange.problem.weights / np.asarray(self.gamma)
+        half = self.local if exchange.everyone else self.local_in_cohort
+        (x,) = exchange(half, server["x"], K=K, weights=c)
+        if exchange.problem.psi is not None:
+            x = exchange.prox(x, 1.0 / (self.p * float(c.sum())))
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """With everybody: the prox form, which also heals a sum of h that is not zero."""
+        gamma = client.own(self.gamma)
+        xhat = client.descend(x, memory["h"], gamma, K)
+        return (xhat - (gamma / self.p) * memory["h"],), {"xhat": xhat}
+
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
+        xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
+        return (xhat,), {"xhat": xhat}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h, with the x+ that this client was averaged into."""
+        eta = self.p * (1.0 if self.chi is None else self.chi)
+        return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
+
+    def zeta(self, problem: Problem) -> float | None:
+        """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""
+        if problem.mu is None or problem.mu_i is None:
+            return None
+        if self.chi is None:
+            gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
+            return theory.scaffnew_zeta(gammas, problem.mu_i, self.p)
+        if isinstance(self.gamma, tuple) or np.ptp(problem.weights) > 1e-12 or self.gamma * problem.L_max >= 2:
+            return None
+        return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, min(self.chi, 1.0), self.a)
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""
+        s = problem.solution
+        if s is None:
+            return None
+        gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
+        chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
+        psi = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
+        return psi / float(np.sum(problem.weights / gammas))

@@ -1,0 +1,105 @@
+"""Scaffold, options I and II, with a global step size and client sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from proxskip import table1
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """Local steps corrected by  h_i = c_i - c,  where c_i estimates the client's gradient and c their mean.
+
+    S. P. Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020,
+    arXiv:1910.06378, Algorithm 1. S is the cohort, N all clients.
+
+        y_i = K times  y <- y - gamma (g_i(y) - c_i + c)   from y = x
+        c_i+ = grad f_i(x)                         (option I)
+        c_i+ = c_i - c + (x - y_i)/(K gamma)       (option II)
+        x+ = x + eta_g mean_S(y_i - x),    c+ = c + sum_S w_i (c_i+ - c_i)
+
+    Option II with everybody needs no c: the client learns  h_i+ = h_i + (ybar - y_i)/(K gamma)  from x+, so one vector
+    goes each way. With eta_g = 1 that is Scaffnew with a fixed number K = 1/p of local steps.
+    """
+
+    gamma: float
+    K: int
+    eta_g: float = 1.0
+    option: Literal["I", "II"] = "II"
+
+    name: ClassVar[str] = "scaffold"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "cohort"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "c", "x", "y")
+
+    @classmethod
+    def theory(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
+        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=table1.step_limits("scaffold", problem.L, K=K).theorem or 0.0, K=K, option=option)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
+        """gamma = 1/(K L), as in Figure 1b and Table 1."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=table1.step_limits("scaffold", problem.L, K=K).figure, K=K, option=option)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
+        steps.check_count("K", self.K)
+        if not self.eta_g > 0:
+            raise InputError(f"eta_g = {self.eta_g} must be positive.")
+        if self.option not in ("I", "II"):
+            raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
+        return steps.check_steps("scaffold", self.gamma, problem, insist, K=self.K, eta_g=self.eta_g)
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x and the mean c of the clients' controls."""
+        return {"x": x0, "c": 0.0 * x0}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One vector each way where that suffices, otherwise x and c down, y_i - x and c_i+ - c_i up."""
+        x, c = server["x"], server["c"]
+        if self.option == "II" and exchange.everyone:
+            (ybar,) = exchange(self.local, x, K=self.K)
+            x = x + self.eta_g * (ybar - x)
+            exchange.settle(self.settle, x)
+            return {"x": x, "c": c}
+        dx, dc = exchange(self.local_with_c, x, c, K=self.K)
+        share = float(exchange.problem.weights[exchange.cohort].sum())
+        return {"x": x + self.eta_g * dx, "c": c + share * dc}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """K steps with the h learnt so far."""
+        y = client.descend(x, memory["h"], self.gamma, K)
+        return (y,), {"x": 0.0 * y + x, "y": y}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """ybar from x+, and with it h."""
+        ybar = memory["x"] + (x - memory["x"]) / self.eta_g
+        return {"h": memory["h"] + (ybar - memory["y"]) / (self.K * self.gamma)}
+
+    def local_with_c(
+        self, client: Client, memory: Vectors, K: int, x: Array, c: Array
+    ) -> tuple[tuple[Array, ...], Vectors]:
+        """K steps with h_i = c_i - c, then the new c_i."""
+        h = memory["c"] - c
+        y = client.descend(x, h, self.gamma, K)
+        c_new = client.gradient(x) if self.option == "I" else h + (x - y) / (K * self.gamma)
+        return (y - x, c_new - memory["c"]), {"c": c_new}
+
+    def controls(self, server: Vectors, memory: Vectors) -> Array:
+        """h_i = c_i - c, in whichever of the two forms it is kept."""
+        return memory["h"] + memory["c"] - server["c"]
+
+    def zeta(self, problem: Problem) -> float | None:
+        """The Scaffold paper's rate is by rounds and up to constants."""
+        return None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """None is known in closed form."""
+        return None

@@ -1,0 +1,101 @@
+"""SplitSkip: f(x) + psi(D x), the prox of psi* and the products with D only now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.methods import steps
+from proxskip.problems import solve
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSkip:
+    """A primal-dual method that skips the dual step; p = 1 is the method of Loris and Verhoeven (PAPC).
+
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
+    communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 6 (D is the paper's bold L).
+    K ~ Geom(p).
+
+        xhat = K times  u <- u - gamma (grad f(u) + D' y)   from u = x
+        y+   = prox_{tau psi*}(y + tau D xhat)
+        x+   = xhat - (gamma/p) D' (y+ - y)
+    """
+
+    gamma: float
+    p: float
+    tau: float
+    K: int | None = None
+
+    name: ClassVar[str] = "splitskip"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "psi", "D"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "xhat")
+
+    @classmethod
+    def theory(cls, problem: Problem) -> SplitSkip:
+        """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
+        D = _operator(problem)
+        lmin = solve.smallest_positive(D)
+        if lmin is None:
+            raise InputError(
+                "the smallest positive eigenvalue of D D' is too expensive to compute here; give p and tau."
+            )
+        norm2 = solve.operator_norm2(D)
+        gamma = theory.largest_step(problem.L)
+        p = theory.split_p(gamma, problem.mu, norm2, lmin)
+        return cls(gamma=gamma, p=p, tau=theory.split_tau(gamma, p, norm2))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L, gamma tau <= p/|DD'|."""
+        steps.check_probability("p", self.p)
+        warnings = steps.check_steps("splitskip", self.gamma, problem, insist)
+        theory.check_tau(self.tau, self.gamma, self.p, solve.operator_norm2(_operator(problem)))
+        return warnings
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x, and the dual y = 0."""
+        return {"x": x0, "y": np.zeros(_operator(problem).shape[0])}
+
+    def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
+        """Line 3, K times, with h = -D'y."""
+        xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
+        return (xhat,), {"xhat": xhat}
+
+    def settle(self, client: Client, memory: Vectors, v: Array) -> Vectors:
+        """v = D'(y+ - y) comes down."""
+        return {"x": memory["xhat"] - (self.gamma / self.p) * v, "h": memory["h"] - v}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """From one dual step to the next."""
+        K = self.K or steps.geometric(exchange.rng, self.p)
+        D = _operator(exchange.problem)
+        (xhat,) = exchange(self.local, K=K)
+        y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
+        v = np.asarray(D.T @ (y - server["y"]))
+        exchange.settle(self.settle, v)
+        return {"x": xhat - (self.gamma / self.p) * v, "y": y}
+
+    def zeta(self, problem: Problem) -> float | None:
+        """min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1, where d psi* lies in the range of D."""
+        lmin = solve.smallest_positive(_operator(problem))
+        if problem.mu is None or lmin is None:
+            return None
+        return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, lmin)
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Phi of the paper's decentralized analysis."""
+        s = problem.solution
+        if s is None or s.y is None:
+            return None
+        return theory.split_lyapunov(x, server["y"], s.x, s.y, self.gamma, self.p, self.tau)
+
+
+def _operator(problem: Problem) -> Any:
+    if problem.D is None or problem.psi is None:
+        raise InputError("SplitSkip solves f(x) + psi(D x); give the problem psi and D.")
+    return problem.D

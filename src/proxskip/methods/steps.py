@@ -1,0 +1,59 @@
+"""What the methods share and no paper names: drawing K, and saying whether a step size is safe."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from proxskip import table1
+from proxskip.problems.federated import Problem
+from proxskip.seam import InputError
+
+
+def geometric(rng: np.random.Generator, p: float) -> int:
+    """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
+    u = 1.0 - rng.random()  # in (0, 1]
+    return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
+
+
+def check_probability(name: str, value: float) -> None:
+    """A probability in (0, 1]."""
+    if not (isinstance(value, (int, float, np.floating)) and 0 < value <= 1):
+        raise InputError(f"{name} = {value} must lie in (0, 1].")
+
+
+def check_count(name: str, value: Any, n: int = 1) -> None:
+    """Whole numbers of at least one; a sequence needs one a client."""
+    counts = np.atleast_1d(np.asarray(value))
+    if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
+        raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
+
+
+def check_steps(
+    method: str, gamma: Any, problem: Problem, insist: bool, *, L: float | None = None, **given: Any
+) -> list[str]:
+    """Refuse or warn by the method's own limits; with own steps gamma_i, client by client against L_i.
+
+    ``problem.L_kind == "global"`` counts as insisting: whoever asks for the figures' L knows that it is smaller.
+    """
+    gammas = np.atleast_1d(np.asarray(gamma, dtype=np.float64))
+    if not np.isfinite(gammas).all() or gammas.min() <= 0:
+        raise InputError(f"gamma = {gamma} must be positive.")
+    if np.ndim(gamma) and len(gammas) != problem.n:
+        raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
+    smooth = np.full(1, problem.L_max if L is None else L) if np.ndim(gamma) == 0 else problem.L_i
+    if problem.batch is not None:
+        smooth = np.full(len(gammas), problem.es_A)
+    worst = int(np.argmax(gammas * smooth))
+    limits = table1.step_limits(method, float(smooth[worst]), **given)
+    insist = insist or problem.L_kind == "global"
+    return table1.check_step(method, float(gammas[worst]), limits, float(smooth[worst]), insist)
+
+
+def local_steps(problem: Problem) -> int:
+    """sqrt(kappa) rounded: as many local steps as Scaffnew takes on average at its best p (paper, Section 6)."""
+    from proxskip import theory
+
+    return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))

@@ -1,0 +1,399 @@
+"""Data sets by name: what each must contain, where it may lie on this machine, and how to fetch it safely.
+
+A known set is never taken on trust: its number of features comes from the table below, and its contents are
+compared with the checksum there, or, where none is known, with the number of rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import ipaddress
+import os
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from proxskip.problems.svmlight import MAX_BYTES, DataError, Dataset, read_svmlight
+from proxskip.seam import InputError
+
+BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+
+Folder = str | os.PathLike[str]
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are here and, where the server says so, the bytes there are."""
+
+Where = Literal["embedded", "cached", "not here"]
+
+_TIMEOUT = 30.0
+_WAITS = (0.5, 1.0, 2.0, 4.0)
+_STALE = 86_400.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """A LIBSVM set: its file at ``BASE_URL`` and what must be in it; None is what nobody has verified.
+
+    Args:
+        sha256: of the decompressed file.
+        content: of the parsed rows, so that line endings and trailing spaces do not matter.
+    """
+
+    file: str
+    rows: int
+    features: int
+    nonzeros: int | None = None
+    labels: dict[float, int] | None = None
+    sha256: str | None = None
+    content: str | None = None
+
+
+class Row(NamedTuple):
+    """One line of ``available()``."""
+
+    name: str
+    rows: int
+    features: int
+    where: Where
+    verified: bool
+
+
+KNOWN = {
+    "w8a": Known(
+        "w8a",
+        49_749,
+        300,
+        579_586,
+        {-1: 48_270, 1: 1_479},
+        "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
+        "7486da074747debf97ff733ff1990ad406d74018e7057e52d0d878f0e54c3e15",
+    ),
+    "mushrooms": Known(
+        "mushrooms",
+        8_124,
+        112,
+        170_604,
+        {1: 3_916, 2: 4_208},
+        "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538",
+        "cb7ac660f849a9a3338330dec0a88e16f01e479ce526befd49a8c7ac83b3b6ea",
+    ),
+    "a1a": Known(
+        "a1a",
+        1_605,
+        123,
+        22_249,
+        {-1: 1_210, 1: 395},
+        "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
+        "d6a70819f72fa676b312a7d35d03e73a7a6eb14bfb4deafb1c142be2f5bc8c89",
+    ),
+    "heart_scale": Known(
+        "heart_scale",
+        270,
+        13,
+        3_378,
+        {-1: 150, 1: 120},
+        "5defa0a4c4c5bdaf3f55ae3828310252e8565c13ee37ce279e0b86d82e7f4ce9",
+        "d133d0e31e61e9096298c3bafddccc9f35b6aa809e8a8ef0628adc0438f68257",
+    ),
+    "w7a": Known("w7a", 24_692, 300),
+    "a9a": Known("a9a", 32_561, 123),
+    "phishing": Known("phishing", 11_055, 68),
+    "ijcnn1": Known("ijcnn1.bz2", 49_990, 22),
+    "covtype": Known("covtype.libsvm.binary.scale.bz2", 581_012, 54),
+    "rcv1": Known("rcv1_train.binary.bz2", 20_242, 47_236),
+    "real-sim": Known("real-sim.bz2", 72_309, 20_958),
+    "gisette": Known("gisette_scale.bz2", 6_000, 5_000),
+    "news20": Known("news20.binary.bz2", 19_996, 1_355_191),
+}
+
+
+def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
+    """The data set of that name, or the svmlight file at that path.
+
+    >>> A, b = load("digits")
+    >>> A.shape
+    (1797, 64)
+
+    Args:
+        data_dir: looked in first, then ``$PROXSKIP_DATA``, then the cache.
+    """
+    name = os.fspath(name_or_path)
+    if name in _EMBEDDED:
+        return _EMBEDDED[name][2]()
+    if name in KNOWN:
+        return _load_known(name, data_dir)
+    if os.path.isfile(name):
+        return read_svmlight(name)
+    if Path(name).name != name:
+        raise InputError(f"{name} is not a file that exists; give the path of an svmlight file.")
+    raise _unknown(name)
+
+
+def available(*, data_dir: Folder | None = None) -> list[Row]:
+    """Every set with a name, and whether it is on this machine; no file is read."""
+    rows = [Row(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
+    for name, known in KNOWN.items():
+        where: Where = "cached" if _find(name, data_dir) else "not here"
+        rows.append(Row(name, known.rows, known.features, where, known.sha256 is not None))
+    return rows
+
+
+def fetch(
+    name: str,
+    *,
+    data_dir: Folder | None = None,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Download a set into ``data_dir`` or the cache and return its path; a right one that is there is kept.
+
+    The file gets its name only once its contents have been checked.
+    """
+    if name in _EMBEDDED:
+        raise InputError(f"{name} comes with scikit-learn; there is nothing to fetch.")
+    if name not in KNOWN:
+        raise _unknown(name)
+    folder = Path(data_dir) if data_dir is not None else _cache()
+    target = folder / KNOWN[name].file
+    if target.is_file() and not _fault(name, target):
+        return target
+    url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
+    opener = _opener(url)
+    with _part(folder, target.name) as part:
+        _download(name, _Transfer(url, part, opener, progress), folder)
+        part.close()
+        if fault := _fault(name, Path(part.name)):
+            raise InputError(f"what {url} sent is not {name} and was thrown away: {fault}.")
+        os.chmod(part.name, 0o644)
+        os.replace(part.name, target)
+    return target
+
+
+def _unknown(name: str) -> InputError:
+    names = [*_EMBEDDED, *KNOWN]
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    guess = f" (did you mean {close[0]!r}?)" if close else ""
+    known = ", ".join(names)
+    return InputError(f"there is no data set {name!r}{guess}; known are {known}, or give a file's path.")
+
+
+def _load_known(name: str, data_dir: Folder | None) -> Dataset:
+    path = _find(name, data_dir)
+    if path is None:
+        raise InputError(
+            f"{name} is not on this machine; run `proxskip data fetch {name}`, "
+            f"or set PROXSKIP_DATA to a folder that holds {KNOWN[name].file}."
+        )
+    data = read_svmlight(path, n_features=KNOWN[name].features)
+    if fault := _difference(KNOWN[name], data):
+        raise InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
+    return replace(data, name=name)
+
+
+def _find(name: str, data_dir: Folder | None) -> Path | None:
+    """The first file of the set in the folders that count, plain or compressed."""
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
+    stem = KNOWN[name].file.removesuffix(".bz2")
+    for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()):
+        for file in (stem, name) if folder else ():
+            for suffix in ("", ".gz", ".bz2"):
+                path = Path(folder or "", file + suffix)
+                if path.is_file():
+                    return path
+    return None
+
+
+def _cache() -> Path:
+    folder = os.environ.get("PROXSKIP_CACHE")
+    return Path(folder) if folder else Path.home() / ".cache" / "proxskip"
+
+
+def _fault(name: str, path: Path) -> str | None:
+    """What keeps the file from being that set."""
+    try:
+        return _difference(KNOWN[name], read_svmlight(path, n_features=KNOWN[name].features))
+    except DataError as error:
+        return f"line {error.line}, column {error.column}: {error.reason.rstrip('.')}"
+
+
+def _difference(known: Known, data: Dataset) -> str | None:
+    """How the data differ from what is known of them; a right checksum settles it."""
+    if known.sha256 is not None and data.sha256 == known.sha256:
+        return None
+    values, counts = np.unique(data.b, return_counts=True)
+    labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    found = {"rows": data.b.size, "nonzeros": data.A.nnz, "labels": labels}
+    for what, here in found.items():
+        right = getattr(known, what)
+        if right is not None and here != right:
+            return f"it has {_count(here)} {what} where {_count(right)} belong"
+    if len(labels) != 2:
+        return f"it has {len(labels)} different labels where 2 belong"
+    if known.content is not None and content_digest(data) != known.content:
+        return f"it has the right {known.rows:,} rows and {known.nonzeros:,} nonzeros, but other values"
+    return None
+
+
+def _count(value: int | dict[float, int]) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return ", ".join([f"{n:,} x {label:g}" for label, n in list(value.items())[:4]])
+
+
+def content_digest(data: Dataset) -> str:
+    """The sha256 of the parsed rows and labels, whatever the text around them looked like."""
+    digest = hashlib.sha256()
+    for array, kind in (
+        (data.A.indptr, "<i8"),
+        (data.A.indices, "<i8"),
+        (data.A.data, "<f8"),
+        (data.b, "<f8"),
+    ):
+        digest.update(np.ascontiguousarray(array, kind).tobytes())
+    return digest.hexdigest()
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    pixels, digit = load_digits(return_X_y=True)
+    digit = np.asarray(digit, np.int64)
+    return Dataset(np.asarray(pixels, np.float64) / 16, np.where(digit % 2 == 0, 1.0, -1.0), digit, "digits")
+
+
+def _breast_cancer() -> Dataset:
+    from sklearn.datasets import load_breast_cancer
+
+    A, benign = load_breast_cancer(return_X_y=True)
+    return Dataset((A - A.mean(axis=0)) / A.std(axis=0), np.where(benign == 1, 1.0, -1.0), None, "breast-cancer")
+
+
+_EMBEDDED: dict[str, tuple[int, int, Callable[[], Dataset]]] = {
+    "digits": (1_797, 64, _digits),
+    "breast-cancer": (569, 30, _breast_cancer),
+}
+
+
+@contextmanager
+def _part(folder: Path, name: str) -> Iterator[IO[bytes]]:
+    """A temporary file in the folder; it is gone afterwards unless it has been given another name."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f".{name}-*.part"):  # left by a process that was killed
+            if time.time() - old.stat().st_mtime > _STALE:
+                old.unlink()
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=".part", delete=False)  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to ({error.strerror}); give another data_dir.") from None
+    try:
+        with file:
+            yield file
+    finally:
+        Path(file.name).unlink(missing_ok=True)
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """What opens this address and nothing less safe: https, or http to this very machine."""
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not local:
+        raise InputError(f"{url} is not an https address; data are only fetched over https.")
+    proxies = urllib.request.ProxyHandler({} if local else None)
+    return urllib.request.build_opener(proxies, _SameHost)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follow a redirect only within the host, and never from https to anything else."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if (new.scheme, new.netloc) != (old.scheme, old.netloc):
+            fp.close()
+            raise InputError(f"{req.full_url} redirects to {newurl}, which is refused; fetch the file by hand.")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@dataclass
+class _Transfer:
+    """A download that goes on where it was cut, if the server lets it and its file is still the same."""
+
+    url: str
+    file: IO[bytes]
+    opener: urllib.request.OpenerDirector
+    progress: Progress | None
+    have: int = 0
+    total: int | None = None
+    version: str | None = None
+
+    def attempt(self) -> bool:
+        """Ask for what is missing and write it; True when all of it is here."""
+        headers = {"User-Agent": "proxskip", "Accept-Encoding": "identity"}
+        if self.have and self.version:
+            headers |= {"Range": f"bytes={self.have}-", "If-Range": self.version}
+        request = urllib.request.Request(self.url, headers=headers)
+        with self.opener.open(request, timeout=_TIMEOUT) as reply:
+            if not reply.headers.get("Content-Range", "").startswith(f"bytes {self.have}-"):
+                self._restart(reply.headers)
+            self.file.seek(self.have)
+            self.file.truncate()
+            while block := reply.read(2**16):
+                self._write(block)
+        self.file.flush()
+        return self.total is None or self.have == self.total
+
+    def _restart(self, headers: Any) -> None:
+        length, tag = headers.get("Content-Length"), headers.get("ETag") or ""
+        self.have, self.total = 0, int(length) if length and length.isdigit() else None
+        self.version = tag if tag.startswith('"') else headers.get("Last-Modified")
+
+    def _write(self, block: bytes) -> None:
+        self.file.write(block)
+        self.have += len(block)
+        if self.have > MAX_BYTES:
+            raise InputError(f"{self.url} sends more than {MAX_BYTES} bytes; fetch the file by hand.")
+        if self.progress is not None:
+            self.progress(self.have, self.total)
+
+
+def _download(name: str, transfer: _Transfer, folder: Path) -> None:
+    """Try, wait longer each time, and give up with one sentence."""
+    for wait in (*_WAITS, 0.0):
+        try:
+            if transfer.attempt():
+                os.fsync(transfer.file.fileno())
+                return
+            why = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            error.close()
+            why = f"the server answered {error.code} {error.reason}"
+            if error.code == 416:
+                transfer.have = 0
+            elif error.code < 500 and error.code != 429:
+                break
+        except (OSError, HTTPException) as error:
+            why = str(getattr(error, "reason", "") or error) or type(error).__name__
+        time.sleep(wait)
+    raise InputError(
+        f"{name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "
+        f"or copy the file {KNOWN[name].file} into {folder} or a folder named by PROXSKIP_DATA."
+    )

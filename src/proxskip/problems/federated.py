@@ -1,0 +1,245 @@
+"""The problem every method solves:  min_x  sum_i w_i f_i(x) + psi(D x),  with what is known about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.problems import solve
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
+from proxskip.seam import Array, InputError, Oracle, Prox
+
+LKind = Literal["max", "global"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min_x sum_i w_i f_i(x) + psi(x), or psi(D x); a list of oracles with weights is one.
+
+    The weights are part of the problem, so that what is plotted is what is solved. ``L="max"`` (the theorems) or
+    ``L="global"`` (the paper's figures) says which smoothness constant ``problem.L`` is.
+
+    >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
+    >>> problem.n, problem.d, problem.L, problem.mu
+    (2, 2, 3.0, 1.0)
+    """
+
+    clients: Sequence[Oracle]
+    weights: Array = None  # type: ignore[assignment]
+    psi: Prox | None = None
+    D: Any = None
+    batch: int | None = None
+    L_kind: LKind = "max"
+    whole: Any = None
+    d: int = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("clients", tuple(self.clients))
+        if not self.clients:
+            raise InputError("a problem needs at least one client.")
+        put("weights", _weights(self.weights, len(self.clients)))
+        put("d", _dimension(self.clients, self.d))
+        if self.L_kind not in ("max", "global"):
+            raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
+        if self.psi is not None and not isinstance(self.psi, Prox):
+            raise InputError(
+                f"psi of type {type(self.psi).__name__} has no prox(x, t) and no value; see proxskip.prox."
+            )
+        if self.D is not None and self.psi is None:
+            raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
+        if self.batch is not None:
+            self._check_batch()
+        if self.whole is None:
+            put("whole", _whole(self.clients, self.weights))
+
+    def _check_batch(self) -> None:
+        sizes = self.sizes
+        if sizes is None:
+            raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax).")
+        if self.batch is None or self.batch < 1:
+            raise InputError(f"batch = {self.batch} must be at least 1.")
+        if self.batch > min(sizes):
+            i = int(np.argmin(sizes))
+            raise InputError(
+                f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {min(sizes)}."
+            )
+
+    # -- sizes ---------------------------------------------------------------------------------------------------------
+    @property
+    def n(self) -> int:
+        """Clients."""
+        return len(self.clients)
+
+    @property
+    def sizes(self) -> list[int] | None:
+        """Rows of each client, where clients have rows."""
+        if all(isinstance(f, LinearModel) for f in self.clients):
+            return [f.N for f in self.clients if isinstance(f, LinearModel)]
+        return None
+
+    @property
+    def N(self) -> int | None:
+        """Rows of all clients."""
+        return None if self.sizes is None else sum(self.sizes)
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+    @cached_property
+    def L_i(self) -> Array:
+        """Smoothness of each client."""
+        return np.array([float(f.L) for f in self.clients])
+
+    @cached_property
+    def mu_i(self) -> Array | None:
+        """Strong convexity of each client; None where a client does not know it."""
+        mus = [f.mu for f in self.clients]
+        return None if any(m is None for m in mus) else np.array([float(m) for m in mus if m is not None])
+
+    @cached_property
+    def L_max(self) -> float:
+        """max_i L_i, which the theorems need."""
+        return float(self.L_i.max())
+
+    @cached_property
+    def L_global(self) -> float:
+        """Smoothness of sum_i w_i f_i (its bound sum_i w_i L_i for unknown oracles)."""
+        return float(self.whole.L) if self.whole is not None else float(self.weights @ self.L_i)
+
+    @property
+    def L(self) -> float:
+        """``L_max`` or ``L_global``, as ``L_kind`` says."""
+        return self.L_max if self.L_kind == "max" else self.L_global
+
+    @cached_property
+    def mu(self) -> float | None:
+        """min_i mu_i; None if unknown or zero."""
+        return None if self.mu_i is None or self.mu_i.min() <= 0 else float(self.mu_i.min())
+
+    @property
+    def kappa(self) -> float | None:
+        """L / mu."""
+        return None if self.mu is None else self.L / self.mu
+
+    @property
+    def l2(self) -> float | None:
+        """The regulariser's lambda, where the clients are linear models."""
+        f = self.clients[0]
+        return f.l2 if isinstance(f, LinearModel) else None
+
+    # -- functions -----------------------------------------------------------------------------------------------------
+    def value(self, x: Array) -> float:
+        """sum_i w_i f_i(x) + psi(D x)."""
+        smooth = self.smooth_value(x)
+        if self.psi is None:
+            return smooth
+        return smooth + float(self.psi(x if self.D is None else self.D @ x))
+
+    def smooth_value(self, x: Array) -> float:
+        """sum_i w_i f_i(x)."""
+        if self.whole is not None:
+            return float(self.whole.value(x))
+        return float(sum(w * f.value(x) for w, f in zip(self.weights, self.clients, strict=True)))
+
+    def gradient(self, x: Array) -> Array:
+        """The gradient of the smooth part."""
+        if self.whole is not None:
+            return np.asarray(self.whole.gradient(x))
+        return np.asarray(sum(w * f.gradient(x) for w, f in zip(self.weights, self.clients, strict=True)))
+
+    def residual(self, x: Array, gamma: float) -> float:
+        """|grad f(x)|, or with psi the norm of the prox-gradient step / gamma; for psi(D x) see the solution's."""
+        g = self.gradient(x)
+        if self.psi is None or self.D is not None:
+            return float(np.linalg.norm(g))
+        return float(np.linalg.norm(x - self.psi.prox(x - gamma * g, gamma)) / gamma)
+
+    def client_gradients(self, x: Array) -> Array:
+        """grad f_i(x), one row a client."""
+        return np.stack([np.asarray(f.gradient(x), dtype=np.float64) for f in self.clients])
+
+    @cached_property
+    def solution(self) -> solve.Solution | None:
+        """x*, f*, h* with a certificate; None where computing them is unaffordable."""
+        found = solve.minimize(self)
+        if found is None:
+            return None
+        x, y, certificate = found
+        return solve.Solution(x, self.value(x), self.client_gradients(x), y, certificate)
+
+    # -- the same problem, a little changed ----------------------------------------------------------------------------
+    def with_batch(self, batch: int | None) -> Problem:
+        """Every client's gradients from minibatches of this many rows, without replacement."""
+        return replace(self, batch=batch)
+
+    def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
+        """The same smooth part with a regulariser psi(x), or psi(D x)."""
+        return replace(self, psi=psi, D=D)
+
+    @cached_property
+    def _sampling(self) -> list[theory.ExpectedSmoothness]:
+        """Each client's (A, C) of expected smoothness for its minibatches; C is nan where no solution is known."""
+        assert self.batch is not None
+        out = []
+        for i, f in enumerate(self.clients):
+            assert isinstance(f, LinearModel)
+            spread = 0.0 if self.solution is None else f.gradient_variance(self.solution.x)
+            out.append(theory.expected_smoothness(f.N, self.batch, float(self.L_i[i]), f.L_rows, spread))
+        return out
+
+    @cached_property
+    def es_A(self) -> float:
+        """A of the paper's Assumption 5.2 (expected smoothness): the largest of the clients'; L for full gradients."""
+        return self.L if self.batch is None else max(c[0] for c in self._sampling)
+
+    @cached_property
+    def es_C(self) -> float:
+        """C of the same assumption,  sum_i w_i C_i,  for Psi as an average over clients; 0 for full gradients."""
+        if self.batch is None:
+            return 0.0
+        if self.solution is None:
+            return float("nan")
+        return float(self.weights @ np.array([c[1] for c in self._sampling]))
+
+
+def _weights(given: Any, n: int) -> Array:
+    w = np.full(n, 1.0) if given is None else np.asarray(given, dtype=np.float64).copy()
+    if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
+        raise InputError(f"weights must be {n} positive finite numbers, one a client.")
+    w = np.asarray(w / w.sum())
+    w.setflags(write=False)
+    return w
+
+
+def _dimension(clients: Sequence[Any], d: int) -> int:
+    known = [(i, int(f.d)) for i, f in enumerate(clients) if hasattr(f, "d")]
+    for f in clients:
+        if not isinstance(f, Oracle):
+            raise InputError(
+                f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
+            )
+    for i, di in known:
+        if di != (d or known[0][1]):
+            j, dj = known[0] if not d else ("given", d)
+            raise InputError(
+                f"client {i} has {di} unknowns but client {j} has {dj}; every shard needs the same dimension."
+            )
+    if not known and not d:
+        raise InputError("the dimension is unknown; give d, or clients with an attribute d.")
+    return d or known[0][1]
+
+
+def _whole(clients: Sequence[Any], weights: Array) -> Any:
+    if len(clients) == 1:
+        return clients[0]
+    if all(isinstance(f, Quadratic) for f in clients):
+        return Quadratic.average(list(clients), weights)
+    return None

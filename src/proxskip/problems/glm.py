@@ -1,0 +1,305 @@
+"""Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 |x|^2_reg  with known L, mu and row smoothness.
+
+The row weights s_j are 1/N unless given; a shard of the data keeps the regulariser and the classes of the whole, so
+that the weighted sum of the shards' functions is the whole's function again.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse
+import scipy.special
+
+from proxskip.problems import spectrum
+from proxskip.seam import Array, Indices, InputError
+
+
+class LinearModel:
+    """What logistic, squared and softmax loss share; use Logistic, LeastSquares or Softmax."""
+
+    loss: ClassVar[str]
+    curvature: ClassVar[float]
+    """An upper bound on the second derivative of the loss in its margin (tight for logistic and squared loss)."""
+
+    def __init__(
+        self,
+        A: Any,
+        b: Any,
+        l2: float = 0.0,
+        *,
+        l2_relative: bool = False,
+        intercept: bool = False,
+        dtype: Any = np.float64,
+        row_weights: Any = None,
+    ) -> None:
+        """Check the data and store them.
+
+        Args:
+            A: the data, one row a sample; a dense array or any scipy sparse matrix.
+            b: labels (or targets).
+            l2: the coefficient lambda of  lambda/2 |x|^2.
+            l2_relative: lambda = l2 times the exact smoothness of this whole loss without the regulariser.
+            intercept: append a column of ones whose coefficient (the last one of x) is not penalised.
+            dtype: float32 stores the data, and computes gradients, in single precision.
+            row_weights: nonnegative, scaled to sum to one.
+        """
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
+            raise InputError(f"dtype {self.dtype} is not supported; use float64 or float32.")
+        if not (np.isfinite(l2) and l2 >= 0):
+            raise InputError(f"l2 = {l2} must be a nonnegative number.")
+        self.A = _matrix(A, intercept, self.dtype)
+        self.intercept = intercept
+        N = self.A.shape[0]
+        labels = np.asarray(b, dtype=np.float64).ravel() if np.ndim(b) else np.asarray([b], dtype=np.float64)
+        if labels.shape[0] != N:
+            raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
+        if not np.isfinite(labels).all():
+            j = int(np.argmin(np.isfinite(labels)))
+            raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
+        self.b = self._encode(labels)
+        self.s = _row_weights(row_weights, N)
+        self.l2 = float(l2)
+        self.l2_given = float(l2)
+        self.l2_relative = l2_relative
+        if l2_relative:
+            self.l2 = float(l2) * self.L0
+
+    def _encode(self, labels: Array) -> Array:
+        return labels
+
+    @property
+    def N(self) -> int:
+        """Samples."""
+        return int(self.A.shape[0])
+
+    @property
+    def d(self) -> int:
+        """Unknowns."""
+        return int(self.A.shape[1])
+
+    @cached_property
+    def reg(self) -> Array:
+        """The regulariser's coefficient of each unknown (zero for an intercept)."""
+        reg = np.full(self.d, self.l2)
+        if self.intercept:
+            reg[self.A.shape[1] - 1 :: self.A.shape[1]] = 0.0
+        return reg
+
+    @cached_property
+    def L0(self) -> float:
+        """Smoothness of the loss without its regulariser."""
+        return spectrum.largest(self.A, self.s, self.curvature, np.zeros(self.A.shape[1]))
+
+    @cached_property
+    def L(self) -> float:
+        """Smoothness, regulariser included: exact up to a few thousand features (see ``spectrum``)."""
+        if np.ptp(self.reg) == 0:
+            return self.L0 + float(self.reg[0])
+        return spectrum.largest(self.A, self.s, self.curvature, self.reg[: self.A.shape[1]])
+
+    @cached_property
+    def mu(self) -> float:
+        """Strong convexity: what the regulariser gives."""
+        return float(self.reg.min())
+
+    @cached_property
+    def L_rows(self) -> float:
+        """The largest smoothness of one row's function,  max_j c |a_j|^2 + l2."""
+        return self.curvature * float(self.row_squares.max()) + self.l2
+
+    @property
+    def row_squares(self) -> Array:
+        """|a_j|^2 of each row."""
+        if scipy.sparse.issparse(self.A):
+            return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
+        return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
+
+    def margins(self, x: Array) -> Array:
+        """A x, in float64."""
+        return np.asarray(self.A @ x.astype(self.dtype, copy=False), dtype=np.float64)
+
+    def losses(self, z: Array) -> Array:
+        """The loss of each row at margins z."""
+        raise NotImplementedError
+
+    def slopes(self, z: Array, b: Array) -> Array:
+        """The derivative of each row's loss in its margin."""
+        raise NotImplementedError
+
+    def curvatures(self, z: Array) -> Array:
+        """The second derivative of each row's loss in its margin."""
+        raise NotImplementedError
+
+    def value(self, x: Array) -> float:
+        """f(x)."""
+        return float(np.sum(self.s * self.losses(self.margins(x))) + 0.5 * np.sum(self.reg * x * x))
+
+    def gradient(self, x: Array) -> Array:
+        """The gradient of f at x."""
+        c = self.s * self.slopes(self.margins(x), self.b)
+        return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
+
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
+        """The mean gradient of the given rows' functions (regulariser included); rows may repeat."""
+        B = self.A[rows]
+        z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
+        c = self.slopes(z, self.b[rows]) / len(rows)
+        return np.asarray(B.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
+
+    def hessian(self, x: Array) -> Array:
+        """The dense Hessian at x."""
+        return spectrum.gram(self.A, self.s * self.curvatures(self.margins(x))) + np.diag(self.reg)
+
+    def hessp(self, x: Array, v: Array) -> Array:
+        """Hessian times vector."""
+        c = self.s * self.curvatures(self.margins(x)) * self.margins(v)
+        return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
+
+    def gradient_variance(self, x: Array) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows, each row's function with its regulariser."""
+        c = self.slopes(self.margins(x), self.b)
+        mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
+        # grad f_j - grad f  =  c_j a_j - mean: the regulariser cancels
+        return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)
+
+    def take(self, rows: Indices) -> Self:
+        """The shard with these rows: same unknowns, same regulariser, same classes, equal row weights."""
+        shard = object.__new__(type(self))
+        shard.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
+        shard.A = self.A[rows]
+        shard.b = self.b[rows]
+        shard.s = np.full(len(rows), 1.0 / len(rows))
+        return shard
+
+    def reweighted(self, s: Array) -> Self:
+        """The same rows under other row weights."""
+        other = object.__new__(type(self))
+        other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
+        other.s = s
+        return other
+
+    def design(self, A: Any) -> Any:
+        """Held-out rows in this model's shape (intercept column, dtype)."""
+        return _matrix(A, self.intercept, self.dtype)
+
+
+_CACHED = ("L", "L0", "mu", "L_rows", "reg")
+
+
+class Logistic(LinearModel):
+    """l2-regularised logistic regression,  mean_j log(1 + exp(-b_j a_j' x)) + lambda/2 |x|^2  (paper, Section 6).
+
+    Any two label values are taken; the smaller becomes -1 and the larger +1, see ``classes``.
+
+    >>> import numpy as np
+    >>> f = Logistic(np.eye(2), [0, 1], l2=0.1)
+    >>> f.classes, round(f.value(np.zeros(2)), 6)
+    ((0.0, 1.0), 0.693147)
+    """
+
+    loss = "logistic"
+    curvature = 0.25
+    classes: tuple[float, float]
+
+    def _encode(self, labels: Array) -> Array:
+        values = np.unique(labels)
+        if len(values) != 2:
+            shown = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if len(values) > 5 else "")
+            raise InputError(
+                f"logistic regression needs two classes of labels but found {len(values)} ({shown}); use Softmax."
+            )
+        self.classes = (float(values[0]), float(values[1]))
+        return np.where(labels == values[1], 1.0, -1.0)
+
+    def losses(self, z: Array) -> Array:
+        """log(1 + exp(-b z)), without overflow at any margin."""
+        return np.logaddexp(0.0, -self.b * z)
+
+    def slopes(self, z: Array, b: Array) -> Array:
+        """-b / (1 + exp(b z))."""
+        return np.asarray(-b * scipy.special.expit(-b * z))
+
+    def curvatures(self, z: Array) -> Array:
+        """sigma(z) (1 - sigma(z))."""
+        return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
+
+    def accuracy(self, x: Array, A: Any, labels: Any) -> float:
+        """Share of held-out rows classified right."""
+        z = np.asarray(self.design(A) @ x).ravel()
+        return float(np.mean(np.where(z > 0, self.classes[1], self.classes[0]) == np.asarray(labels)))
+
+    def auc(self, x: Array, A: Any, labels: Any) -> float:
+        """Area under the ROC curve on held-out rows (ties count half)."""
+        z = np.asarray(self.design(A) @ x).ravel()
+        positive = np.asarray(labels) == self.classes[1]
+        n1, n0 = int(positive.sum()), int((~positive).sum())
+        if n1 == 0 or n0 == 0:
+            raise InputError("the area under the ROC curve needs held-out rows of both classes.")
+        _, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+        return float((ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+
+
+class LeastSquares(LinearModel):
+    """Ridge regression,  1/2 mean_j (a_j' x - b_j)^2 + lambda/2 |x|^2.
+
+    >>> import numpy as np
+    >>> f = LeastSquares(np.array([[1.0], [2.0]]), [1, 2])
+    >>> f.L, f.mu, f.value(np.ones(1))
+    (2.5, 2.5, 0.0)
+    """
+
+    loss = "squared"
+    curvature = 1.0
+
+    @cached_property
+    def mu(self) -> float:
+        """Strong convexity: the smallest eigenvalue of the Hessian."""
+        return spectrum.smallest(self.A, self.s, 1.0, self.reg)
+
+    def losses(self, z: Array) -> Array:
+        """(z - b)^2 / 2."""
+        return 0.5 * (z - self.b) ** 2
+
+    def slopes(self, z: Array, b: Array) -> Array:
+        """z - b."""
+        return z - b
+
+    def curvatures(self, z: Array) -> Array:
+        """One."""
+        return np.ones_like(z)
+
+
+def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
+    """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked."""
+    if scipy.sparse.issparse(A):
+        M = scipy.sparse.csr_matrix(A, dtype=dtype)
+        M.sum_duplicates()
+        M.sort_indices()
+        finite = np.isfinite(M.data).all()
+    else:
+        M = np.ascontiguousarray(A, dtype=dtype)
+        if M.ndim != 2:
+            raise InputError(f"A has {M.ndim} dimensions; give a matrix with one row a sample.")
+        finite = np.isfinite(M).all()
+    if M.shape[0] == 0 or M.shape[1] == 0:
+        raise InputError(f"A is empty ({M.shape[0]} rows, {M.shape[1]} columns); there is nothing to fit.")
+    if not finite:
+        raise InputError("A holds NaN or infinite values; remove or repair those rows.")
+    if intercept:
+        ones = np.ones((M.shape[0], 1), dtype=dtype)
+        M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
+    return M
+
+
+def _row_weights(given: Any, N: int) -> Array:
+    if given is None:
+        return np.full(N, 1.0 / N)
+    s = np.asarray(given, dtype=np.float64)
+    if s.shape != (N,) or not np.isfinite(s).all() or s.min() < 0 or s.sum() <= 0:
+        raise InputError(f"row_weights must be {N} nonnegative finite numbers with a positive sum.")
+    return np.asarray(s / s.sum())

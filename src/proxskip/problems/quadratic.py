@@ -1,0 +1,113 @@
+"""Quadratics, with their exact solution: the problem on which every law of the methods can be computed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from proxskip.problems.spectrum import top_eigenvalue
+from proxskip.seam import Array, InputError
+
+
+class Quadratic:
+    """f(x) = 1/2 x' H x - b' x + c,  H symmetric positive semidefinite, given as a matrix or as its diagonal.
+
+    >>> import numpy as np
+    >>> f = Quadratic(np.array([1.0, 4.0]), np.ones(2))
+    >>> f.L, f.mu, f.minimizer.tolist()
+    (4.0, 1.0, [1.0, 0.25])
+    """
+
+    def __init__(self, H: Any, b: Any, c: float = 0.0) -> None:
+        self.H = np.asarray(H, dtype=np.float64)
+        self.b = np.asarray(b, dtype=np.float64)
+        self.c = float(c)
+        d = self.b.shape[0] if self.b.ndim == 1 else -1
+        if self.H.shape not in ((d,), (d, d)):
+            raise InputError(
+                f"H of shape {self.H.shape} does not fit b of shape {self.b.shape}; give (d, d) or (d,) and (d,)."
+            )
+        if not (np.isfinite(self.H).all() and np.isfinite(self.b).all()):
+            raise InputError("H or b holds NaN or infinite values.")
+        if self.H.ndim == 2 and not np.allclose(self.H, self.H.T, rtol=1e-12, atol=1e-12 * np.abs(self.H).max()):
+            raise InputError("H is not symmetric; give (H + H')/2.")
+        if self.mu < -1e-12 * abs(self.L):
+            raise InputError(f"H has the negative eigenvalue {self.mu:.3g}; the quadratic is not convex.")
+
+    @property
+    def d(self) -> int:
+        """Unknowns."""
+        return int(self.b.shape[0])
+
+    @cached_property
+    def L(self) -> float:
+        """The largest eigenvalue of H."""
+        return float(self.H.max()) if self.H.ndim == 1 else top_eigenvalue(self.H)
+
+    @cached_property
+    def mu(self) -> float:
+        """The smallest eigenvalue of H."""
+        return float(self.H.min()) if self.H.ndim == 1 else float(np.linalg.eigvalsh(self.H)[0])
+
+    def _times(self, x: Array) -> Array:
+        return self.H * x if self.H.ndim == 1 else self.H @ x
+
+    def value(self, x: Array) -> float:
+        """f(x)."""
+        return float(0.5 * (x @ self._times(x)) - self.b @ x + self.c)
+
+    def gradient(self, x: Array) -> Array:
+        """H x - b."""
+        return self._times(x) - self.b
+
+    def hessian(self, x: Array) -> Array:
+        """H."""
+        return np.diag(self.H) if self.H.ndim == 1 else self.H
+
+    def hessp(self, x: Array, v: Array) -> Array:
+        """H v."""
+        return self._times(v)
+
+    @cached_property
+    def minimizer(self) -> Array:
+        """The exact solution of H x = b."""
+        if self.mu <= 0:
+            raise InputError("this quadratic has no unique minimiser (its smallest eigenvalue is zero).")
+        return self.b / self.H if self.H.ndim == 1 else np.asarray(np.linalg.solve(self.H, self.b))
+
+    @staticmethod
+    def average(parts: list[Quadratic], weights: Array) -> Quadratic:
+        """sum_i w_i f_i  as one quadratic."""
+        full = any(f.H.ndim == 2 for f in parts)
+        H = sum(w * (f.hessian(f.b) if full else f.H) for w, f in zip(weights, parts, strict=True))
+        b = sum(w * f.b for w, f in zip(weights, parts, strict=True))
+        return Quadratic(H, b, float(sum(w * f.c for w, f in zip(weights, parts, strict=True))))
+
+
+def random_quadratics(
+    n: int,
+    d: int,
+    L: float = 1.0,
+    mu: float = 0.01,
+    *,
+    heterogeneity: float = 1.0,
+    diagonal: bool = False,
+    seed: int = 0,
+) -> list[Quadratic]:
+    """n heterogeneous quadratics, each with its own minimiser and a spectrum that fills [mu, L] (ends attained)."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    out = []
+    for _ in range(n):
+        eigenvalues = np.geomspace(mu, L, d) if d > 1 else np.array([L])
+        center = heterogeneity * rng.standard_normal(d)
+        if diagonal:
+            H = rng.permutation(eigenvalues)
+            out.append(Quadratic(H, H * center))
+        else:
+            Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+            S = (Q * eigenvalues) @ Q.T
+            S = (S + S.T) / 2
+            out.append(Quadratic(S, S @ center))
+    return out

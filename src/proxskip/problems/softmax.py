@@ -1,0 +1,88 @@
+"""Multinomial (softmax) regression: x holds one column of coefficients per class, flattened class by class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from proxskip.problems.glm import LinearModel
+from proxskip.seam import Array, Indices, InputError
+
+
+class Softmax(LinearModel):
+    """mean_j [ logsumexp_c(a_j' x_c) - a_j' x_{b_j} ] + lambda/2 |x|^2  over C classes.
+
+    Its Hessian in the margins is at most 1/2 I (Bohning, 1992), so L = lmax(A'A)/(2N) + lambda is a bound.
+    """
+
+    loss = "softmax"
+    curvature = 0.5
+    classes: tuple[float, ...]
+
+    def _encode(self, labels: Array) -> Array:
+        values = np.unique(labels)
+        if len(values) < 2:
+            raise InputError(f"softmax regression needs at least two classes of labels but found only {values[0]:g}.")
+        self.classes = tuple(float(v) for v in values)
+        return np.searchsorted(values, labels).astype(np.float64)
+
+    @property
+    def C(self) -> int:
+        """Classes."""
+        return len(self.classes)
+
+    @property
+    def d(self) -> int:
+        """Unknowns: classes times features."""
+        return int(self.A.shape[1]) * self.C
+
+    def _scores(self, A: Any, x: Array) -> Array:
+        X = x.reshape(self.C, -1).T.astype(self.dtype, copy=False)
+        return np.asarray(A @ X, dtype=np.float64)
+
+    def _fold(self, A: Any, G: Array) -> Array:
+        return np.ascontiguousarray(np.asarray(A.T @ G.astype(self.dtype, copy=False), dtype=np.float64).T).ravel()
+
+    def _slopes(self, Z: Array, b: Array) -> Array:
+        P: Array = scipy.special.softmax(Z, axis=1)
+        P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
+        return P
+
+    def value(self, x: Array) -> float:
+        """f(x)."""
+        Z = self._scores(self.A, x)
+        losses = scipy.special.logsumexp(Z, axis=1) - Z[np.arange(self.N), self.b.astype(np.int64)]
+        return float(np.sum(self.s * losses) + 0.5 * np.sum(self.reg * x * x))
+
+    def gradient(self, x: Array) -> Array:
+        """The gradient of f at x."""
+        return self._fold(self.A, self.s[:, None] * self._slopes(self._scores(self.A, x), self.b)) + self.reg * x
+
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
+        """The mean gradient of the given rows' functions (regulariser included)."""
+        B = self.A[rows]
+        return self._fold(B, self._slopes(self._scores(B, x), self.b[rows]) / len(rows)) + self.reg * x
+
+    def hessp(self, x: Array, v: Array) -> Array:
+        """Hessian times vector."""
+        P: Array = scipy.special.softmax(self._scores(self.A, x), axis=1)
+        V = self._scores(self.A, v)
+        R = P * (V - np.sum(P * V, axis=1, keepdims=True))
+        return self._fold(self.A, self.s[:, None] * R) + self.reg * v
+
+    def hessian(self, x: Array) -> Array:
+        """The dense Hessian at x, column by column."""
+        return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
+
+    def gradient_variance(self, x: Array) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows."""
+        G = self._slopes(self._scores(self.A, x), self.b)
+        mean = self._fold(self.A, G / self.N)
+        return max(float(np.mean(np.sum(G * G, axis=1) * self.row_squares) - mean @ mean), 0.0)
+
+    def accuracy(self, x: Array, A: Any, labels: Any) -> float:
+        """Share of held-out rows classified right."""
+        guess = np.asarray(self.classes)[np.argmax(self._scores(self.design(A), x), axis=1)]
+        return float(np.mean(guess == np.asarray(labels)))

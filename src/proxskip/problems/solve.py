@@ -1,0 +1,156 @@
+"""The reference minimiser: x* with a certificate, or nothing at all where it cannot be had at a reasonable price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+
+from proxskip.seam import Array
+
+if TYPE_CHECKING:
+    from proxskip.problems.federated import Problem
+
+DENSE_UP_TO = 3000
+"""Unknowns up to which Newton's method factorises the Hessian; beyond, it uses conjugate gradients."""
+AFFORDABLE = 200_000
+"""Unknowns beyond which no reference solution is sought."""
+ENOUGH = 1e-10
+"""A point is a solution if its gradient is this small, relative to the gradients that cancel in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Where the methods go: x*, f*, h_i* = grad f_i(x*), y* for psi(D x), and |grad f(x*)| (or the prox residual)."""
+
+    x: Array
+    f: float
+    h: Array
+    y: Array | None
+    certificate: float
+
+
+def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
+    """(x*, y*, certificate), or None."""
+    if problem.d > AFFORDABLE or problem.mu is None:
+        return None
+    scale = _scale(problem)
+    if problem.psi is None:
+        if hasattr(problem.whole, "minimizer"):
+            x = problem.whole.minimizer
+        elif hasattr(problem.whole, "hessp"):
+            x = _newton(problem.whole, problem.d)
+        else:
+            x = _accelerated(problem)
+        certificate = float(np.linalg.norm(problem.gradient(x)))
+        return (x, None, certificate) if certificate <= ENOUGH * scale else None
+    if problem.D is None:
+        x = _accelerated(problem)
+        certificate = problem.residual(x, 1.0 / problem.L_global)
+        return (x, None, certificate) if certificate <= ENOUGH * scale else None
+    x, y, certificate = _papc(problem)
+    return (x, y, certificate) if certificate <= ENOUGH * scale else None
+
+
+def _scale(problem: Problem) -> float:
+    """The size of the clients' gradients, which cancel at the solution."""
+    G = problem.client_gradients(np.zeros(problem.d))
+    return float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) + 1e-300
+
+
+def _newton(f: Any, d: int, steps: int = 200) -> Array:
+    """Newton's method with backtracking on the value, then pure steps while the gradient still falls."""
+    x = np.zeros(d)
+    g = f.gradient(x)
+    for _ in range(steps):
+        step = _newton_step(f, x, g, d)
+        slope = float(g @ step)
+        value, t = f.value(x), 1.0
+        near = abs(slope) <= 1e-10 * (1.0 + abs(value))
+        while not near and t > 1e-10 and f.value(x - t * step) > value - 1e-4 * t * slope:
+            t /= 2
+        new = x - t * step
+        g_new = f.gradient(new)
+        if near and not np.linalg.norm(g_new) < np.linalg.norm(g):
+            return x
+        x, g = new, g_new
+    return x
+
+
+def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
+    if d <= DENSE_UP_TO and hasattr(f, "hessian"):
+        return np.asarray(scipy.linalg.solve(f.hessian(x), g, assume_a="pos"))
+    H = scipy.sparse.linalg.LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
+    norm = float(np.linalg.norm(g))
+    step, _ = scipy.sparse.linalg.cg(H, g, rtol=min(0.1, norm), maxiter=2000)
+    return np.asarray(step)
+
+
+def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
+    """FISTA in its strongly convex form, restarted when the residual stops falling for long."""
+    gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
+    root = np.sqrt(gamma * (problem.mu or 0.0))
+    beta = (1 - root) / (1 + root)
+    x = y = best_x = np.zeros(problem.d)
+    best, since = np.inf, 0
+    for _ in range(steps):
+        new = y - gamma * problem.gradient(y)
+        if problem.psi is not None:
+            new = problem.psi.prox(new, gamma)
+        residual = float(np.linalg.norm(new - y)) / gamma
+        y, x = new + beta * (new - x), new
+        since += 1
+        if residual < 0.99 * best:
+            best, best_x, since = residual, x, 0
+        elif since > 20 / root + 50:
+            break
+    return best_x
+
+
+def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
+    """Loris and Verhoeven's primal-dual method (SplitSkip with p = 1) to the end of double precision."""
+    D, psi = problem.D, problem.psi
+    assert psi is not None
+    gamma = 1.0 / problem.L_global
+    tau = 1.0 / (gamma * operator_norm2(D))
+    x, y = np.zeros(problem.d), np.zeros(D.shape[0])
+    best: tuple[float, Array, Array] = (np.inf, x, y)
+    since = 0
+    for _ in range(steps):
+        xhat = x - gamma * (problem.gradient(x) + D.T @ y)
+        u = y + tau * (D @ xhat)
+        y_new = u - tau * psi.prox(u / tau, 1.0 / tau)
+        x_new = xhat - gamma * (D.T @ (y_new - y))
+        residual = float(
+            np.linalg.norm(x_new - x) / gamma + np.linalg.norm(y_new - y) / tau * np.sqrt(problem.L_global)
+        )
+        x, y, since = x_new, y_new, since + 1
+        if residual < 0.99 * best[0]:
+            best, since = (residual, x, y), 0
+        elif since > 5000:
+            break
+    return best[1], best[2], best[0]
+
+
+def operator_norm2(D: Any) -> float:
+    """|D D'|, exactly for a matrix of moderate size and by a Lanczos bound otherwise."""
+    from proxskip.problems import spectrum
+
+    if min(D.shape) <= spectrum.EXACT_UP_TO and (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
+        M = D.toarray() if hasattr(D, "toarray") else D
+        return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
+
+
+def smallest_positive(D: Any) -> float | None:
+    """The smallest positive eigenvalue of D D'; None where D is too large to know it."""
+    from proxskip.problems import spectrum
+
+    if min(D.shape) > spectrum.EXACT_UP_TO or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
+        return None
+    M = D.toarray() if hasattr(D, "toarray") else D
+    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    return float(w[w > 1e-10 * w[-1]][0])

@@ -1,0 +1,322 @@
+"""Read svmlight files: a malformed one is refused with its line and column, and none can exhaust memory.
+
+The text is read in blocks of whole lines. A block that is plainly good is parsed with numpy; any doubt hands
+it to the line-by-line parser, which accepts it with the same numbers or says what is wrong where.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isinf
+from pathlib import Path
+from typing import IO, Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+
+from proxskip.seam import Array, Indices, InputError
+
+MAX_FEATURES = 10_000_000
+MAX_BYTES = 8 * 2**30
+
+_BLOCK = 2**20
+_LONGEST_LINE = 2**25
+_LONGEST_NUMBER = 1000
+_INDEX_END = 2**31 - 1
+
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_COMMENT = re.compile(rb"#[^\n]*")
+_TOKEN = re.compile(rb"[^ \t]+")
+_NOT_TEXT = re.compile(rb"[^\t\x20-\x7e]")
+_PLAIN = b"0123456789+-.eE: \t\n"
+_TEN = 10.0 ** np.arange(17)
+
+
+class DataError(InputError):
+    """A data file cannot be used; ``file:line:column: reason``, counted from 1, the column in bytes."""
+
+    def __init__(self, file: str, line: int, column: int, reason: str) -> None:
+        super().__init__(f"{file}:{line}:{column}: {reason}")
+        self.file, self.line, self.column, self.reason = file, line, column, reason
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str, int, int, str]]:
+        return DataError, (self.file, self.line, self.column, self.reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows ``A`` (CSR or dense, float64) with labels ``b`` as they stand in the file; unpacks to ``A, b``.
+
+    Args:
+        group: an integer per row to split clients by, where the data have one.
+        sha256: of the decompressed file; None for data that did not come from one.
+    """
+
+    A: Any
+    b: Array
+    group: Indices | None = None
+    name: str = ""
+    sha256: str | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.A, self.b))
+
+
+class _Rows(NamedTuple):
+    """Some rows of the file; ``columns`` count from 1 and values may be zero."""
+
+    b: Array
+    lengths: Indices
+    columns: npt.NDArray[np.int32]
+    values: Array
+
+
+class _Unreadable(Exception):
+    """The bytes stop making sense before any line does."""
+
+
+def read_svmlight(
+    path: str | os.PathLike[str],
+    *,
+    n_features: int | None = None,
+    max_features: int = MAX_FEATURES,
+    max_bytes: int = MAX_BYTES,
+) -> Dataset:
+    """Read an svmlight file, plain, gzip or bzip2; labels stay as they are, explicit zeros are dropped.
+
+    Args:
+        n_features: the number of columns; without it the largest index of the file, at most ``max_features``.
+        max_bytes: refuse a file with more text than this after decompression.
+    """
+    limit = max_features if n_features is None else n_features
+    if not 1 <= limit <= _INDEX_END:
+        raise InputError(f"the number of features must lie between 1 and {_INDEX_END}, not {limit}.")
+    file, line, blocks, digest = os.fspath(path), 1, [], hashlib.sha256()
+    exact = _Exact(file, limit, "max_features" if n_features is None else "n_features")
+    try:
+        for text in _whole_lines(file, max_bytes, digest):
+            rows = _parse_fast(text, limit)
+            blocks.append(rows if rows is not None else exact.parse(text, line))
+            line += text.count(b"\n")
+    except _Unreadable as error:
+        raise DataError(file, line, 1, str(error)) from None
+    if sum(rows.b.size for rows in blocks) == 0:
+        raise DataError(file, line, 1, "the file holds no rows.")
+    d = n_features or max(int(rows.columns.max(initial=0)) for rows in blocks)
+    if d == 0:
+        raise DataError(file, line, 1, "no row has a feature; give n_features if that is meant.")
+    name = Path(file).name.removesuffix(".gz").removesuffix(".bz2")
+    return Dataset(_matrix(blocks, d), np.concatenate([r.b for r in blocks]), None, name, digest.hexdigest())
+
+
+def _matrix(blocks: list[_Rows], d: int) -> Any:
+    """The CSR matrix of all blocks, without explicit zeros; nothing here has size d."""
+    lengths = np.concatenate([rows.lengths for rows in blocks])
+    columns = np.concatenate([rows.columns for rows in blocks]) - np.int32(1)
+    values = np.concatenate([rows.values for rows in blocks])
+    A = csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
+    A.eliminate_zeros()
+    return A
+
+
+def _whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
+    """Yield the decompressed text in blocks that end with a line."""
+    pending: list[bytes] = []
+    for block in _decompressed(file, max_bytes):
+        digest.update(block)
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*pending, block[:cut]])
+            pending = []
+        pending.append(block[cut:])
+        if sum(map(len, pending)) > _LONGEST_LINE:
+            raise _Unreadable(f"the line is longer than {_LONGEST_LINE} bytes, which no svmlight row should be.")
+    yield b"".join(pending)
+
+
+def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
+    if not os.path.isfile(file):
+        raise InputError(f"{file} is not a file that exists; give the path of an svmlight file.")
+    if not os.access(file, os.R_OK):
+        raise InputError(f"{file} may not be read by this user; change its permissions.")
+    size = 0
+    with open(file, "rb") as raw, _unpacked(raw) as stream:
+        while block := _next_block(stream):
+            size += len(block)
+            if size > max_bytes:
+                raise _Unreadable(f"the file holds more than max_bytes = {max_bytes} bytes of text.")
+            yield block
+
+
+def _unpacked(raw: IO[bytes]) -> IO[bytes] | gzip.GzipFile | bz2.BZ2File:
+    """The stream behind the magic bytes, whatever the file is called."""
+    magic = raw.read(3)
+    raw.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=raw, mode="rb")
+    return bz2.BZ2File(raw, "rb") if magic == b"BZh" else raw
+
+
+def _next_block(stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> bytes:
+    try:
+        return stream.read(_BLOCK)
+    except EOFError:
+        raise _Unreadable("the compressed data end early; fetch or copy the file again.") from None
+    except (OSError, zlib.error) as error:
+        raise _Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
+
+
+def _parse_fast(text: bytes, limit: int) -> _Rows | None:
+    """The rows of a block in which everything is plainly right, else None."""
+    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    text = _COMMENT.sub(b"", text) if b"#" in text else text
+    if text.translate(None, _PLAIN):
+        return None
+    buffer = np.frombuffer(text + b"\n", np.uint8)
+    edges = np.flatnonzero(np.diff(buffer > 32, prepend=False))
+    start, stop = edges[::2], edges[1::2]
+    row = np.searchsorted(np.flatnonzero(buffer == 10), start)
+    label = np.diff(row, prepend=-1) != 0
+    colon = np.flatnonzero(buffer == 58)
+    if not np.array_equal(np.searchsorted(start, colon, side="right") - 1, np.flatnonzero(~label)):
+        return None
+    b = _decimals(buffer, start[label], stop[label])
+    value = _decimals(buffer, colon + 1, stop[~label])
+    index = _rising(buffer, start[~label], colon, row[~label], limit)
+    if b is None or value is None or index is None:
+        return None
+    lengths = np.diff(np.flatnonzero(label), append=label.size) - 1
+    return _Rows(b, lengths, index, value)
+
+
+def _rising(
+    buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices, row: Indices, limit: int
+) -> npt.NDArray[np.int32] | None:
+    """The feature indices, if all are digits between 1 and the limit and they rise within each row."""
+    odd = (buffer < 48) | (buffer > 57)
+    count = np.cumsum(odd, dtype=np.int32)
+    if np.any(count[stop] - count[start] + odd[start] != 1) or np.any(stop - start > 15):
+        return None
+    index = _decimals(buffer, start, stop)
+    if index is None or np.any(index < 1) or np.any(index > limit):
+        return None
+    if np.any((np.diff(index) <= 0) & (np.diff(row) == 0)):
+        return None
+    return np.asarray(index, np.int32)
+
+
+def _decimals(buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices) -> Array | None:
+    """The numbers at ``buffer[start:stop]``; None as soon as something is not a finite number.
+
+    Up to 16 digits, or 15 over a power of ten, round once, as float() does; longer ones are left to float().
+    """
+    sign = buffer[start]
+    at = start + ((sign == 43) | (sign == 45))
+    length = stop - at
+    digits = np.zeros(start.size, np.int64)
+    places = np.zeros(start.size, np.int8)
+    point = np.zeros(start.size, bool)
+    plain = (length > 0) & (length <= 16)
+    for j in range(min(16, int(length.max(initial=0)))):
+        live = plain & (j < length)
+        byte = buffer[np.minimum(at + j, buffer.size - 1)]
+        digit = live & (byte >= 48) & (byte <= 57)
+        digits = np.where(digit, 10 * digits + byte - 48, digits)
+        places += digit & point
+        dot = live & (byte == 46) & ~point
+        point |= dot
+        plain &= ~live | digit | dot
+    plain &= length > point
+    value = digits / _TEN[places]
+    np.negative(value, out=value, where=sign == 45)
+    for k in np.flatnonzero(~plain):
+        number = _number(buffer[start[k] : stop[k]].tobytes())
+        if number is None or isinf(number):
+            return None
+        value[k] = number
+    return value
+
+
+def _number(token: bytes) -> float | None:
+    """The decimal number that the whole token is (infinite on overflow), else None."""
+    if len(token) > _LONGEST_NUMBER or not _NUMBER.fullmatch(token):
+        return None
+    return float(token)
+
+
+class _Exact:
+    """The line-by-line parser: the same rows, or a DataError for the first thing that is wrong."""
+
+    def __init__(self, file: str, limit: int, limit_name: str) -> None:
+        self.file, self.limit, self.limit_name, self.line = file, limit, limit_name, 0
+
+    def parse(self, text: bytes, first_line: int) -> _Rows:
+        """The rows of a block whose first line is the file's ``first_line``."""
+        rows = []
+        for self.line, line in enumerate(text.split(b"\n"), first_line):
+            line = line.removesuffix(b"\r").partition(b"#")[0]
+            if wrong := _NOT_TEXT.search(line):
+                self.refuse(wrong.start(), f"the byte 0x{wrong[0][0]:02x} has no place in svmlight text.")
+            if tokens := list(_TOKEN.finditer(line)):
+                rows.append(self.row(tokens))
+        return _Rows(
+            np.array([b for b, _, _ in rows], np.float64),
+            np.array([len(indices) for _, indices, _ in rows], np.int64),
+            np.array([i for _, indices, _ in rows for i in indices], np.int32),
+            np.array([v for _, _, values in rows for v in values], np.float64),
+        )
+
+    def row(self, tokens: list[re.Match[bytes]]) -> tuple[float, list[int], list[float]]:
+        """The label, the indices and the values of one line."""
+        b = self.finite(tokens[0][0], tokens[0].start(), "label")
+        indices: list[int] = []
+        values: list[float] = []
+        for token in tokens[1:]:
+            name, colon, text = token[0].partition(b":")
+            if not colon or not text:
+                self.refuse(token.start(), f"{_show(token[0])} is not index:value; was the line cut?")
+            indices.append(self.index(name, token.start(), indices[-1] if indices else 0))
+            values.append(self.finite(text, token.start() + len(name) + 1, "value"))
+        return b, indices, values
+
+    def finite(self, token: bytes, column: int, what: str) -> float:
+        """The token as a finite number."""
+        number = _number(token)
+        if number is None:
+            self.refuse(column, f"the {what} {_show(token)} is not a finite decimal number.")
+        if isinf(number):
+            self.refuse(column, f"the {what} {_show(token)} is too large for a 64-bit float.")
+        return number
+
+    def index(self, token: bytes, column: int, previous: int) -> int:
+        """The token as a feature index above the previous one."""
+        if token == b"qid":
+            self.refuse(column, "qid marks ranking data, which are not supported; remove it.")
+        if not token.isdigit():
+            self.refuse(column, f"the index {_show(token)} is not a whole number.")
+        index = int(token) if len(token) <= 15 else _INDEX_END + 1
+        if index == 0:
+            self.refuse(column, "the index is 0, but indices start at 1; add 1 to every index.")
+        if index > self.limit:
+            self.refuse(column, f"the index {_show(token)} is larger than {self.limit_name} = {self.limit}.")
+        if index == previous:
+            self.refuse(column, f"the index {index} stands twice in this row.")
+        if index < previous:
+            self.refuse(column, f"the index {index} comes after {previous}; sort each row by index.")
+        return index
+
+    def refuse(self, column: int, reason: str) -> NoReturn:
+        """Raise DataError at this place of the current line."""
+        raise DataError(self.file, self.line, column + 1, reason)
+
+
+def _show(token: bytes) -> str:
+    return repr(token[:24].decode("ascii") + ("..." if len(token) > 24 else ""))

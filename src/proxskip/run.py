@@ -1,0 +1,445 @@
+"""The loop, written once: draw, exchange, settle, measure, stop, checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings as _warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+
+from proxskip import describe, folder
+from proxskip.cohorts import Everyone, Participation, as_participation
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.meter import Engine, Ledger, Line
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.links import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.result import Result, Status
+from proxskip.seam import Array, InputError, Method, UnsafeStepWarning, Vectors
+from proxskip.trace import Trace
+from proxskip.watch import Watch
+
+COLUMNS = (
+    "round",
+    *(f for f in Ledger.__dataclass_fields__),
+    *("passes", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound"),
+)
+MANY_ROUNDS = 1_000_000
+
+
+class Callback(Protocol):
+    """What may listen to a run."""
+
+    def on_run_start(self, config: dict[str, Any]) -> None: ...
+    def on_record(self, step: int, metrics: dict[str, float]) -> None: ...
+    def on_run_end(self, result: Result) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When to stop: whichever comes first of the limits, or all of the tolerances together."""
+
+    rounds: int | None = None
+    iterations: int | None = None
+    seconds: float | None = None
+    tol: float | None = None
+    target: float | None = None
+
+    def check(self, problem: Problem) -> None:
+        """At least one rule, each of them positive."""
+        given = {k: getattr(self, k) for k in self.__slots__ if getattr(self, k) is not None}
+        if not given:
+            raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
+        for name, v in given.items():
+            if not v > 0 and not (name == "rounds" and v == 0):
+                raise InputError(f"{name} = {v} must be positive.")
+        if self.target is not None and problem.solution is None:
+            raise InputError("a target for f - f* needs the solution, which is unknown here; give tol instead.")
+
+    @property
+    def asked(self) -> bool:
+        """Whether a tolerance was asked for."""
+        return self.tol is not None or self.target is not None
+
+    def reached(self, row: dict[str, float]) -> bool:
+        """All tolerances hold at this record."""
+        good = self.tol is None or row["grad_norm"] <= self.tol
+        return self.asked and good and (self.target is None or row["gap"] <= self.target)
+
+    def limit(self, round: int, ledger: Ledger) -> str | None:
+        """Which limit is reached, in words."""
+        if round >= (MANY_ROUNDS if self.rounds is None else self.rounds):
+            return f"after {round} rounds"
+        if self.iterations is not None and ledger.iterations >= self.iterations:
+            return f"after {ledger.iterations} iterations"
+        if self.seconds is not None and ledger.seconds >= self.seconds:
+            return f"after {ledger.seconds:.3g} seconds"
+        return None
+
+
+def run(
+    method: Method,
+    problem: Problem,
+    *,
+    rounds: int | None = None,
+    iterations: int | None = None,
+    seconds: float | None = None,
+    tol: float | None = None,
+    target: float | None = None,
+    seed: int = 0,
+    engine: str | Engine = "cpu",
+    cohort: Any = None,
+    x0: Any = None,
+    h0: Any = None,
+    warm: Result | None = None,
+    every: int | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    checkpoint_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    allow_unsafe_step: bool = False,
+    threads: int | None = None,
+    spec: dict[str, Any] | None = None,
+) -> Result:
+    """Run a method on a problem through an engine.
+
+    Args:
+        rounds: stop after so many communication rounds; likewise ``iterations`` (local steps of a client; the round
+            that reaches it is finished) and ``seconds`` (without evaluation).
+        tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
+        target: stop when f(x) - f* is below.
+        cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1, or a list of cohorts.
+        x0, h0: where to start (zeros); ``warm`` starts from an earlier result's x and h.
+        every: record every so many rounds; by default each of the first 100, then ever more rarely.
+        out: a run folder; never overwritten unless ``force``.
+        checkpoint_every: write a checkpoint every so many rounds (about every 30 seconds if not given).
+        allow_unsafe_step: run with step sizes that the method's limits refuse.
+
+    >>> import proxskip as ps
+    >>> A, b = ps.datasets.load("digits")
+    >>> problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=10, by="label")
+    >>> result = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-6, seed=0)
+    >>> result.status.name, result.success
+    ('CONVERGED', True)
+    """
+    stop = Stop(rounds, iterations, seconds, tol, target)
+    participation = as_participation(cohort)
+    method, notes = prepare(method, problem, participation, allow_unsafe_step)
+    stop.check(problem)
+    seed = _seed(seed)
+    loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
+    loop.config = describe.config(method, problem, stop, seed, loop.engine.name, participation, spec or {})
+    loop.config["every"] = every
+    loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
+    loop.start(*starting_point(method, problem, participation, x0, h0, warm))
+    return loop.go(callbacks)
+
+
+def resume(
+    path: str | Path,
+    problem: Problem,
+    *,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
+    **more: Any,
+) -> Result:
+    """Go on where a run folder's checkpoint stands; the trajectory is bitwise that of the run never interrupted.
+
+    Args:
+        path: the run folder.
+        problem: the same problem; another one is refused with the list of differences.
+        more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
+    """
+    keep = folder.reopen(Path(path))
+    method, participation = describe.revive(keep.config, problem)
+    limits = {k: keep.config["stop"].get(k) for k in Stop.__slots__} | more
+    stop = Stop(**limits)
+    method, notes = prepare(method, problem, participation, insist=True)
+    stop.check(problem)
+    engine = make_engine(keep.config["engine"], threads)
+    loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
+    loop.config = describe.config(
+        method, problem, stop, loop.seed, engine.name, participation, keep.config.get("spec") or {}
+    )
+    loop.config["every"] = loop.every
+    folder.same_run(keep.config, loop.config)
+    keep.config = loop.config
+    loop.keep = keep
+    loop.restore(keep.checkpoint)
+    return loop.go(callbacks)
+
+
+def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:
+    """Everything that can be refused is refused here, before any work."""
+    participation.check(problem.n)
+    describe.check_fit(method, problem, isinstance(participation, Everyone))
+    notes = method.check(problem, insist)
+    if not isinstance(participation, Everyone) and hasattr(method, "for_cohorts"):
+        method, more = method.for_cohorts(*participation.constants(problem.n))
+        notes = notes + more
+    for note in notes:
+        _warnings.warn(note, UnsafeStepWarning, stacklevel=3)
+    return method, notes
+
+
+def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
+    """An engine by its name, or the engine itself."""
+    if not isinstance(engine, str):
+        return engine
+    if engine == "cpu":
+        return CpuEngine(threads)
+    if engine == "reference":
+        return ReferenceEngine()
+    raise InputError(f'engine "{engine}" is not known; use "cpu" or "reference".')
+
+
+def starting_point(
+    method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
+) -> tuple[Array, Array]:
+    """x0 and h0 as checked arrays."""
+    if warm is not None:
+        x0 = warm.x if x0 is None else x0
+        h0 = warm.h if h0 is None else h0
+    x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
+    h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
+    if x.shape != (problem.d,) or not np.isfinite(x).all():
+        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
+    if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
+        raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
+    if h.any() and "h" not in method.remembers:
+        raise InputError(f"{method.name} has no control variates; start it without h0.")
+    total = np.abs(weighted_sum(problem.weights, h)).max()
+    heals = method.name in ("proxskip", "sproxskip", "scaffnew") and isinstance(participation, Everyone)
+    if not heals and total > 1e-9 * (1.0 + np.abs(h).max()):
+        raise InputError(
+            f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
+        )
+    return x, h
+
+
+def _seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
+        raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
+    return int(seed)
+
+
+class Loop:
+    """One run: its state between rounds, and nothing that the state does not determine."""
+
+    def __init__(
+        self,
+        method: Method,
+        problem: Problem,
+        stop: Stop,
+        seed: int,
+        participation: Participation,
+        engine: Engine,
+        every: int | None,
+        notes: list[str],
+    ) -> None:
+        if every is not None and every < 1:
+            raise InputError(f"every = {every} must be at least 1.")
+        self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
+        self.engine, self.every, self.notes = engine, every, notes
+        self.line = Line(engine, problem, seed, participation)
+        self.trace = Trace(COLUMNS)
+        self.round = 0
+        self.psi0: float | None = None
+        self.interrupted = threading.Event()
+        self.config: dict[str, Any] = {}
+        self.keep: folder.Folder | None = None
+
+    # -- where it begins -----------------------------------------------------------------------------------------------
+    def start(self, x0: Array, h0: Array) -> None:
+        """The state before the first round."""
+        n, d = self.problem.n, self.problem.d
+        memory = {k: np.zeros((n, d)) for k in self.method.remembers}
+        if "h" in memory:
+            memory["h"] = h0
+        if "x" in memory:
+            memory["x"] = np.tile(x0, (n, 1))
+        self.server = self.method.start(self.problem, x0)
+        self.engine.open(self.problem, memory, self.seed)
+        self.x0, self.h0 = x0, h0
+        self.x = x0
+        self._prepare_watch()
+        if self.keep is not None:
+            self.keep.save(self.state())
+
+    def restore(self, saved: Any) -> None:
+        """The state of a checkpoint."""
+
+        def part(name: str) -> dict[str, Any]:
+            return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
+
+        self.server = part("server.")
+        self.engine.open(self.problem, part("memory."), self.seed)
+        self.line.restore(part("line."), saved.meta["line"])
+        self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
+        self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
+        self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
+        self.x = self._answer(self.engine.memory())
+        if saved.note:
+            self.notes.append(saved.note)
+        self._prepare_watch()
+
+    def _prepare_watch(self) -> None:
+        residual0 = describe.residual(self.problem, self.x0, self.method.start(self.problem, self.x0))
+        self.watch = Watch.of(self.method, self.problem, self.x0, self.h0, residual0)
+        zeta = self.method.zeta(self.problem)
+        self.zeta = None if zeta is None or self.notes else zeta
+        noisy = self.problem.batch is not None and self.zeta is not None
+        self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[attr-defined,operator]
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+    def go(self, callbacks: Sequence[Callback]) -> Result:
+        """Rounds until something says stop."""
+        for c in callbacks:
+            c.on_run_start(self.config)
+        restore = self._catch_signals()
+        try:
+            with np.errstate(all="ignore"):
+                status, message = self._rounds(callbacks)
+        finally:
+            restore()
+        result = self._result(status, message)
+        if self.keep is not None:
+            self.keep.finish(result, self.state())
+        self.engine.close()
+        for c in callbacks:
+            c.on_run_end(result)
+        return result
+
+    def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
+        if len(self.trace) == 0:
+            self._record(callbacks)
+        while True:
+            verdict = self._verdict()
+            if verdict is not None:
+                if self.trace.last()["round"] < self.round:
+                    self._record(callbacks)
+                    verdict = self._verdict() or verdict
+                return verdict
+            self.line.begin(self.round)
+            before = self.server, self.x
+            self.server = self.line.timed(self.method.round, self.server, self.line)
+            self.round += 1
+            self.x = self._answer(None)
+            if not np.isfinite(self.x).all():
+                self.x = before[1]
+                return (
+                    Status.DIVERGED,
+                    f"the iterate of round {self.round} is not finite; the last finite x is returned.",
+                )
+            if self._is_recorded(self.round):
+                self._record(callbacks)
+            if self.keep is not None and self.keep.due(self.round):
+                self.keep.save(self.state())
+
+    def _verdict(self) -> tuple[Status, str] | None:
+        """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""
+        row = self.trace.last()
+        fresh = row["round"] == self.round
+        if fresh and self.watch.diverged(row["grad_norm"]):
+            return (
+                Status.DIVERGED,
+                f"the gradient norm grew to {row['grad_norm']:.3g} by round {self.round}; take a smaller gamma.",
+            )
+        if fresh and self.stop.reached(row):
+            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
+        if (
+            fresh
+            and (self.stop.asked or self.method.zeta(self.problem) is not None)
+            and self.watch.stalled(self.trace, self.x)
+        ):
+            window = self.watch.window or 0.0
+            return Status.STALLED, (
+                f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
+                "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
+            )
+        if self.interrupted.is_set():
+            return (
+                Status.INTERRUPTED,
+                f"interrupted after {self.round} rounds; the checkpoint can be resumed.",
+            )
+        limit = self.stop.limit(self.round, self.line.ledger)
+        if limit is None:
+            return None
+        missed = " without reaching the tolerance" if self.stop.asked else ", as asked"
+        return Status.MAX_ROUNDS, f"stopped {limit}{missed}."
+
+    def _scheduled(self, trace: Trace) -> Trace:
+        """Without the last record if it was made only because the run ended there."""
+        last = int(trace.last()["round"]) if len(trace) else 0
+        kept = len(trace) - (0 if self._is_recorded(last) else 1)
+        return Trace.from_arrays({k: v[:kept] for k, v in trace.to_arrays().items()})
+
+    def _is_recorded(self, r: int) -> bool:
+        return r % (self.every or max(1, -(-r // 100))) == 0
+
+    def _record(self, callbacks: Sequence[Callback]) -> None:
+        """Evaluate at the communicated x: off the meter and off the clock."""
+        memory = self.engine.memory()
+        self.x = self._answer(memory)
+        row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, self.server, memory)
+        row["round"] = self.round
+        row["passes"] = row["grad_evals"] / (self.problem.N or self.problem.n)
+        if self.psi0 is None:
+            self.psi0 = row["lyapunov"]
+        if self.zeta is not None and self.psi0 is not None:
+            row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
+        self.trace.append(row)
+        for c in callbacks:
+            c.on_record(self.round, row)
+
+    def _answer(self, memory: Vectors | None) -> Array:
+        if "x" in self.server:
+            return self.server["x"]
+        return weighted_sum(self.problem.weights, (memory or self.engine.memory())["x"])
+
+    # -- where it ends -------------------------------------------------------------------------------------------------
+    def state(self) -> folder.State:
+        """All that a resumed run needs."""
+        line = self.line.state()
+        arrays = {f"server.{k}": v for k, v in self.server.items()}
+        arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+        arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
+        arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
+        arrays |= {"x0": self.x0, "h0": self.h0}
+        return folder.State(arrays, {"round": self.round, "psi0": self.psi0, "line": line["meta"]})
+
+    def _result(self, status: Status, message: str) -> Result:
+        memory = self.engine.memory()
+        row = self.trace.last()
+        if row["round"] != self.round:  # a round that did not end well has no record of its own
+            row = row | {"round": self.round}
+        h = describe.controls(self.method, self.server, memory)
+        about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes))
+        return Result(
+            self.x, status, bool(about["success"]), message, self.trace, h, self.server, memory,
+            self.line.participated.copy(), tuple(self.notes), about,
+        )  # fmt: skip
+
+    def _catch_signals(self) -> Callable[[], None]:
+        """The first SIGINT or SIGTERM ends the run after its round; a second SIGINT ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+
+        def caught(number: int, frame: FrameType | None) -> None:
+            if self.interrupted.is_set():
+                raise KeyboardInterrupt
+            self.interrupted.set()
+
+        old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            for s, handler in old.items():
+                signal.signal(s, handler)
+
+        return restore

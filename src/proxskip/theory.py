@@ -1,0 +1,521 @@
+"""Theorems as functions: step sizes, probabilities, rates, complexities and Lyapunov functions.
+
+"The paper" is Mishchenko, Malinovsky, Stich, Richtarik: "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+Communication Acceleration! Finally!", ICML 2022 (arXiv 2202.09357). Everything here is a pure function of
+numbers and arrays. A ``zeta`` is always the contraction per iteration: the expected Lyapunov function shrinks
+by ``1 - zeta``.
+
+Why ProxSkip works, in two lines (Lemmas 3.4 and 3.5 with ``w = x - gamma * grad f(x)``):
+
+    E Psi+      <=  |w - w*|^2  +  (1 - p^2) (gamma/p)^2 |h - h*|^2     (= if prox is a linear projection),
+    |w - w*|^2  <=  (1 - gamma mu) |x - x*|^2       ((1 - gamma mu)^2 if gamma <= 2/(L + mu)),
+
+so x contracts with the step size, h with p^2, and p may fall to sqrt(gamma mu) before it costs anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from proxskip.seam import Array, InputError
+
+Numbers: TypeAlias = float | Sequence[float] | Array
+ROUNDING = 1e-9
+"""Relative slack when two numbers that may have been computed separately are compared."""
+
+
+# -- what may come in ----------------------------------------------------------------------------------------
+
+
+def positive(name: str, value: float | None) -> float:
+    """The value as a float, refused unless it is a positive finite number."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InputError(f"{name} = {value!r} is not a number; give a positive finite one.") from None
+    if not (0 < number < math.inf):
+        raise InputError(f"{name} = {number:g} must be positive and finite.")
+    return number
+
+
+def nonnegative(name: str, value: float) -> float:
+    """The value as a float, refused unless it is zero or a positive finite number."""
+    if isinstance(value, int | float | np.number) and not 0 <= value < math.inf:
+        raise InputError(f"{name} = {value:g} must be zero or positive, and finite.")
+    return 0.0 if value == 0 else positive(name, value)
+
+
+def whole(name: str, value: int, least: int = 1) -> int:
+    """The value as an int, refused unless it is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name} = {value!r} must be a whole number of at least {least}.")
+    return int(value)
+
+
+def probability(name: str, value: float) -> float:
+    """The value as a float, refused unless it lies in (0, 1]."""
+    number = positive(name, value)
+    if number > 1:
+        raise InputError(f"{name} = {number:g} must lie in (0, 1].")
+    return number
+
+
+def accuracy(eps: float) -> float:
+    """The target accuracy as a float, refused unless it lies in (0, 1)."""
+    number = positive("eps", eps)
+    if number >= 1:
+        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error shall fall.")
+    return number
+
+
+def known(mu: float | None) -> float:
+    """The strong convexity constant as a float, refused when it is missing or zero."""
+    if mu is None or (isinstance(mu, int | float | np.number) and (mu == 0 or mu != mu)):
+        raise InputError(
+            f"mu is unknown (mu = {mu}), so no rate can be computed; give l2 > 0, or gamma and p yourself."
+        )
+    return positive("mu", mu)
+
+
+def ordered(L: float, mu: float | None) -> tuple[float, float]:
+    """L and mu as floats, refused unless 0 < mu <= L (Assumption 3.1 of the paper)."""
+    L, mu = positive("L", L), known(mu)
+    if mu > L * (1 + ROUNDING):
+        raise InputError(f"mu = {mu:g} is larger than L = {L:g}; no function has that, check which is which.")
+    return L, min(mu, L)
+
+
+def below_two_over_L(gamma: float, L: float) -> float:
+    """gamma * L, refused unless 0 < gamma < 2/L: beyond it a gradient step expands."""
+    gamma, L = positive("gamma", gamma), positive("L", L)
+    if gamma * L >= 2:
+        raise InputError(f"gamma = {gamma:g} is not below 2/L = {2 / L:g}; take gamma = 1/L = {1 / L:g}.")
+    return gamma * L
+
+
+def kappa(L: float, mu: float | None) -> float:
+    """The condition number L/mu."""
+    L, mu = ordered(L, mu)
+    if mu * 1e300 < L:
+        raise InputError(f"kappa = L/mu overflows with L = {L:g} and mu = {mu:g}; give a larger l2.")
+    return L / mu
+
+
+# -- ProxSkip: Theorem 3.6 and Corollary 3.7 -----------------------------------------------------------------
+
+
+def largest_step(L: float) -> float:
+    """``gamma = 1/L``, the largest step size of Theorem 3.6 of the paper."""
+    return 1 / positive("L", L)
+
+
+def best_p(gamma: float, mu: float | None) -> float:
+    """``p = min(1, sqrt(gamma mu))``: the smallest p that keeps zeta = gamma mu in Theorem 3.6.
+
+    For gamma = 1/L it is 1/sqrt(kappa) (Corollary 3.7). Section 3.5 of the paper prints 1/sqrt(gamma mu), a
+    misprint.
+    """
+    return min(1.0, math.sqrt(positive("gamma", gamma) * known(mu)))
+
+
+def small_step_p(gamma: float, mu: float | None, L: float) -> float:
+    """``p = gamma sqrt(mu L)``, which communicates less than ``best_p`` when gamma is well below 1/L.
+
+    The effect is that of Hu and Huang, "Tighter Analysis for ProxSkip", ICML 2023 (the dual error falls with
+    p, not p^2): O(sqrt(kappa) log 1/eps) communications for any small gamma. Theorem 3.6 does not show it:
+    its ``zeta`` for this p is p^2 < gamma mu. For gamma = 1/L it is best_p; above that it is capped there.
+    """
+    L, mu = ordered(L, mu)
+    return min(best_p(gamma, mu), gamma * math.sqrt(mu * L))
+
+
+def zeta(gamma: float, mu: float | None, p: float) -> float:
+    """``zeta = min(gamma mu, p^2)`` of Theorems 3.6 and 5.5, for gamma <= 1/L; else ``sharp_rate``."""
+    return min(positive("gamma", gamma) * known(mu), probability("p", p) ** 2)
+
+
+def sharp_rate(gamma: float, mu: float | None, L: float, p: float) -> float:
+    """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2)`` for 0 < gamma < 2/L: Theorem 3.6, sharpened.
+
+    Lemma 3.5 bounds |w - w*|^2 by (1 - gamma mu)|x - x*|^2; the gradient step really contracts by
+    max(|1 - gamma mu|, |gamma L - 1|), about twice as fast, and for every gamma < 2/L. Attained on
+    quadratics.
+    """
+    return min(_descent(gamma, mu, L), probability("p", p) ** 2)
+
+
+def _descent(gamma: float, mu: float | None, L: float) -> float:
+    L, mu = ordered(L, mu)
+    gL = below_two_over_L(gamma, L)
+    return min(gamma * mu * (2 - gamma * mu), gL * (2 - gL))
+
+
+def iterations(eps: float, zeta: float) -> float:
+    """``T = (1/zeta) log(1/eps)``: then (1 - zeta)^T <= eps (below Theorem 3.6)."""
+    return math.log(1 / accuracy(eps)) / probability("zeta", zeta)
+
+
+def communications(eps: float, gamma: float, mu: float | None, p: float) -> float:
+    """``p T = max(p/(gamma mu), 1/p) log(1/eps)``: the expected number of proxes (below Theorem 3.6)."""
+    return p * iterations(eps, zeta(gamma, mu, p))
+
+
+# -- SProxSkip: Theorem 5.5 and Corollary 5.6 ----------------------------------------------------------------
+
+
+class ExpectedSmoothness(NamedTuple):
+    """``E|g(x) - grad f(x*)|^2 <= 2 es_A D_f(x, x*) + es_C`` (Assumption 5.2 of the paper)."""
+
+    es_A: float
+    es_C: float
+
+
+class Stochastic(NamedTuple):
+    """What Corollary 5.6 chooses and what it costs."""
+
+    gamma: float
+    p: float
+    iterations: float
+    communications: float
+
+
+def noise_ball(gamma: float, C: float, zeta: float) -> float:
+    """``gamma^2 C / zeta``, where the bound of Theorem 5.5 on E Psi ends.
+
+    For Scaffnew in the norm sum_i |x_i|^2, C is the *sum* of the clients' es_C.
+    """
+    return positive("gamma", gamma) ** 2 * nonnegative("C", C) / probability("zeta", zeta)
+
+
+def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: float = 1.0) -> Stochastic:
+    """Corollary 5.6: the gamma, p and T that give E Psi_T <= eps (absolute, not relative to psi0 = Psi_0)."""
+    eps, es_C, psi0 = accuracy(eps), nonnegative("es_C", es_C), positive("psi0", psi0)
+    es_A, mu = positive("es_A", es_A), known(mu)
+    if mu > es_A * (1 + ROUNDING):
+        raise InputError(f"es_A = {es_A:g} is smaller than mu = {mu:g}; expected smoothness needs es_A >= L >= mu.")
+    gamma = min(1 / es_A, eps * mu / (2 * es_C)) if es_C > 0 else 1 / es_A
+    log = max(0.0, math.log(2 * psi0 / eps))
+    return Stochastic(gamma, best_p(gamma, mu), log / (gamma * mu), log / math.sqrt(gamma * mu))
+
+
+def minibatch_smoothness(m: int, b: int, L: float, L_max: float) -> float:
+    """``L_b = m(b-1)/(b(m-1)) L + (m-b)/(b(m-1)) L_max``: b of m samples without replacement.
+
+    Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019: E|g(x) - g(x*)|^2 <= 2 L_b D_f(x,
+    x*). L is the smoothness of the mean, L_max the largest of one sample. The step size of the paper's
+    stochastic figures is 1/L_b.
+    """
+    m, b = _batch(m, b)
+    L, L_max = positive("L", L), positive("L_max", L_max)
+    if L / L_max > 1 + 1e-6:
+        raise InputError(f"L = {L:g} is larger than L_max = {L_max:g}; a mean is never less smooth than every term.")
+    if b == m:
+        return L
+    return (m * (b - 1) * L + (m - b) * L_max) / (b * (m - 1))
+
+
+def minibatch_variance(m: int, b: int, spread: float) -> float:
+    """``sigma*^2 = (m-b)/(b(m-1)) spread``: the variance of a minibatch gradient of b of m samples at x*.
+
+    ``spread`` is mean_j |grad f_j(x*) - grad f(x*)|^2 over the m samples.
+    """
+    m, b = _batch(m, b)
+    known_spread = spread if math.isnan(spread) else nonnegative("spread", spread)
+    return 0.0 if b == m else (m - b) / (b * (m - 1)) * known_spread
+
+
+def expected_smoothness(m: int, b: int, L: float, L_max: float, spread: float) -> ExpectedSmoothness:
+    """``A = 2 L_b, C = 2 sigma*^2`` for minibatches of b of m samples without replacement.
+
+    Why 2: g(x) - grad f(x*) = [g(x) - g(x*)] + [g(x*) - grad f(x*)], the two are correlated, and |u + v|^2 <=
+    2|u|^2 + 2|v|^2; A = L_b with C = sigma*^2 is false in general. Without noise at x* (b = m, or spread = 0)
+    v = 0 and A = L_b, C = 0; for b = m that is A = L, the full gradient.
+    A spread of nan (x* unknown) gives C = nan.
+    """
+    L_b, sigma2 = minibatch_smoothness(m, b, L, L_max), minibatch_variance(m, b, spread)
+    return ExpectedSmoothness(L_b, 0.0) if sigma2 == 0 else ExpectedSmoothness(2 * L_b, 2 * sigma2)
+
+
+def bounded_variance(L: float, sigma2: float) -> ExpectedSmoothness:
+    """``A = L, C = sigma^2`` when Var g(x) <= sigma^2 for every x (Lemma 5.4 of the paper)."""
+    return ExpectedSmoothness(positive("L", L), nonnegative("sigma2", sigma2))
+
+
+def decaying_step(k: int, gamma0: float, K: int, l2: float) -> float:
+    """``1 / (1/gamma0 + K (l2/2) k)`` in round k: the authors' stochastic experiments, no theorem."""
+    k, K = whole("k", k, least=0), whole("K", K)
+    return 1 / (1 / positive("gamma0", gamma0) + K * (nonnegative("l2", l2) / 2) * k)
+
+
+def _batch(m: int, b: int) -> tuple[int, int]:
+    m, b = whole("m", m), whole("b", b)
+    if b > m:
+        raise InputError(f"b = {b} is larger than m = {m}; a batch without replacement has at most m samples.")
+    return m, b
+
+
+# -- Scaffnew with weights and own step sizes ----------------------------------------------------------------
+
+
+def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
+    """``min(min_i gamma_i mu_i, p^2)`` for sum_i w_i f_i with gamma_i <= 1/L_i.
+
+    Theorem 3.6 in the inner product <u, v> = sum_i (w_i/gamma_i) <u_i, v_i>, in which the prox of the
+    consensus constraint is the (w_i/gamma_i)-weighted mean; the individual step sizes are those of
+    i-Scaffnew, Yi, Condat, Richtarik: "Explicit Personalization and Local Training: Double Communication
+    Acceleration", 2023.
+    """
+    return min(_slowest(gammas, mus), probability("p", p) ** 2)
+
+
+def scaffnew_p(gammas: Numbers, mus: Numbers) -> float:
+    """``min(1, sqrt(min_i gamma_i mu_i))``; 1/sqrt(max_i L_i/mu_i) for gamma_i = 1/L_i."""
+    return min(1.0, math.sqrt(_slowest(gammas, mus)))
+
+
+def _slowest(gammas: Numbers, mus: Numbers) -> float:
+    steps, convex = np.asarray(gammas, dtype=np.float64), np.asarray(mus, dtype=np.float64)
+    for i, value in enumerate(steps.ravel()):
+        positive(f"gamma of client {i}", value)
+    for i, value in enumerate(convex.ravel()):
+        if not value > 0:
+            raise InputError(f"mu is unknown for client {i} (mu = {value:g}); give l2 > 0, or gamma and p yourself.")
+    if steps.ndim and convex.ndim and steps.shape != convex.shape:
+        raise InputError(f"{steps.size} step sizes and {convex.size} values of mu were given; give one per client.")
+    return float(np.min(steps * convex))
+
+
+# -- SplitSkip (Theorem D.1) and Decentralized Scaffnew (Theorem 5.7) ----------------------------------------
+
+
+class Decentralized(NamedTuple):
+    """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1)."""
+
+    gamma: float
+    p: float
+    tau: float
+    zeta: float
+    regime: str
+
+
+def split_tau(gamma: float, p: float, norm2: float) -> float:
+    """``tau = p / (gamma ||D D'||)``, the largest of Theorem D.1; norm2 = ||D D'||, for gossip ||I - W||."""
+    return probability("p", p) / (positive("gamma", gamma) * positive("norm2", norm2))
+
+
+def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
+    """tau as a float, refused above the bound of Theorems D.1 and 5.7, ``gamma tau <= p / ||D D'||``."""
+    tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
+    if tau > largest * (1 + ROUNDING):
+        raise InputError(f"tau = {tau:g} is larger than p/(gamma ||D D'||) = {largest:g}; take at most that.")
+    return tau
+
+
+def split_zeta(gamma: float, mu: float | None, p: float, tau: float, lmin_plus: float) -> float:
+    """``min(gamma mu, p gamma tau lmin+(D D'))`` of Theorem D.1 (5.7 with lmin_plus = delta).
+
+    For gamma <= 1/L, ``check_tau``, and psi* with subgradients in the range of D (true for D of full row
+    rank).
+    """
+    p, tau, gamma = probability("p", p), positive("tau", tau), positive("gamma", gamma)
+    return min(gamma * known(mu), p * gamma * tau * positive("lmin_plus", lmin_plus))
+
+
+def split_p(gamma: float, mu: float | None, norm2: float, lmin_plus: float) -> float:
+    """``min(1, sqrt(gamma mu ||D D'|| / lmin+(D D')))``: the smallest p that does not slow it down."""
+    norm2, lmin_plus = positive("norm2", norm2), positive("lmin_plus", lmin_plus)
+    if lmin_plus > norm2 * (1 + ROUNDING):
+        raise InputError(f"lmin_plus = {lmin_plus:g} is larger than norm2 = {norm2:g}; the eigenvalues are swapped.")
+    return min(1.0, math.sqrt(positive("gamma", gamma) * known(mu) * norm2 / lmin_plus))
+
+
+def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -> Decentralized:
+    """Theorem 5.7 with ``gamma = 1/L``, ``tau = p/(gamma lmax)``, ``p = min(1, sqrt(gamma mu lmax/delta))``.
+
+    delta = 1 - lambda_2(W) and lmax >= lambda_max(I - W): 1 for the paper's positive semidefinite W, at most
+    2 for any symmetric doubly stochastic W. On a badly connected graph, delta/lmax <= 1/kappa, it is best to
+    communicate always.
+    """
+    L, mu = ordered(L, mu)
+    gamma = largest_step(L)
+    p = split_p(gamma, mu, lmax, delta)
+    tau = split_tau(gamma, p, lmax)
+    return Decentralized(gamma, p, tau, split_zeta(gamma, mu, p, tau, delta), "skip" if p < 1 else "every iteration")
+
+
+# -- cohorts: TAMUNA -----------------------------------------------------------------------------------------
+# Condat, Agarsky, Malinovsky, Richtarik: "TAMUNA: Doubly Accelerated Federated Learning with Local Training,
+# Compression, and Partial Participation", 2023. With V = sum_i |xhat_i - mean xhat|^2, a uniform cohort S of
+# size s:  E sum_i |x+ - x*|^2 = sum_i |xhat_i - x*|^2 - nu V, E sum_{i in S} |x+ - xhat_i|^2 = (s-1)/(n-1) V.
+
+
+class Participation(NamedTuple):
+    """``a = E[(s-1)+]/(n-1)`` and the largest safe ``chi = E[nu(s)]`` for cohorts of random size s."""
+
+    a: float
+    chi: float
+
+
+def nu(n: int, s: int) -> float:
+    """``n(s-1)/(s(n-1))``: how much disagreement a uniform cohort of s among n removes; 1 for everybody."""
+    n, s = whole("n", n), whole("s", s)
+    if s > n:
+        raise InputError(f"a cohort of {s} is larger than n = {n} clients.")
+    return 1.0 if n == s else n * (s - 1) / (s * (n - 1))
+
+
+def cohort_constants(n: int, sizes: Mapping[int, float]) -> Participation:
+    """``a`` and ``chi`` for cohorts that are uniform given their size, ``sizes`` = {size: probability}.
+
+    An empty cohort is redrawn, so size 0 is left out and the rest rescaled.
+    """
+    n, total = whole("n", n), math.fsum(sizes.values())
+    if abs(total - 1) > 1e-6 or min(sizes.values()) < 0:
+        raise InputError(f"the probabilities of the cohort sizes must be nonnegative with sum 1, not {total:g}.")
+    drawn = {s: prob for s, prob in sizes.items() if s != 0 and prob > 0}
+    rest = math.fsum(drawn.values())
+    if n == 1 and rest > 0:
+        return Participation(1.0, 1.0)
+    chi = math.fsum(prob * nu(n, s) for s, prob in drawn.items())
+    if chi <= 0:
+        raise InputError(f"cohorts of one among n = {n} clients cannot work: h could never learn; take c >= 2.")
+    a = math.fsum(prob * (s - 1) for s, prob in drawn.items()) / (n - 1)
+    return Participation(min(1.0, a / rest), min(1.0, chi / rest))
+
+
+def uniform_cohort(n: int, c: int) -> Participation:
+    """``cohort_constants`` for c of n clients, uniformly; c = n is everybody, a = chi = 1."""
+    return cohort_constants(n, {whole("c", c): 1.0})
+
+
+def binomial_sizes(n: int, prob: float) -> dict[int, float]:
+    """{size: probability} when each client takes part with probability prob, given that somebody does."""
+    n, prob = whole("n", n), probability("prob", prob)
+    if prob == 1:
+        return {n: 1.0}
+    skip = math.log1p(-prob)
+    front = math.lgamma(n + 1) - math.log(-math.expm1(n * skip))
+    logs = (
+        (s, math.log(prob) * s + skip * (n - s) - math.lgamma(s + 1) - math.lgamma(n - s + 1)) for s in range(1, n + 1)
+    )
+    return {s: math.exp(front + log) for s, log in logs}
+
+
+def bernoulli_cohort(n: int, prob: float) -> Participation:
+    """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn."""
+    return cohort_constants(n, binomial_sizes(n, prob))
+
+
+def tamuna_zeta(gamma: float, mu: float | None, L: float, p: float, chi: float, a: float) -> float:
+    """``1 - max((1 - gamma mu)^2, (gamma L - 1)^2, 1 - p^2 chi a)`` for 0 < gamma < 2/L and chi <= E[nu(s)].
+
+    For equal weights and equal step sizes; the Lyapunov function is ``scaffnew_lyapunov`` with chi_a = chi *
+    a.
+    """
+    return min(_descent(gamma, mu, L), probability("p", p) ** 2 * probability("chi", chi) * probability("a", a))
+
+
+def tamuna_p(gamma: float, mu: float | None, chi: float, a: float) -> float:
+    """``min(1, sqrt((1 - (1 - gamma mu)^2) / (chi a)))``: the smallest p that does not slow TAMUNA down."""
+    gm = positive("gamma", gamma) * known(mu)
+    if gm > 1 + ROUNDING:
+        raise InputError(f"gamma = {gamma:g} is larger than 1/mu = {1 / known(mu):g}; take gamma = 1/L.")
+    return min(1.0, math.sqrt(gm * (2 - gm) / (probability("chi", chi) * probability("a", a))))
+
+
+# -- Lyapunov functions --------------------------------------------------------------------------------------
+
+
+def psi_lyapunov(x: Array, h: Array, x_star: Array, h_star: Array, gamma: float, p: float) -> float:
+    """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper)."""
+    ratio = positive("gamma", gamma) / probability("p", p)
+    return _norm2(x, x_star) + ratio**2 * _norm2(h, h_star)
+
+
+def scaffnew_lyapunov(
+    weights: Numbers,
+    gammas: Numbers,
+    p: float,
+    X: Array,
+    H: Array,
+    x_star: Array,
+    H_star: Array,
+    chi_a: float = 1.0,
+) -> float:
+    """``sum_i (w_i/gamma_i) |x_i - x*|^2 + 1/(p^2 chi a) sum_i w_i gamma_i |h_i - h_i*|^2``.
+
+    h_i* = grad f_i(x*). X is (n, d), or (d,) when all clients hold the same x; weights and gammas are numbers
+    or one per client. For equal ones it is the paper's Psi divided by n gamma. On cohorts (equal weights and
+    steps) chi_a = chi * a, with the chi and a of ``tamuna_zeta``.
+    """
+    w, steps = _per_client("weights", weights, H), _per_client("gammas", gammas, H)
+    dual = probability("p", p) ** 2 * probability("chi_a", chi_a)
+    x2, h2 = _rows2(X, x_star, H), np.sum(np.square(_gap(H, H_star)), axis=1)
+    return float(np.sum(w / steps * x2) + np.sum(w * steps * h2) / dual)
+
+
+def split_lyapunov(x: Array, y: Array, x_star: Array, y_star: Array, gamma: float, p: float, tau: float) -> float:
+    """``Phi = |x - x*|^2 + gamma/(p tau) |y - y*|^2`` of SplitSkip (before Theorem D.1 of the paper)."""
+    ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
+    return _norm2(x, x_star) + ratio * _norm2(y, y_star)
+
+
+def gossip_pinv(W: Array) -> Array:
+    """``(I - W)^+`` for a symmetric doubly stochastic W of a connected graph; compute it once per graph."""
+    n = len(W)
+    values, vectors = np.linalg.eigh(np.eye(n) - np.asarray(W, dtype=np.float64))
+    if n > 1 and values[1] <= 1e-12:
+        raise InputError(f"1 - lambda_2(W) = {values[1]:g} is not positive; the graph must be connected.")
+    V = vectors[:, 1:]
+    return np.asarray((V / values[1:]) @ V.T)
+
+
+def decentralized_lyapunov(
+    X: Array,
+    H: Array,
+    x_star: Array,
+    H_star: Array,
+    gamma: float,
+    p: float,
+    tau: float,
+    W: Array,
+    pinv: Array | None = None,
+) -> float:
+    """``Phi = 1/n (sum_i |x_i - x*|^2 + gamma/(p tau) <H - H*, (I - W)^+ (H - H*)>)`` of Theorem 5.7.
+
+    It is ``split_lyapunov`` with h = -(I - W)^(1/2) y. It cannot see a drift of sum_i h_i, which must be
+    zero. Pass ``pinv = gossip_pinv(W)`` when calling it often.
+    """
+    ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
+    x2, E = np.sum(_rows2(X, x_star, H)), _gap(H, H_star)
+    dual = np.sum(E * ((gossip_pinv(W) if pinv is None else pinv) @ E))
+    return float(x2 + ratio * dual) / len(E)
+
+
+def _gap(u: Array, v: Array) -> Array:
+    if np.shape(u) != np.shape(v):
+        raise InputError(f"shape {np.shape(u)} is compared with shape {np.shape(v)}; give vectors of one shape.")
+    return np.asarray(u - v)
+
+
+def _norm2(u: Array, v: Array) -> float:
+    return float(np.sum(np.square(_gap(u, v))))
+
+
+def _rows2(U: Array, V: Array, H: Array) -> Array:
+    """One squared distance per client, where U or V may be the same (d,) vector for all of them."""
+    for one in (U, V):
+        if np.shape(one) not in (np.shape(H), np.shape(H)[1:]):
+            raise InputError(f"shape {np.shape(one)} does not fit the clients' h of shape {np.shape(H)}.")
+    return np.asarray(np.sum(np.square(np.broadcast_to(U, np.shape(H)) - V), axis=1))
+
+
+def _per_client(name: str, values: Numbers, H: Array) -> Array:
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.shape not in ((), (len(H),)) or not np.all(numbers > 0):
+        raise InputError(f"{name} = {values} must be positive, one number or one for each of {len(H)} clients.")
+    return np.broadcast_to(numbers, (len(H),))

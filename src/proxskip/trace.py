@@ -1,0 +1,225 @@
+"""Columns of what happened: an append-only table of numbers that survives every file format exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxskip.checkpoint import atomic_write, atomic_write_text
+from proxskip.seam import Array, InputError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
+_NPY = re.compile(
+    rb"\x93NUMPY\x01\x00(..)"
+    rb"\{'descr': '<f8', 'fortran_order': (?:False|True), 'shape': \(([0-9]{1,18}),\), \} *\n",
+    re.DOTALL,
+)
+_ZIP_ERRORS = (zipfile.BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, OSError, struct.error)
+_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_cell(value: str | float) -> str:
+    """One CSV cell: numbers exactly, text with ``'`` before it where a spreadsheet would see a formula.
+
+    >>> csv_cell(-0.5), csv_cell("-0.5"), csv_cell("w8a")
+    ('-0.5', "'-0.5", 'w8a')
+    """
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_TRIGGERS) else value
+    if isinstance(value, (int, np.integer)):  # bool too: 0 or 1
+        return str(int(value))
+    number = float(value)
+    if number.is_integer() and abs(number) < 2**53 and repr(number) != "-0.0":
+        return str(int(number))
+    return repr(number)
+
+
+class Trace:
+    """An append-only table of float64 columns.
+
+    >>> trace = Trace(("round", "gap"))
+    >>> trace.append({"round": 0, "gap": 1.5})
+    >>> trace.append({"round": 1})
+    >>> trace["gap"]
+    array([1.5, nan])
+    >>> len(trace), trace.last()
+    (2, {'round': 1.0, 'gap': nan})
+    """
+
+    __slots__ = ("_length", "_position", "_table")
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        if not isinstance(columns, tuple) or not columns:
+            raise InputError("a trace needs a tuple with at least one column name.")
+        for name in columns:
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".npy"):
+                raise InputError(
+                    f"{name!r:.80} cannot be a column: use a letter or _, then up to 63 of A-Z a-z 0-9 _ . - "
+                    "(and no .npy at the end)."
+                )
+        self._position = {name: k for k, name in enumerate(columns)}
+        if len(self._position) != len(columns):
+            raise InputError(f"column names must differ, and {', '.join(columns)} do not.")
+        self._table: Array = np.empty((len(columns), 16))
+        self._length = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._position)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._position
+
+    def __getitem__(self, column: str) -> Array:
+        """A column so far, as a read-only view; rows appended later do not change it."""
+        if column not in self._position:
+            raise InputError(f"there is no column {column!r}; there are {', '.join(self._position)}.")
+        view = self._table[self._position[column], : self._length]
+        view.flags.writeable = False
+        return view
+
+    def __repr__(self) -> str:
+        return f"Trace({', '.join(self._position)}; {self._length} rows)"
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add one row; columns it does not name become nan."""
+        values = [float("nan")] * len(self._position)
+        for name, value in row.items():
+            if name not in self._position:
+                raise InputError(f"there is no column {name!r}; there are {', '.join(self._position)}.")
+            values[self._position[name]] = _number(name, value)
+        if self._length == self._table.shape[1]:
+            bigger = np.empty((len(values), 2 * self._length))
+            bigger[:, : self._length] = self._table
+            self._table = bigger
+        self._table[:, self._length] = values
+        self._length += 1
+
+    def last(self) -> dict[str, float]:
+        """The newest row."""
+        if not self._length:
+            raise InputError("the trace has no rows yet.")
+        return {name: float(self._table[k, self._length - 1]) for name, k in self._position.items()}
+
+    # ------------------------------------------------------------------------------------------ arrays
+
+    def to_arrays(self, prefix: str = "") -> dict[str, Array]:
+        """A copy of each column by name, for a checkpoint."""
+        return {prefix + name: self[name].copy() for name in self._position}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Trace:
+        """The trace whose ``to_arrays(prefix)`` is among ``arrays``."""
+        found = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        trace = cls(tuple(found))
+        lengths = set()
+        for name, array in found.items():
+            if array.dtype != np.float64 or array.ndim != 1:
+                raise InputError(
+                    f"column {name} must be 1-D float64, and it is {array.ndim}-D {array.dtype}: convert it."
+                )
+            lengths.add(len(array))
+        if len(lengths) != 1:
+            raise InputError(f"columns must have one length, and these have {sorted(lengths)}.")
+        trace._length = lengths.pop()
+        trace._table = np.empty((len(found), max(16, trace._length)))
+        for name, array in found.items():
+            trace._table[trace._position[name], : trace._length] = array
+        return trace
+
+    # --------------------------------------------------------------------------------------------- CSV
+
+    def to_csv(self, path: Path) -> None:
+        """Write a header and one line per row; every number reads back as the same float."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([csv_cell(name) for name in self._position])
+        writer.writerows([csv_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
+        atomic_write_text(Path(path), text.getvalue())
+
+    @classmethod
+    def from_csv(cls, path: Path) -> Trace:
+        """Read what ``to_csv`` wrote; anything else is refused with its line."""
+        try:
+            text = Path(path).read_bytes().decode("utf-8-sig")
+            lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{path} is not a CSV file in UTF-8: {error}.") from None
+        if not lines or not text.endswith("\n"):
+            raise InputError(f"{path} does not end with a complete line: it was cut off, get a whole copy.")
+        trace = cls(tuple(lines[0]))
+        for k, cells in enumerate(lines[1:], start=2):
+            if len(cells) != len(trace.columns):
+                raise InputError(f"{path}, line {k}: {len(cells)} cells under {len(trace.columns)} columns.")
+            for cell in cells:
+                if not _NUMBER.fullmatch(cell):
+                    raise InputError(f"{path}, line {k}: {cell!r:.80} is not a number.")
+            trace.append(dict(zip(trace.columns, map(float, cells), strict=True)))
+        return trace
+
+    # --------------------------------------------------------------------------------------------- NPZ
+
+    def to_npz(self, path: Path) -> None:
+        """Write an uncompressed ``.npz`` with one array per column; equal traces give equal files."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for name in self._position:
+                member = io.BytesIO()
+                column = np.ascontiguousarray(self[name], dtype="<f8")
+                np.lib.format.write_array(member, column, version=(1, 0), allow_pickle=False)
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # ZipInfo: no clock
+        atomic_write(Path(path), buffer.getvalue())
+
+    @classmethod
+    def from_npz(cls, path: Path) -> Trace:
+        """Read what ``to_npz`` wrote, without trusting any size in it."""
+        data = Path(path).read_bytes()
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                members = archive.infolist()
+                if sum(member.file_size for member in members) > len(data):
+                    raise ValueError("its members claim more bytes than the file has")
+                if data[-22:-18] != b"PK\5\6" or int.from_bytes(data[-12:-10], "little") != len(members):
+                    raise ValueError("its directory is cut")  # zipfile itself would lose columns silently
+                found = {member.filename: _npy_column(archive, member) for member in members}
+        except _ZIP_ERRORS as error:
+            raise InputError(f"{path} is not a trace in .npz format: {error}.") from None
+        if len(found) != len(members):
+            raise InputError(f"{path} is not a trace in .npz format: two columns have one name.")
+        return cls.from_arrays({name.removesuffix(".npy"): array for name, array in found.items()})
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, (str, bytes, bytearray)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return float(value)
+    raise InputError(f"column {name} takes a number, not {value!r:.80}.")
+
+
+def _npy_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    """One stored member; numpy writes the header of a 1-D float64 array in one way only."""
+    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+        raise ValueError(f"{member.filename!r} is compressed")
+    with archive.open(member) as file:
+        data = file.read()
+    header = _NPY.match(data)
+    if header is None or int.from_bytes(header[1], "little") != header.end() - 10:
+        raise ValueError(f"{member.filename!r} is not a 1-D float64 array")
+    if int(header[2]) * 8 != len(data) - header.end():
+        raise ValueError(f"{member.filename!r} is not as long as its header says")
+    return np.frombuffer(data, dtype="<f8", offset=header.end()).astype(np.float64)

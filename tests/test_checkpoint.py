@@ -1,0 +1,1040 @@
+"""Laws of checkpoints: what was saved comes back bit by bit, or is refused; crashes change neither."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import errno
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import struct
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxskip import checkpoint
+from proxskip.checkpoint import (
+    CheckpointError,
+    atomic_write,
+    atomic_write_json,
+    atomic_write_text,
+    differences,
+    load,
+    safe_name,
+    save,
+)
+from proxskip.seam import InputError
+
+FUZZ = int(os.environ.get("PROXSKIP_FUZZ", "3000"))
+quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a folder: these tests write some 50,000 files."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+def state(round_: int, d: int = 5) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    rng = np.random.default_rng(round_)
+    arrays = {
+        "x": rng.standard_normal(d),
+        "h": rng.standard_normal((3, d)),
+        "steps": rng.integers(-5, 5, 4),
+        "counter": rng.integers(0, 2**63, 2).astype(np.uint64),
+        "wire": rng.standard_normal(3).astype(np.float32),
+        "none": np.empty((0, d)),
+        "scalar": np.array(0.1 * round_),
+    }
+    return arrays, {"round": round_, "method": {"p": 0.1, "name": "Scaffnew"}, "best": math.inf}
+
+
+def put(folder: Path, round_: int, **kwargs: Any) -> bytes:
+    return save(folder, *state(round_), **kwargs).read_bytes()
+
+
+def same_as(found: checkpoint.Checkpoint, round_: int) -> bool:
+    arrays, meta = state(round_)
+    return (
+        found.meta == meta
+        and list(found.arrays) == list(arrays)
+        and all(
+            a.dtype == arrays[k].dtype and a.shape == arrays[k].shape and a.tobytes() == arrays[k].tobytes()
+            for k, a in found.arrays.items()
+        )
+    )
+
+
+def sealed(body: bytes) -> bytes:
+    return body + hashlib.sha256(body).digest()
+
+
+def build(header: Any, data: bytes = b"", version: int = 1, length: int | None = None) -> bytes:
+    """A file with a right sha256 around whatever header is given."""
+    raw = header if isinstance(header, bytes) else checkpoint._canonical(header)
+    prefix = struct.pack("<8sII", b"PROXSKIP", version, len(raw) if length is None else length)
+    return sealed(prefix + raw + data)
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {"name": "x", "dtype": "<f8", "shape": [2], "offset": 0, "nbytes": 16} | changes
+
+
+def litter(folder: Path) -> list[str]:
+    return [p.name for p in folder.iterdir() if p.name.endswith(".tmp")]
+
+
+# ------------------------------------------------------------------------------------ round trip and format
+
+
+def test_two_generations(tmp_path: Path) -> None:
+    for round_ in range(4):
+        put(tmp_path, round_)
+        found = load(tmp_path)
+        assert same_as(found, round_)
+        assert (found.generation, found.note) == ("current", None)
+        if round_:
+            (tmp_path / "checkpoint").rename(tmp_path / "away")
+            found = load(tmp_path)
+            assert same_as(found, round_ - 1)
+            assert found.generation == "previous"
+            assert found.note is not None
+            assert "checkpoint is missing" in found.note
+            (tmp_path / "away").rename(tmp_path / "checkpoint")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint", "checkpoint.previous"]
+
+
+def test_loaded_arrays_are_native_writable_and_own_their_memory(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    for array in load(tmp_path).arrays.values():
+        assert array.dtype.isnative
+        assert array.flags.writeable
+        assert array.flags.c_contiguous
+
+
+bits = st.tuples(
+    st.sampled_from(["<f8", ">f8", "<i8", ">i8", "<u8", ">u8", "<f4", ">f4"]),
+    st.lists(st.integers(0, 4), max_size=4),
+    st.integers(0, 2**32),
+    st.sampled_from(["C", "F", "strided"]),
+)
+
+
+@quick
+@given(specs=st.lists(bits, max_size=5), names=st.lists(st.text(max_size=8), min_size=5, max_size=5, unique=True))
+def test_every_bit_pattern_round_trips(tmp_path: Path, specs: Any, names: list[str]) -> None:
+    arrays = {}
+    for name, (dtype, shape, seed, layout) in zip(names, specs, strict=False):
+        count = math.prod(shape) * np.dtype(dtype).itemsize
+        data = np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8).tobytes()
+        array = np.frombuffer(data, dtype=dtype).reshape(shape)
+        if layout == "F":
+            array = np.asfortranarray(array).reshape(shape)
+        elif layout == "strided" and shape:
+            array = np.repeat(array, 2, axis=0)[::2]
+        arrays[name] = array
+    save(tmp_path, arrays, {})
+    found = load(tmp_path).arrays
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        native = array.astype(array.dtype.newbyteorder("="))
+        assert found[name].dtype == native.dtype
+        assert found[name].shape == native.shape
+        assert found[name].tobytes() == native.tobytes()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@quick
+@given(meta=st.dictionaries(st.text(max_size=5), json_values, max_size=5))
+def test_meta_round_trips_with_nan_infinity_and_signed_zero(tmp_path: Path, meta: dict[str, Any]) -> None:
+    save(tmp_path, {}, meta)
+    found = load(tmp_path).meta
+    assert checkpoint._canonical(found) == checkpoint._canonical(meta)
+    assert differences(meta, found) == []
+
+
+def test_bytes_on_disk_are_little_endian_and_without_holes(tmp_path: Path) -> None:
+    x = np.array([1.5, -2.0], dtype=">f8")
+    data = save(tmp_path, {"x": x, "k": np.array(7, dtype=">i8")}, {"b": 1, "a": 2}).read_bytes()
+    magic, version, length = struct.unpack_from("<8sII", data)
+    assert (magic, version) == (b"PROXSKIP", 1)
+    header = json.loads(data[16 : 16 + length])
+    assert data[16 : 16 + length].index(b'"a":2') < data[16 : 16 + length].index(b'"b":1')
+    assert [(e["dtype"], e["offset"], e["nbytes"]) for e in header["arrays"]] == [
+        ("<f8", 0, 16),
+        ("<i8", 16, 8),
+    ]
+    assert data[16 + length : -32] == struct.pack("<ddq", 1.5, -2.0, 7)
+    assert data[-32:] == hashlib.sha256(data[:-32]).digest()
+
+
+def test_equal_states_give_equal_files(tmp_path: Path) -> None:
+    assert put(tmp_path / "a", 3) == put(tmp_path / "b", 3)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "complex128", "object", "U3", "M8[s]", "longdouble"])
+def test_other_dtypes_are_refused_and_nothing_is_written(tmp_path: Path, dtype: str) -> None:
+    with pytest.raises(InputError, match="array 'x' has dtype"):
+        save(tmp_path, {"x": np.zeros(2, dtype=dtype)}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_meta_that_json_would_change_is_refused(tmp_path: Path) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    bad = [
+        {1: 2},
+        {"a": np.ones(2)},
+        {"a": {1, 2}},
+        {"a": b"x"},
+        {"a": Path("x")},
+        {"a": "\ud800"},
+        {"a": 1j},
+    ]
+    for meta in [*bad, {"\ud800": 1}, {"a": 10**5000}, {"a": loop}, {"a": object()}, {"a": np.longdouble(1)}]:
+        with pytest.raises(InputError):
+            save(tmp_path, {}, meta)
+    with pytest.raises(InputError, match="name"):
+        save(tmp_path, {1: np.ones(2)}, {})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match="into arrays"):
+        save(tmp_path, {}, {"a": "x" * checkpoint.HEADER_LIMIT})
+    assert not list(tmp_path.iterdir())
+    save(tmp_path, {}, {"a": (np.float32(0.1), np.int64(3), np.bool_(True))})
+    assert load(tmp_path).meta == {"a": [float(np.float32(0.1)), 3, True]}
+
+
+# ----------------------------------------------------------------------------------- C1, C2: damage at rest
+
+
+def test_truncated_at_every_byte(tmp_path: Path) -> None:
+    older, newer = put(tmp_path, 1), put(tmp_path, 2)
+    assert len(older) <= 8192
+    path, previous = tmp_path / "checkpoint", tmp_path / "checkpoint.previous"
+    for size in range(len(newer)):
+        path.write_bytes(newer[:size])
+        found = load(tmp_path)
+        assert found.generation == "previous"
+        assert same_as(found, 1)
+        assert found.note is not None
+        assert f"{path} is damaged: " in found.note
+        assert str(previous) in found.note
+        previous.rename(tmp_path / "away")
+        with pytest.raises(CheckpointError, match=re.escape(f"{path} is damaged: ")):
+            load(tmp_path)
+        (tmp_path / "away").rename(previous)
+
+
+def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
+    path = save(tmp_path, {"x": np.arange(1_250_000.0)}, {})
+    size = path.stat().st_size
+    assert size > 10**7
+    for cut in sorted(np.random.default_rng(0).integers(0, size, 10_000).tolist(), reverse=True):
+        os.truncate(path, cut)
+        with pytest.raises(CheckpointError):
+            load(tmp_path)
+
+
+def test_every_single_bit_flipped(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    data = bytearray(put(tmp_path, 2))
+    path = tmp_path / "checkpoint"
+    for place, bit in itertools.product(range(len(data)), range(8)):
+        data[place] ^= 1 << bit
+        path.write_bytes(data)
+        data[place] ^= 1 << bit
+        found = load(tmp_path)
+        assert found.generation == "previous", (place, bit)
+        assert found.meta["round"] == 1
+        assert found.note is not None
+    path.write_bytes(data)
+    assert same_as(load(tmp_path), 2)
+
+
+def test_longer_by_something_is_damage_too(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    data = put(tmp_path, 2)
+    for extra in (b"\0", data, bytes(32), data[-32:]):
+        (tmp_path / "checkpoint").write_bytes(data + extra)
+        assert load(tmp_path).generation == "previous"
+
+
+def test_both_damaged_names_both(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    for name in ("checkpoint", "checkpoint.previous"):
+        (tmp_path / name).write_bytes(b"PROXSKIP" + bytes(100))
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path)
+    assert f"{tmp_path / 'checkpoint'} is damaged" in str(caught.value)
+    assert f"{tmp_path / 'checkpoint.previous'} is damaged" in str(caught.value)
+    assert isinstance(caught.value, InputError)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(CheckpointError, match="there is no checkpoint"):
+            load(folder)
+
+
+def test_another_version_is_named_and_not_gone_behind(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    data = bytearray(put(tmp_path, 2)[:-32])
+    data[8] = 9
+    (tmp_path / "checkpoint").write_bytes(sealed(bytes(data)))
+    with pytest.raises(CheckpointError, match="has format version 9 and this proxskip reads 1"):
+        load(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(bytes(data) + bytes(32))  # the same byte, but by damage
+    assert load(tmp_path).generation == "previous"
+
+
+def test_unreadable_is_not_gone_behind_but_a_bad_disk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    read = checkpoint._read
+
+    def failing(code: int) -> Any:
+        def fail(path: Path) -> Any:
+            if path.name == "checkpoint":
+                raise OSError(code, os.strerror(code))
+            return read(path)
+
+        return fail
+
+    monkeypatch.setattr(checkpoint, "_read", failing(errno.EIO))
+    assert load(tmp_path).generation == "previous"
+    monkeypatch.setattr(checkpoint, "_read", failing(errno.EACCES))
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        load(tmp_path)
+
+
+def test_a_damaged_current_does_not_push_out_a_whole_previous(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    (tmp_path / "checkpoint").write_bytes(b"rotten")
+    put(tmp_path, 3)
+    assert same_as(load(tmp_path), 3)
+    (tmp_path / "checkpoint").unlink()
+    assert same_as(load(tmp_path), 1)
+
+
+# --------------------------------------------------------------------------------- C3, A11: crashes in save
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class FaultyOs:
+    """``os`` whose k-th operation fails; after a crash every further one fails too."""
+
+    operations = ("open", "write", "fsync", "replace", "link", "unlink")
+
+    def __init__(self, k: int, mode: str, links: bool = True) -> None:
+        self.k, self.mode, self.links, self.count, self.failed = k, mode, links, 0, ""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        return self.wrap(name, real) if name in self.operations else real
+
+    def wrap(self, name: str, real: Any) -> Any:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if self.count < self.k or (self.mode == "disk full" and self.count > self.k):
+                if name == "link" and not self.links:
+                    raise OSError(errno.EPERM, "no hard links here")
+                return real(*args, **kwargs)
+            if self.mode == "disk full":
+                self.failed = name
+                if name == "write":
+                    real(args[0], args[1][: len(args[1]) // 2])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self.count == self.k:
+                self.failed = name
+                if self.mode == "after":
+                    real(*args, **kwargs)
+                if self.mode == "half" and name == "write":
+                    real(args[0], args[1][: len(args[1]) // 2])
+            raise Crash
+
+        return operation
+
+
+def on_disk(folder: Path) -> tuple[Any, Any]:
+    """The rounds held by the two generations; None for a missing one, "damaged" otherwise."""
+    rounds = []
+    for name in ("checkpoint", "checkpoint.previous"):
+        try:
+            rounds.append(checkpoint._read(folder / name)[1]["round"])
+        except FileNotFoundError:
+            rounds.append(None)
+        except checkpoint._Damaged:
+            rounds.append("damaged")
+    return rounds[0], rounds[1]
+
+
+# what lies there before save(3), and what may lie there afterwards
+STARTS = {
+    "empty": [(None, None), (3, None)],
+    "one": [(2, None), (3, None), (3, 2)],
+    "two": [(2, 1), (3, 1), (3, 2)],
+    "rotten": [("damaged", 1), (3, 1)],
+}
+
+
+def start(folder: Path, kind: str) -> None:
+    folder.mkdir()
+    if kind in ("two", "rotten"):
+        put(folder, 1)
+    if kind != "empty":
+        put(folder, 2)
+    if kind == "rotten":
+        (folder / "checkpoint").write_bytes(b"PROXSKIP rotten")
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("mode", ["before", "after", "half", "disk full"])
+def test_crash_at_every_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, kind: str, links: bool
+) -> None:
+    seen = set()
+    for k in itertools.count(1):
+        folder = tmp_path / str(k)
+        start(folder, kind)
+        faulty = FaultyOs(k, mode, links)
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint, "os", faulty)
+            finished, message = False, ""
+            try:
+                put(folder, 3)
+                finished = True
+            except Crash:
+                assert mode != "disk full"
+            except CheckpointError as error:
+                message = str(error)
+        assert (mode == "disk full") or not message
+        assert not message or re.search(r"cannot save .*checkpoint: No space left on device", message)
+        after = on_disk(folder)
+        seen.add(after)
+        assert after in STARTS[kind], (k, faulty.failed)
+        if finished:
+            assert after[0] == 3
+        if after == (None, None):
+            with pytest.raises(CheckpointError):
+                load(folder)
+        else:
+            assert same_as(load(folder), after[0] if after[0] != "damaged" else after[1])
+        if mode == "disk full" and faulty.failed != "unlink":
+            assert litter(folder) == [], (k, faulty.failed)
+        put(folder, 4)  # and life goes on
+        assert same_as(load(folder), 4)
+        if not faulty.failed:
+            break
+    assert k > 8
+    assert seen == set(STARTS[kind])
+
+
+@pytest.mark.parametrize("mode", ["before", "after", "half", "disk full"])
+def test_atomic_write_crash_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    path = tmp_path / "file"
+    for k in itertools.count(1):
+        path.write_bytes(b"old")
+        faulty = FaultyOs(k, mode)
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint, "os", faulty)
+            try:
+                atomic_write(path, b"new and longer")
+            except (Crash, OSError):
+                assert path.read_bytes() in (b"old", b"new and longer")
+                assert mode != "disk full" or not litter(tmp_path)
+            else:
+                assert path.read_bytes() == b"new and longer"
+        if not faulty.failed:
+            break
+    assert k > 4
+
+
+class RecordingOs:
+    """``os`` that writes down what reaches the disk, and when."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log: list[tuple[str, Any, Any]] = []
+        self.names = {p.name: p.read_bytes() for p in folder.iterdir()}
+        self.inodes: dict[str, Any] = {name: f"old {name}" for name in self.names}
+        self.contents: dict[Any, bytes] = {f"old {name}": data for name, data in self.names.items()}
+        self.descriptors: dict[int, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        descriptor = os.open(path, flags, mode)
+        if flags & os.O_CREAT:
+            inode = f"new {len(self.log)}"
+            self.descriptors[descriptor] = inode
+            self.contents[inode] = b""
+            self.set(Path(path).name, inode)
+        else:
+            self.descriptors[descriptor] = self.folder if os.path.isdir(path) else None
+        return descriptor
+
+    def set(self, name: str, inode: Any) -> None:
+        self.inodes[name] = inode
+        self.log.append(("set", name, inode))
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        written = os.write(descriptor, data)
+        inode = self.descriptors[descriptor]
+        self.contents[inode] += bytes(data[:written])
+        return written
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+        self.log.append(("sync", self.descriptors[descriptor], None))
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+        self.inodes[target.name] = self.inodes.pop(source.name)
+        self.log.append(("rename", (source.name, target.name), self.inodes[target.name]))
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+        self.set(target.name, self.inodes[source.name])
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+        self.inodes.pop(path.name)
+        self.log.append(("set", path.name, None))
+
+    def disks(self) -> Any:
+        """Every disk a power loss could leave: unsynced names in any subset, unsynced contents cut."""
+        for cut in range(len(self.log) + 1):
+            names: dict[str, Any] = {name: f"old {name}" for name in self.names}
+            whole = set(names.values())
+            pending: list[tuple[str, Any, Any]] = []
+            for event in self.log[:cut]:
+                if event[0] != "sync":
+                    pending.append(event)
+                elif event[1] == self.folder:
+                    for late in pending:
+                        self.enter(names, late)
+                    pending = []
+                else:
+                    whole.add(event[1])
+            for chosen in itertools.product([False, True], repeat=len(pending)):
+                disk = dict(names)
+                for late in itertools.compress(pending, chosen):
+                    self.enter(disk, late)
+                for part in (0, 2):
+                    yield {
+                        name: self.contents[i] if i in whole else self.contents[i][: part * len(self.contents[i]) // 3]
+                        for name, i in disk.items()
+                    }
+
+    @staticmethod
+    def enter(names: dict[str, Any], event: tuple[str, Any, Any]) -> None:
+        kind, name, inode = event
+        if kind == "rename":
+            names.pop(name[0], None)
+            names[name[1]] = inode
+        elif inode is None:
+            names.pop(name, None)
+        else:
+            names[name] = inode
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_power_loss_leaves_the_old_or_the_new_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    start(tmp_path / "run", kind)
+    recording = RecordingOs(tmp_path / "run")
+    monkeypatch.setattr(checkpoint, "os", recording)
+    put(tmp_path / "run", 3)
+    monkeypatch.undo()
+    seen = set()
+    count = 0
+    for disk in recording.disks():
+        folder = tmp_path / f"disk{count}"
+        folder.mkdir()
+        count += 1
+        for name, data in disk.items():
+            (folder / name).write_bytes(data)
+        seen.add(on_disk(folder))
+    assert count >= 20
+    assert seen == set(STARTS[kind])
+
+
+def test_two_writers_leave_whole_files(tmp_path: Path) -> None:
+    def write(first: int) -> None:
+        for round_ in range(first, first + 10):
+            put(tmp_path, round_)
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    current, previous = on_disk(tmp_path)
+    assert current in (9, 109)
+    assert isinstance(previous, int)
+    assert litter(tmp_path) == []
+
+
+def test_what_a_killed_saver_left_is_removed_later(tmp_path: Path) -> None:
+    old, young = tmp_path / ".checkpoint.00.tmp", tmp_path / ".checkpoint.previous.11.tmp"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 4000,) * 2)
+    put(tmp_path, 1)
+    assert litter(tmp_path) == [young.name]
+
+
+def test_disk_full_on_the_first_save_of_a_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="cannot save"):
+        put(tmp_path / "file", 1)
+
+
+def test_umask_decides_who_may_read(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "checkpoint").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+# ---------------------------------------------------------------------------------------- C6: hostile files
+
+BIG = 2**61
+HOSTILE: dict[str, bytes] = {
+    "empty": b"",
+    "only a seal": sealed(b""),
+    "prefix cut": sealed(b"PROXSKIP"),
+    "other magic": sealed(b"\x93NUMPY\x01\x00" + bytes(40)),
+    "header longer than the file": build(b"{}", length=2**20),
+    "header of 4 GiB": build(b"{}", length=2**32 - 1),
+    "header empty": build(b""),
+    "header not utf-8": build(b"\xff\xfe{}"),
+    "header not json": build(b"{arrays"),
+    "header a list": build([]),
+    "header a number": build(1),
+    "header nested": build(b"[" * 500_000),
+    "header nested and closed": build(b"[" * 400_000 + b"]" * 400_000),
+    "integer of 5000 digits": build(b'{"arrays":[],"meta":{"a":' + b"9" * 5000 + b"}}"),
+    "spaces": build(b'{"arrays": [],"meta":{}}'),
+    "unsorted": build(b'{"meta":{},"arrays":[]}'),
+    "key twice": build(b'{"arrays":[],"meta":{"a":1,"a":2}}'),
+    "field missing": build({"arrays": []}),
+    "field too many": build({"arrays": [], "meta": {}, "code": "print()"}),
+    "meta a list": build({"arrays": [], "meta": []}),
+    "arrays a dict": build({"arrays": {}, "meta": {}}),
+    "bytes without an array": build({"arrays": [], "meta": {}}, bytes(8)),
+}
+ENTRIES: dict[str, list[Any]] = {
+    "not a dict": [3],
+    "key missing": [{"name": "x"}],
+    "key too many": [entry(code="print()")],
+    "name a number": [entry(name=1)],
+    "name twice": [entry(shape=[1], nbytes=8), entry(shape=[1], nbytes=8, offset=8)],
+    "object": [entry(dtype="|O")],
+    "big-endian": [entry(dtype=">f8")],
+    "dates": [entry(dtype="<M8")],
+    "dtype a list": [entry(dtype=[["a", "<f8"]])],
+    "dtype none": [entry(dtype=None)],
+    "shape a number": [entry(shape=2)],
+    "shape negative": [entry(shape=[-2])],
+    "shape doubly negative": [entry(shape=[-1, -2])],
+    "shape bool": [entry(shape=[True, 2])],
+    "shape float": [entry(shape=[2.0])],
+    "shape text": [entry(shape=["2"])],
+    "shape nested": [entry(shape=[[2]])],
+    "shape overflows to 16 bytes": [entry(shape=[BIG + 2])],
+    "shape overflows to 0": [entry(shape=[2**32, 2**32])],
+    "shape 2^64": [entry(shape=[2**64])],
+    "shape huge beside 0": [entry(shape=[0, BIG], nbytes=0), entry(name="y")],
+    "65 dimensions": [entry(shape=[1] * 64 + [2])],
+    "40 GB declared": [entry(shape=[5 * 10**9], nbytes=4 * 10**10)],
+    "nbytes too small": [entry(nbytes=8)],
+    "nbytes float": [entry(nbytes=16.0)],
+    "nbytes negative": [entry(nbytes=-16)],
+    "hole before": [entry(offset=8, shape=[1], nbytes=8)],
+    "hole between": [entry(shape=[1], nbytes=8), entry(name="y", offset=16, shape=[0], nbytes=0)],
+    "overlap": [entry(shape=[1], nbytes=8), entry(name="y", offset=0, shape=[2])],
+    "offset negative": [entry(offset=-16)],
+    "offset bool": [entry(offset=False)],
+    "beyond the end": [entry(shape=[3], nbytes=24)],
+    "before the end": [entry(shape=[1], nbytes=8)],
+}
+HOSTILE |= {f"array: {k}": build({"arrays": v, "meta": {}}, bytes(16)) for k, v in ENTRIES.items()}
+
+
+def test_the_builder_builds_good_files(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(build({"arrays": [entry()], "meta": {}}, struct.pack("<dd", 1, 2)))
+    assert load(tmp_path).arrays["x"].tolist() == [1, 2]
+    empty = {"arrays": [entry(shape=[0, 2**40], nbytes=0)], "meta": {"a": math.nan}}
+    (tmp_path / "checkpoint").write_bytes(build(empty))
+    assert load(tmp_path).arrays["x"].shape == (0, 2**40)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_file_with_a_right_sha256(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(HOSTILE[case])
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=re.escape(str(path))) as caught:
+            load(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(HOSTILE[case]) + 64 * 10**6
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("filler", [b"{},", b"[],", b"[[]],", b'"",', b"1.5,", b'{"":1},', b'"\\ud83d\\ude00abcd",'])
+def test_the_greediest_header_stays_below_64_megabytes(tmp_path: Path, filler: bytes) -> None:
+    around = b'{"arrays":[],"meta":{"a":[%s]}}'
+    count = (checkpoint.HEADER_LIMIT - len(around)) // len(filler)
+    data = build(around % (filler * count)[:-1])
+    (tmp_path / "checkpoint").write_bytes(data)
+    tracemalloc.start()
+    try:
+        load(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(data) + 64 * 10**6
+
+
+def test_loading_takes_little_more_than_the_file(tmp_path: Path) -> None:
+    save(tmp_path, {"x": np.ones(2_000_000), "y": np.ones(2_000_000)}, {})
+    tracemalloc.start()
+    try:
+        load(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32_000_000 + 4_000_000
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    out = bytearray(data)
+    for _ in range(rng.integers(1, 4)):
+        a, b = sorted(rng.integers(0, len(out) + 1, 2).tolist())
+        b = min(b, a + 40)
+        match rng.integers(7):
+            case 0:
+                out[a:b] = rng.bytes(b - a)
+            case 1:
+                del out[a:b]
+            case 2:
+                out[a:a] = out[a:b]
+            case 3:
+                out[a:a] = rng.bytes(int(rng.integers(1, 9)))
+            case 4:  # another number where one stands
+                numbers = list(re.finditer(rb"\d+", out))
+                if numbers:
+                    at = numbers[rng.integers(len(numbers))]
+                    out[at.start() : at.end()] = str(rng.choice([0, 1, 8, 2**31, 2**40, 2**62])).encode()
+            case 5:
+                out[12:16] = rng.bytes(4)
+            case 6:
+                del out[a:]
+        if not out:
+            break
+    return bytes(out)
+
+
+def test_mutated_files_only_raise_checkpoint_errors(tmp_path: Path) -> None:
+    data = put(tmp_path, 2)
+    path = tmp_path / "checkpoint"
+    rng = np.random.default_rng(0)
+    refused = accepted = 0
+    tracemalloc.start()
+    try:
+        for k in range(FUZZ):
+            mutant = mutated(data, rng) if k % 2 else sealed(mutated(data[:-32], rng))
+            path.write_bytes(mutant)
+            try:
+                found = load(tmp_path)
+            except CheckpointError:
+                refused += 1
+            else:
+                accepted += 1
+                if k % 2:
+                    assert mutant == data
+                else:  # an honest seal around other numbers is another checkpoint, and a consistent one
+                    size = sum(a.nbytes for a in found.arrays.values())
+                    assert size + 48 <= len(mutant)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refused > 0.7 * FUZZ
+    assert accepted > 0
+    assert peak < 2 * 10**6
+
+
+def test_things_that_are_not_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "checkpoint")
+    (tmp_path / "checkpoint.previous").mkdir()
+    with pytest.raises(CheckpointError, match=r"not a regular file.*is a folder"):
+        load(tmp_path)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointError, match="cannot save"):
+        put(tmp_path, 1, name="other")
+    assert litter(tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------ C4: differences
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted", "sentences"),
+    [
+        ({"seed": 0}, {"seed": 1}, ["seed: saved 0, now 1"]),
+        ({"data": "w8a"}, {"data": "a9a"}, ["data: saved 'w8a', now 'a9a'"]),
+        ({"n": 20, "d": 3}, {"n": 21, "d": 4}, ["n: saved 20, now 21", "d: saved 3, now 4"]),
+        ({"dtype": "f8"}, {"dtype": "f4"}, ["dtype: saved 'f8', now 'f4'"]),
+        (
+            {"method": {"p": 0.1, "gamma": 1}},
+            {"method": {"p": 0.2, "gamma": 1}},
+            ["method.p: saved 0.1, now 0.2"],
+        ),
+        ({"a": 1}, {}, ["a: saved 1, now absent"]),
+        ({}, {"a": 1}, ["a: not saved, now 1"]),
+        ({"a": None}, {}, ["a: saved None, now absent"]),
+        ({"a": [1, 2]}, {"a": (1, 2)}, []),
+        ({"a": [1, 2]}, {"a": np.array([1, 2])}, []),
+        ({"a": [1, 2]}, {"a": [1, 3]}, ["a: saved [1, 2], now [1, 3]"]),
+        ({"a": [1]}, {"a": [1, 1]}, ["a: saved [1], now [1, 1]"]),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ["a: saved [{'b': 1}], now [{'b': 2}]"]),
+        ({"a": math.nan}, {"a": np.float64("nan")}, []),
+        ({"a": math.nan}, {"a": 0.0}, ["a: saved nan, now 0.0"]),
+        ({"a": 1}, {"a": 1.0}, []),
+        ({"a": True}, {"a": 1}, ["a: saved True, now 1"]),
+        ({"a": 0.1}, {"a": math.nextafter(0.1, 1)}, ["a: saved 0.1, now 0.10000000000000002"]),
+        ({"a": {"b": 1}}, {"a": 1}, ["a: saved {'b': 1}, now 1"]),
+    ],
+)
+def test_differences(saved: Any, wanted: Any, sentences: list[str]) -> None:
+    assert differences(saved, wanted) == sentences
+
+
+def test_long_values_are_cut_around_their_difference() -> None:
+    for a, b in [("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500), ("x" * 500, "x" * 500 + "B")]:
+        (sentence,) = differences({"sha": a}, {"sha": b})
+        assert len(sentence) < 200
+        assert "B" in sentence
+        left, right = sentence.removeprefix("sha: saved ").split(", now ")
+        assert left != right
+
+
+# --------------------------------------------------------------------------------------------- single files
+
+
+def test_atomic_write_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for text in ("first\n", "zweite Ü\r\n", ""):
+        atomic_write_text(path, text)
+        assert path.read_bytes() == text.encode()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    with pytest.raises(FileNotFoundError):
+        atomic_write(tmp_path / "no" / "a.txt", b"")
+
+
+def test_atomic_write_survives_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def write(self, descriptor: int, data: memoryview) -> int:
+            return os.write(descriptor, data[:3])
+
+    monkeypatch.setattr(checkpoint, "os", Short())
+    atomic_write(tmp_path / "a", b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+    assert same_as(load(save(tmp_path, *state(1)).parent), 1)
+
+
+def test_json_is_standard_ordered_and_takes_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    scalars = [np.float32(0.5), np.int64(3), np.bool_(True), np.uint8(1), np.float64("nan")]
+    atomic_write_json(path, {"z": math.inf, "a": scalars, "m": {"y": np.array([[1.0, -math.inf]]), "b": (1, None)}})
+
+    def no_constant(name: str) -> Any:
+        raise AssertionError(name)
+
+    found = json.loads(path.read_text(), parse_constant=no_constant)
+    assert found == {"z": None, "a": [0.5, 3, True, 1, None], "m": {"y": [[1.0, None]], "b": [1, None]}}
+    assert list(found) == ["z", "a", "m"]
+    assert list(found["m"]) == ["y", "b"]
+    for bad in ({1: 2}, object(), {"a": {3}}, "\ud800"):
+        with pytest.raises(InputError):
+            atomic_write_json(path, bad)
+    assert json.loads(path.read_text()) == found
+
+
+@pytest.mark.parametrize("name", ["a", "run-1_b.2", "A" * 64, "-", "_x", "0"])
+def test_safe_names(name: str) -> None:
+    assert safe_name(name) == name
+
+
+UNSAFE = [
+    "",
+    ".",
+    "..",
+    ".hidden",
+    "a/b",
+    "../a",
+    "a\\b",
+    "a b",
+    "a\n",
+    "\na",
+    "ä",
+    "a\0",
+    "C:",
+    "A" * 65,
+    "~",
+    "٣",
+]
+
+
+@pytest.mark.parametrize("name", [*UNSAFE, None, 3, b"a"])
+def test_unsafe_names(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be a name"):
+        safe_name(name)
+    with pytest.raises(InputError):
+        put(tmp_path, 1, name=name)
+    with pytest.raises(InputError):
+        load(tmp_path, name=name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_apart_and_previous_is_taken(tmp_path: Path) -> None:
+    put(tmp_path, 1, name="a")
+    put(tmp_path, 2, name="b")
+    assert same_as(load(tmp_path, name="a"), 1)
+    with pytest.raises(InputError, match="previous"):
+        put(tmp_path, 1, name="a.previous")
+
+
+def test_examples_in_docstrings() -> None:
+    result = doctest.testmod(checkpoint)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# ------------------------------------------------------------------------ no code from files, in any module
+
+FORBIDDEN = {"pickle", "_pickle", "cPickle", "marshal", "dill", "cloudpickle", "shelve"}
+READERS = {"load", "read_array", "open_memmap"}
+
+
+def code_from_files(source: str) -> list[str]:
+    """Imports of pickle and its kin, and numpy readers that are not told allow_pickle=False."""
+    tree = ast.parse(source)
+    numpy_names = {"np", "numpy"}
+    loaders: set[str] = set()
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in FORBIDDEN:
+                    found.append(f"import {alias.name}")
+                if alias.name.split(".")[0] == "numpy":
+                    numpy_names.add((alias.asname or alias.name).split(".")[0])
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            root = node.module.split(".")[0]
+            if root in FORBIDDEN:
+                found.append(f"from {node.module} import")
+            if root == "numpy":
+                loaders |= {alias.asname or alias.name for alias in node.names if alias.name in READERS}
+                numpy_names |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FORBIDDEN:
+            found.append(f"the name {node.value!r}")  # import_module("pickle"), __import__("pickle")
+        if not isinstance(node, (ast.Attribute, ast.Name)) or not isinstance(node.ctx, ast.Load):
+            continue
+        chain = ast.unparse(node).split(".")
+        reads = chain[0] in numpy_names and chain[-1] in READERS and len(chain) > 1
+        if chain[-1] == "read_pickle" or reads or (len(chain) == 1 and chain[0] in loaders):
+            calls = [c for c in ast.walk(tree) if isinstance(c, ast.Call) and c.func is node]
+            told = calls and any(
+                k.arg == "allow_pickle" and isinstance(k.value, ast.Constant) and k.value.value is False
+                for k in calls[0].keywords
+            )
+            if not told:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "import pickle",
+        "import pickle as p",
+        "from pickle import loads",
+        "def f():\n    import marshal",
+        "import shelve",
+        "from cloudpickle.x import y",
+        "import os, dill",
+        "m = importlib.import_module('pickle')",
+        "__import__('marshal')",
+        "np.load(path)",
+        "numpy.load(path, None, True)",
+        "import numpy as n\nn.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=flag)",
+        "from numpy import load\nload(path)",
+        "from numpy import load as l\nl(path)",
+        "reader = np.load",
+        "np.lib.format.read_array(f)",
+        "from numpy.lib import format\nformat.read_array(f)",
+        "pd.read_pickle(path)",
+    ],
+)
+def test_the_gate_sees(bad: str) -> None:
+    assert code_from_files(bad)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "np.load(path, allow_pickle=False)",
+        "json.load(f)",
+        "checkpoint.load(folder)",
+        "'no pickle here'",
+        "np.ones(3)",
+    ],
+)
+def test_the_gate_lets_pass(good: str) -> None:
+    assert not code_from_files(good)
+
+
+def test_no_module_runs_code_from_files() -> None:
+    package = Path(checkpoint.__file__).parent
+    modules = sorted(package.rglob("*.py"))
+    assert len(modules) >= 3
+    assert {str(p): found for p in modules if (found := code_from_files(p.read_text(encoding="utf-8")))} == {}

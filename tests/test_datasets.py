@@ -1,0 +1,436 @@
+"""Data sets by name: known ones are checked, missing ones say what to do, downloads leave no half file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from proxskip.problems import datasets
+from proxskip.problems.datasets import KNOWN, available, content_digest, fetch, load
+from proxskip.problems.svmlight import DataError, read_svmlight
+from proxskip.seam import InputError
+
+TOY = b"".join(b"%d 1:%d 3:0.5 \n" % (1 - 2 * (i % 2), i + 1) for i in range(400))
+VERIFIED = ["w8a", "mushrooms", "a1a", "heart_scale"]
+
+
+@pytest.fixture
+def real() -> Path:
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("PROXSKIP_DATA") or beside)
+    if not folder.is_dir():
+        pytest.skip("set PROXSKIP_DATA to a folder with the LIBSVM sets")
+    return folder
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with nothing on it, two invented sets, and no patience; returns the cache folder."""
+    monkeypatch.delenv("PROXSKIP_DATA", raising=False)
+    monkeypatch.setenv("PROXSKIP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets, "_WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(datasets, "_TIMEOUT", 2.0)
+    packed = tmp_path / "packed"
+    packed.write_bytes(TOY)
+    data = read_svmlight(packed, n_features=5)
+    labels = {-1.0: 200, 1.0: 200}
+    toy = datasets.Known("toy", 400, 5, 800, labels, hashlib.sha256(TOY).hexdigest(), content_digest(data))
+    monkeypatch.setitem(KNOWN, "toy", toy)
+    monkeypatch.setitem(KNOWN, "toy-rows", datasets.Known("toy_rows.bz2", 400, 5))
+    return tmp_path / "cache"
+
+
+@dataclass
+class Server:
+    """A small file server that misbehaves as told; each fault is used up by one request."""
+
+    files: dict[str, bytes]
+    faults: list[str] = field(default_factory=list)
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = ""
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.asked.append((handler.path, handler.headers["Range"]))
+        fault = self.faults.pop(0) if self.faults else ""
+        body = self.files.get(handler.path.strip("/"), b"")
+        start = 0
+        if fault.startswith("redirect "):
+            handler.send_response(302)
+            handler.send_header("Location", fault.split()[1])
+        elif fault.startswith("status ") or not body:
+            handler.send_response(int((fault or "status 404").split()[1]))
+        elif handler.headers["Range"] and fault != "no ranges":
+            start = int(handler.headers["Range"].removeprefix("bytes=").rstrip("-"))
+            handler.send_response(206)
+            handler.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        else:
+            handler.send_response(200)
+        body = b"" if fault.startswith(("redirect", "status")) else body[start:]
+        handler.send_header("Content-Length", str(len(body)))
+        handler.send_header("ETag", '"one"')
+        handler.end_headers()
+        cut = re.fullmatch(r"cut (\d+)", fault)
+        handler.wfile.write(body[: int(cut[1])] if cut else body)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    script = Server({"toy": TOY, "toy_rows.bz2": bz2.compress(TOY)})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            script.answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        script.url = f"http://127.0.0.1:{http.server_port}"
+        yield script
+        http.shutdown()
+        thread.join()
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+# ---------------------------------------------------------------- load
+
+
+def test_digits_are_embedded(bare: Path) -> None:
+    data = load("digits")
+    A, b = data
+    assert A.shape == (1797, 64)
+    assert A.dtype == b.dtype == np.float64
+    assert (A.min(), A.max()) == (0, 1)
+    assert data.group is not None
+    assert sorted(set(data.group.tolist())) == list(range(10))
+    assert np.array_equal(b, np.where(data.group % 2 == 0, 1, -1))
+    assert (data.name, data.sha256) == ("digits", None)
+
+
+def test_breast_cancer_is_embedded_and_standardised(bare: Path) -> None:
+    A, b = load("breast-cancer")
+    assert A.shape == (569, 30)
+    assert np.allclose(A.mean(axis=0), 0)
+    assert np.allclose(A.std(axis=0), 1)
+    assert set(b.tolist()) == {-1, 1}
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_a_real_set_is_what_the_table_says(real: Path, name: str) -> None:
+    data, known = load(name, data_dir=real), KNOWN[name]
+    assert data.name == name
+    assert data.sha256 == known.sha256
+    assert content_digest(data) == known.content
+    assert data.A.shape == (known.rows, known.features)
+    assert data.A.nnz == known.nonzeros
+    assert known.labels == dict(zip(*np.unique(data.b, return_counts=True), strict=True))
+
+
+def test_d_comes_from_the_table_and_not_from_the_file(real: Path) -> None:
+    assert read_svmlight(real / "a1a.gz").A.shape[1] == 119
+    assert load("a1a", data_dir=real).A.shape[1] == 123
+
+
+@pytest.mark.parametrize("name", ["a1a", "heart_scale"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b"\n", b"\r\n"),
+        lambda text: text.replace(b" \n", b"\n"),
+        lambda text: text + b"\n",
+        lambda text: text.rstrip(),
+        lambda text: b"# copied\n" + text,
+    ],
+)
+def test_harmless_variants_of_a_known_set_load_equal(
+    real: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    text = gzip.decompress((real / f"{name}.gz").read_bytes())
+    (tmp_path / name).write_bytes(change(text))
+    variant, original = load(name, data_dir=tmp_path), load(name, data_dir=real)
+    assert variant.sha256 != original.sha256
+    assert content_digest(variant) == content_digest(original)
+    assert variant.A.shape == original.A.shape
+
+
+def test_every_cut_of_a_known_set_is_refused(real: Path, tmp_path: Path) -> None:
+    text = gzip.decompress((real / "heart_scale.gz").read_bytes())
+    for cut in (*range(0, len(text) - 60, 211), *range(len(text) - 60, len(text) - 2)):
+        (tmp_path / "heart_scale").write_bytes(text[:cut])
+        with pytest.raises(InputError):
+            load("heart_scale", data_dir=tmp_path)
+
+
+def test_changed_contents_of_a_known_set_are_refused_with_counts(bare: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy"
+    for change, reason in [
+        (TOY[: TOY.rindex(b"-1 ")], "399 rows where 400 belong"),
+        (TOY.replace(b" 3:0.5", b"", 1), "799 nonzeros where 800 belong"),
+        (b"-1" + TOY[1:], "201 x -1, 199 x 1 labels where 200 x -1, 200 x 1 belong"),
+        (TOY.replace(b"0.5", b"0.6", 1), "400 rows and 800 nonzeros, but other values"),
+        (TOY.replace(b" 3:", b" 2:", 1), "but other values"),
+    ]:
+        path.write_bytes(change)
+        with pytest.raises(InputError, match=re.escape(reason)) as caught:
+            load("toy", data_dir=tmp_path)
+        assert "proxskip data fetch toy" in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+def test_an_index_beyond_the_table_is_refused_at_its_line(bare: Path, tmp_path: Path) -> None:
+    (tmp_path / "toy").write_bytes(b"1 6:1\n" + TOY)
+    with pytest.raises(DataError, match=r"toy:1:3: .* n_features = 5"):
+        load("toy", data_dir=tmp_path)
+
+
+def test_a_set_without_checksum_is_held_to_its_rows_and_two_labels(bare: Path, tmp_path: Path) -> None:
+    path = tmp_path / "toy_rows"
+    path.write_bytes(TOY)
+    assert load("toy-rows", data_dir=tmp_path).A.shape == (400, 5)
+    path.write_bytes(TOY + TOY[:12])
+    with pytest.raises(InputError, match="401 rows where 400 belong"):
+        load("toy-rows", data_dir=tmp_path)
+    path.write_bytes(TOY.replace(b"-1", b"1"))
+    with pytest.raises(InputError, match="1 different labels where 2 belong"):
+        load("toy-rows", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("file", ["toy_rows", "toy_rows.gz", "toy_rows.bz2", "toy-rows", "toy-rows.gz"])
+def test_folders_are_searched_in_order(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    pack = gzip.compress if file.endswith("gz") else bz2.compress if file.endswith("bz2") else bytes
+    folders = [bare, tmp_path / "env", tmp_path / "given"]
+    monkeypatch.setenv("PROXSKIP_DATA", str(folders[1]))
+    folders[2].mkdir()
+    for value, folder in enumerate(folders, 2):
+        folder.mkdir(exist_ok=True)
+        (folder / file).write_bytes(pack(TOY.replace(b"0.5", b"%d" % value)))
+        assert load("toy-rows", data_dir=tmp_path / "given").A[0, 2] == value
+
+
+def test_a_path_is_read_as_it_is(bare: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_bytes(b"1 2:1\n")
+    for way in (path, str(path)):
+        data = load(way)
+        assert data.A.shape == (1, 2)
+        assert data.name == "mine.txt"
+
+
+@pytest.mark.parametrize(("name", "guess"), [("w8", "w8a"), ("digit", "digits"), ("MUSHROOMS", "mushrooms")])
+def test_an_unknown_name_gets_the_nearest_and_the_list(bare: Path, name: str, guess: str) -> None:
+    for ask in (load, fetch):
+        with pytest.raises(InputError, match=f"did you mean '{guess}'") as caught:
+            ask(name)
+        assert all(known in str(caught.value) for known in ("digits", "breast-cancer", "w8a", "news20"))
+
+
+def test_a_missing_path_and_a_missing_folder_are_refused(bare: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a file that exists"):
+        load(tmp_path / "missing")
+    with pytest.raises(InputError, match="is not a folder"):
+        load("w8a", data_dir=tmp_path / "missing")
+
+
+def test_a_known_set_that_is_not_here_says_what_to_do(bare: Path) -> None:
+    with pytest.raises(InputError, match="`proxskip data fetch w8a`, or set PROXSKIP_DATA"):
+        load("w8a")
+
+
+def test_available_lists_every_set(bare: Path) -> None:
+    bare.mkdir()
+    (bare / "toy").write_bytes(b"not read")
+    rows = {row.name: row for row in available()}
+    assert rows["digits"] == ("digits", 1797, 64, "embedded", True)
+    assert rows["breast-cancer"][1:3] == load("breast-cancer").A.shape
+    assert rows["toy"] == ("toy", 400, 5, "cached", True)
+    assert rows["w8a"] == ("w8a", 49_749, 300, "not here", True)
+    assert rows["covtype"] == ("covtype", 581_012, 54, "not here", False)
+    assert set(rows) == {"digits", "breast-cancer", *KNOWN}
+
+
+# ---------------------------------------------------------------- fetch
+
+
+def test_fetch_puts_the_checked_file_into_the_cache(bare: Path, server: Server) -> None:
+    seen: list[tuple[int, int | None]] = []
+    path = fetch("toy", base_url=server.url, progress=lambda have, total: seen.append((have, total)))
+    assert path == bare / "toy"
+    assert path.read_bytes() == TOY
+    assert left_in(bare) == ["toy"]
+    assert seen[-1] == (len(TOY), len(TOY))
+    assert load("toy").b.size == 400
+
+
+def test_fetch_keeps_what_is_right_and_replaces_what_is_not(bare: Path, tmp_path: Path, server: Server) -> None:
+    path = fetch("toy-rows", data_dir=tmp_path / "mine", base_url=server.url + "/")
+    assert path == tmp_path / "mine" / "toy_rows.bz2"
+    fetch("toy-rows", data_dir=tmp_path / "mine", base_url=server.url)
+    assert len(server.asked) == 1
+    path.write_bytes(b"damaged")
+    fetch("toy-rows", data_dir=tmp_path / "mine", base_url=server.url)
+    assert path.read_bytes() == bz2.compress(TOY)
+
+
+def test_a_cut_download_goes_on_where_it_was_cut(bare: Path, server: Server) -> None:
+    server.faults = ["cut 1000", "status 503", "cut 10"]
+    assert fetch("toy", base_url=server.url).read_bytes() == TOY
+    assert [asked for _, asked in server.asked] == [None, "bytes=1000-", "bytes=1000-", "bytes=1010-"]
+
+
+def test_a_server_without_ranges_starts_again(bare: Path, server: Server) -> None:
+    server.faults = ["cut 1000", "no ranges"]
+    assert fetch("toy", base_url=server.url).read_bytes() == TOY
+
+
+def test_a_refused_range_starts_again(bare: Path, server: Server) -> None:
+    server.faults = ["cut 1000", "status 416"]
+    assert fetch("toy", base_url=server.url).read_bytes() == TOY
+    assert server.asked[-1][1] is None
+
+
+def test_a_connection_that_is_always_cut_leaves_nothing(bare: Path, server: Server) -> None:
+    for cut in np.random.default_rng(0).integers(0, 900, 12):
+        server.faults = [f"cut {cut}"] * 4
+        server.asked.clear()
+        with pytest.raises(InputError, match="could not be fetched"):
+            fetch("toy", base_url=server.url)
+        assert left_in(bare) == []
+        assert len(server.asked) == 4
+
+
+def test_an_interrupted_download_leaves_nothing(bare: Path, server: Server) -> None:
+    server.files["toy"] = TOY * 100
+
+    def stop(have: int, total: int | None) -> None:
+        if have > 100_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch("toy", base_url=server.url, progress=stop)
+    assert left_in(bare) == []
+
+
+def test_wrong_bytes_never_get_the_name_nor_replace_a_file(bare: Path, server: Server) -> None:
+    bare.mkdir()
+    (bare / "toy").write_bytes(b"old")
+    for wrong in (TOY[:-20], TOY.replace(b"0.5", b"0.7", 1), b"<html>moved</html>", gzip.compress(TOY)[:-9]):
+        server.files["toy"] = wrong
+        with pytest.raises(InputError, match="is not toy and was thrown away") as caught:
+            fetch("toy", base_url=server.url)
+        assert ".part" not in str(caught.value)
+        assert left_in(bare) == ["toy"]
+        assert (bare / "toy").read_bytes() == b"old"
+
+
+def test_a_set_without_checksum_is_checked_before_it_gets_its_name(bare: Path, server: Server) -> None:
+    server.files["toy_rows.bz2"] = bz2.compress(TOY[:-40])
+    with pytest.raises(InputError, match="rows where 400 belong"):
+        fetch("toy-rows", base_url=server.url)
+    assert left_in(bare) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://example.invalid/toy",
+        "https://example.invalid/toy",
+        "ftp://127.0.0.1/toy",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_redirect_elsewhere_is_refused(bare: Path, server: Server, target: str) -> None:
+    server.faults = [f"redirect {target}"]
+    with pytest.raises(InputError, match=r"refused|could not be fetched"):
+        fetch("toy", base_url=server.url)
+    assert left_in(bare) == []
+    assert len(server.asked) == 1
+
+
+def test_a_redirect_within_the_host_is_followed(bare: Path, server: Server) -> None:
+    server.files["moved/toy"] = TOY
+    server.faults = ["redirect /moved/toy"]
+    assert fetch("toy", base_url=server.url).read_bytes() == TOY
+
+
+def test_https_may_not_become_http() -> None:
+    request = datasets.urllib.request.Request("https://host.invalid/toy")
+    with open(os.devnull, "rb") as reply, pytest.raises(InputError, match="redirects to http://"):
+        datasets._SameHost().redirect_request(request, reply, 302, "", {}, "http://host.invalid/toy")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://example.invalid", "http://127.0.0.1.example.invalid", "ftp://127.0.0.1", "file:///tmp", "toy"],
+)
+def test_only_https_is_fetched(bare: Path, url: str) -> None:
+    with pytest.raises(InputError, match="only fetched over https"):
+        fetch("toy", base_url=url)
+    assert left_in(bare) == []
+
+
+def test_the_table_points_to_https() -> None:
+    assert datasets.BASE_URL.startswith("https://")
+
+
+def test_a_missing_file_is_not_asked_for_twice(bare: Path, server: Server) -> None:
+    server.faults = ["status 404"]
+    with pytest.raises(InputError, match="answered 404"):
+        fetch("toy", base_url=server.url)
+    assert len(server.asked) == 1
+
+
+def test_an_offline_machine_gets_one_sentence(bare: Path, server: Server) -> None:
+    closed = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    closed.server_close()
+    with pytest.raises(InputError, match="try again with a network connection, or copy the file toy into") as caught:
+        fetch("toy", base_url=f"http://127.0.0.1:{closed.server_port}")
+    assert "\n" not in str(caught.value)
+    assert left_in(bare) == []
+
+
+def test_leftovers_of_a_killed_process_go_after_a_day(bare: Path, server: Server) -> None:
+    bare.mkdir()
+    for name, age in ((".toy-old.part", 2 * 86_400), (".toy-new.part", 60)):
+        (bare / name).write_bytes(b"")
+        then = (bare / name).stat().st_mtime - age
+        os.utime(bare / name, (then, then))
+    fetch("toy", base_url=server.url)
+    assert left_in(bare) == [".toy-new.part", "toy"]
+
+
+def test_embedded_sets_and_unwritable_folders_are_refused(bare: Path, tmp_path: Path, server: Server) -> None:
+    with pytest.raises(InputError, match="nothing to fetch"):
+        fetch("digits")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be written to"):
+        fetch("toy", data_dir=tmp_path / "file", base_url=server.url)
+
+
+def test_an_endless_download_is_refused(bare: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "MAX_BYTES", 1000)
+    with pytest.raises(InputError, match="sends more than 1000 bytes"):
+        fetch("toy", base_url=server.url)
+    assert left_in(bare) == []
+
+
+def test_no_checksum_is_half_known() -> None:
+    for name, known in KNOWN.items():
+        facts = (known.sha256, known.content, known.nonzeros, known.labels)
+        assert (name in VERIFIED) == all(fact is not None for fact in facts) == any(fact is not None for fact in facts)
+        assert known.labels is None or sum(known.labels.values()) == known.rows

@@ -1,0 +1,390 @@
+"""Laws of sums over clients, of mixing matrices and of the graphs by name."""
+
+import doctest
+import math
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxskip import links
+from proxskip.links import Graph, as_graph, from_matrix, graph, mixing_matrix, weighted_sum
+from proxskip.seam import InputError
+
+SIZES = {
+    "ring": (2, 3, 4, 7, 16),
+    "path": (2, 3, 9),
+    "star": (2, 3, 10),
+    "grid": (4, 6, 16, 30),
+    "torus": (4, 6, 9, 15, 16),
+    "hypercube": (2, 4, 8, 32),
+    "complete": (2, 3, 7, 49),
+    "erdos-renyi": (2, 5, 12, 30),
+    "erdos-renyi:0.3": (10, 20),
+    "regular": (5, 6, 20),
+    "regular:3": (4, 10, 16),
+    "regular:2": (3, 9),
+}
+NAMED = [(name, n) for name, sizes in SIZES.items() for n in sizes]
+
+
+def line_gap(n, periodic):
+    """Second smallest eigenvalue of the Laplacian of a path or a ring."""
+    return 2 - 2 * math.cos((2 if periodic else 1) * math.pi / n)
+
+
+GAPS = {
+    "complete": lambda n: 1.0,
+    "ring": lambda n: 1 - (1 + 2 * math.cos(2 * math.pi / n)) / 3,
+    "path": lambda n: line_gap(n, False) / 3,
+    "star": lambda n: 1 / n,
+    "hypercube": lambda n: 2 / (math.log2(n) + 1),
+}
+LARGEST = {"complete": lambda n: 1.0, "star": lambda n: 1.0, "ring": lambda n: 4 / 3}
+
+
+def metropolis(adjacency):
+    """The textbook formula, entry by entry."""
+    n, degree = len(adjacency), adjacency.sum(axis=1)
+    W = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if i != j and adjacency[i, j]:
+                W[i, j] = 1 / (1 + max(degree[i], degree[j]))
+        W[i, i] = 1 - W[i].sum()
+    return W
+
+
+# sums over clients
+
+
+@given(st.integers(0, 6), st.integers(0, 5), st.integers(0, 2**32))
+def test_weighted_sum_is_the_sum_in_client_order(n, d, seed):
+    rng = np.random.default_rng(seed)
+    w, U = rng.standard_normal(n), rng.standard_normal((n, d)) * 10.0 ** rng.integers(-8, 8, (n, 1))
+    expected = [0.0] * d
+    for i in range(n):
+        for k in range(d):
+            expected[k] += float(w[i]) * float(U[i, k])
+    assert weighted_sum(w, U).tolist() == expected
+
+
+def test_weighted_sum_does_not_depend_on_layout_or_on_other_columns():
+    rng = np.random.default_rng(0)
+    w, U = rng.random(200), rng.standard_normal((200, 33))
+    first = weighted_sum(w, U)
+    assert np.array_equal(weighted_sum(w, np.asfortranarray(U)), first)
+    assert np.array_equal(weighted_sum(w[::-1][::-1], np.repeat(U, 2, axis=1)[:, ::2]), first)
+    for k in (0, 7, 32):
+        assert weighted_sum(w, U[:, k : k + 1]) == first[k]
+
+
+def test_weighted_sum_refuses_shapes_that_do_not_match():
+    with pytest.raises(InputError, match=r"\(3,\) and \(2, 4\)"):
+        weighted_sum(np.ones(3), np.ones((2, 4)))
+
+
+# graphs by name
+
+
+@pytest.mark.parametrize(("name", "n"), NAMED)
+@pytest.mark.parametrize("psd", [False, True])
+def test_named_graphs_are_symmetric_doubly_stochastic_and_connected(name, n, psd):
+    g = graph(name, n, seed=3, psd=psd)
+    eigenvalues = np.sort(np.linalg.eigvals(g.W).real)
+    assert g.n == n
+    assert g.name == name
+    assert np.array_equal(g.W, g.W.T)
+    assert (g.W >= 0).all()
+    assert (np.diag(g.W) > 0).all()
+    np.testing.assert_allclose(g.W.sum(axis=0), 1, atol=1e-14)
+    assert eigenvalues[-1] == pytest.approx(1, abs=1e-12)
+    assert g.delta == pytest.approx(1 - eigenvalues[-2], abs=1e-12)
+    assert g.delta > 1e-3
+    assert g.lmax == pytest.approx(1 - eigenvalues[0], abs=1e-12)
+    assert g.lmax <= (1 + 1e-12 if psd else 2)
+
+
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name, n in NAMED if name in GAPS and n > 2])
+def test_known_spectral_gaps(name, n):
+    g = graph(name, n)
+    assert g.delta == pytest.approx(GAPS[name](n), abs=1e-12)
+    assert graph(name, n, psd=True).delta == pytest.approx(g.delta / 2, abs=1e-12)
+    if name in LARGEST and n % 2 == 0:
+        assert g.lmax == pytest.approx(LARGEST[name](n), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "sides"), [(9, (3, 3)), (15, (3, 5)), (16, (4, 4)), (24, (4, 6))])
+def test_grid_and_torus_are_as_square_as_they_can_be(n, sides):
+    a, b = sides
+    assert graph("torus", n).edges == 2 * n
+    assert graph("grid", n).edges == a * (b - 1) + b * (a - 1)
+    assert graph("torus", n).delta == pytest.approx(line_gap(b, True) / 5, abs=1e-12)
+    across, down = np.eye(b, k=1) + np.eye(b, k=-1), np.eye(a, k=1) + np.eye(a, k=-1)
+    adjacency = np.kron(np.eye(a), across) + np.kron(down, np.eye(b))
+    np.testing.assert_allclose(graph("grid", n).W, metropolis(adjacency), atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 49, 100])
+def test_the_complete_graph_is_exactly_the_mean(n):
+    g = graph("complete", n)
+    assert (1 / n == g.W).all()
+    X = np.random.default_rng(n).standard_normal((n, 4))
+    assert np.array_equal(g.mix(X), np.tile(weighted_sum(np.full(n, 1 / n), X), (n, 1)))
+
+
+def test_random_graphs_follow_their_seed_and_their_number():
+    assert np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=5).W)
+    assert not np.array_equal(graph("erdos-renyi:0.4", 15, seed=5).W, graph("erdos-renyi:0.4", 15, seed=6).W)
+    assert graph("erdos-renyi:1", 6).edges == 15
+    assert all(len(graph("regular:3", 12, seed=1).neighbours(i)) == 3 for i in range(12))
+    assert all(graph("erdos-renyi:0.25", 10, seed=s).delta > 0 for s in range(20))
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "sentence"),
+    [
+        ("rng", 5, "did you mean 'ring'"),
+        ("Erdos_Renyi", 5, "did you mean 'erdos-renyi'"),
+        ("ring:3", 5, "takes no number"),
+        ("grid", 13, "12 or 14"),
+        ("torus", 3, "nearest n is 4"),
+        ("hypercube", 12, "nearest n is 8"),
+        ("hypercube", 15, "nearest n is 16"),
+        ("ring", 1, "n = 1"),
+        ("regular:3", 5, "degree 3"),
+        ("regular:5", 5, "degree 5"),
+        ("regular:2.5", 8, "degree 2.5"),
+        ("regular:nan", 8, "degree nan"),
+        ("regular:x", 8, "must be a number"),
+        ("regular:1", 8, "none of 100 draws.*degree of 3"),
+        ("erdos-renyi:0.001", 20, "none of 100 draws.*0.15"),
+        ("erdos-renyi:0", 8, r"\(0, 1\], not 0"),
+        ("erdos-renyi:1.5", 8, "not 1.5"),
+        ("erdos-renyi:", 8, "must be a number"),
+    ],
+)
+def test_names_that_cannot_be_built_say_why(name, n, sentence):
+    with pytest.raises(InputError, match=sentence):
+        graph(name, n)
+
+
+# mixing
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**32))
+def test_mixing_sums_over_neighbours_in_order_to_the_last_bit(n, d, seed):
+    rng = np.random.default_rng(seed)
+    g = graph(f"erdos-renyi:{rng.uniform(0.5, 1):.3f}", n, seed=seed)
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.integers(-8, 8, (n, 1))
+    Y = g.mix(X)
+    assert np.array_equal(g.mix(np.asfortranarray(X)), Y)
+    for i in range(n):
+        heard = np.flatnonzero(g.W[i])
+        assert np.array_equal(Y[i], weighted_sum(g.W[i, heard], X[heard]))
+        assert np.array_equal(g.neighbours(i), heard[heard != i])
+        row = slice(g.indptr[i], g.indptr[i + 1])
+        assert np.array_equal(g.indices[row], heard)
+        assert np.array_equal(g.weights[row], g.W[i, heard])
+    np.testing.assert_allclose(Y.sum(axis=0), X.sum(axis=0), atol=1e-12 * np.abs(X).max())
+
+
+def test_what_a_client_does_not_hear_cannot_reach_it():
+    X = np.ones((8, 2))
+    X[4] = np.nan
+    assert np.isnan(graph("ring", 8).mix(X)).all(axis=1).tolist() == [i in (3, 4, 5) for i in range(8)]
+
+
+def test_a_gossip_step_costs_a_vector_per_directed_edge():
+    assert (graph("ring", 8).edges, graph("ring", 8).directed_edges) == (8, 16)
+    assert graph("star", 8).directed_edges == 14
+    assert graph("complete", 8).edges == 28
+
+
+@pytest.mark.parametrize("shape", [(7, 2), (9, 2), (8,), (2, 8)])
+def test_mixing_refuses_another_number_of_rows(shape):
+    with pytest.raises(InputError, match="mixes 8 rows"):
+        graph("ring", 8).mix(np.ones(shape))
+
+
+def test_a_graph_is_read_only_and_survives_a_pickle():
+    mine = np.full((3, 3), 1 / 3)
+    g = from_matrix(mine)
+    mine[0, 0] = 7
+    assert g.W[0, 0] == 1 / 3
+    for copy in (g, pickle.loads(pickle.dumps(g))):
+        assert np.array_equal(copy.W, g.W)
+        for array in (copy.W, copy.weights, copy.indices, copy.indptr):
+            assert not array.flags.writeable
+    assert g != from_matrix(g.W)
+    assert len({g, g}) == 1
+    assert "W" not in repr(g)
+
+
+# matrices and networks of others
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 10), st.integers(0, 2**32))
+def test_metropolis_weights_match_the_textbook(n, seed):
+    network = nx.gnp_random_graph(n, 0.6, seed=seed)
+    W = mixing_matrix(network)
+    np.testing.assert_allclose(W, metropolis(nx.to_numpy_array(network)), atol=1e-15)
+    np.testing.assert_allclose(mixing_matrix(network, psd=True), (np.eye(n) + W) / 2, atol=1e-15)
+
+
+def test_clients_are_the_nodes_by_number_where_nodes_are_numbers():
+    network = nx.Graph([(3, 1), (1, 2), (2, 0)])
+    W = mixing_matrix(network)
+    assert {(i, j) for i, j in np.argwhere(np.triu(W, k=1))} == {(0, 2), (1, 2), (1, 3)}
+    named = mixing_matrix(nx.Graph([("d", "b"), ("b", "c"), ("c", "a")]))
+    assert {(i, j) for i, j in np.argwhere(np.triu(named, k=1))} == {(0, 1), (1, 2), (2, 3)}
+
+
+def test_loops_and_parallel_edges_change_nothing():
+    plain = nx.cycle_graph(5)
+    odd = nx.MultiGraph(plain)
+    odd.add_edges_from([(0, 0), (0, 1), (3, 3)])
+    assert np.array_equal(mixing_matrix(odd), mixing_matrix(plain))
+    with pytest.raises(InputError, match="undirected"):
+        mixing_matrix(nx.DiGraph(plain))
+
+
+def test_as_graph_takes_every_form():
+    ring = graph("ring", 6)
+    assert as_graph(ring, 6) is ring
+    for form in ("ring", nx.cycle_graph(6), ring.W, ring.W.tolist(), scipy.sparse.csr_array(ring.W)):
+        assert np.array_equal(as_graph(form, 6).W, ring.W)
+    for form in (ring, "ring", nx.cycle_graph(6), ring.W):
+        lazy = as_graph(form, 6, psd=True)
+        np.testing.assert_allclose(lazy.W, (np.eye(6) + ring.W) / 2, atol=1e-15)
+        assert lazy.lmax <= 1
+    random = as_graph("erdos-renyi:0.5", 9, seed=4)
+    assert np.array_equal(random.W, graph("erdos-renyi:0.5", 9, seed=4).W)
+
+
+@pytest.mark.parametrize("form", [graph("ring", 6), nx.cycle_graph(6), graph("ring", 6).W])
+def test_as_graph_refuses_another_number_of_clients(form):
+    with pytest.raises(InputError, match="links 6 clients, but there are 8"):
+        as_graph(form, 8)
+
+
+@pytest.mark.parametrize("form", [None, object(), [[1, 2], [3]], np.eye(2) * 1j, [["a", "b"], ["c", "d"]], {}])
+def test_as_graph_refuses_what_is_no_graph(form):
+    with pytest.raises(InputError, match="a name, a networkx graph or a real matrix"):
+        as_graph(form, 2)
+
+
+def changed(W, *entries):
+    W = np.array(W)
+    for i, j, value in entries:
+        W[i, j] = value
+    return W
+
+
+RING = graph("ring", 5).W
+
+
+@pytest.mark.parametrize(
+    ("W", "sentence"),
+    [
+        (np.ones((2, 3)), r"square.*\(2, 3\)"),
+        (np.ones(4), r"square.*\(4,\)"),
+        (3.0, r"square.*\(\)"),
+        (np.ones((0, 0)), "n = 0"),
+        ([[1.0]], "n = 1"),
+        (changed(RING, (1, 2, np.nan)), r"W\[1, 2\] = nan.*finite"),
+        (changed(RING, (4, 0, -np.inf)), r"W\[4, 0\] = -inf.*finite"),
+        (changed(RING, (0, 2, -0.1), (2, 0, -0.1)), r"W\[0, 2\] = -0.1.*negative"),
+        (changed(RING, (3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
+        (changed(RING, (3, 3, 0.36)), "row 3 .* sums to 1.0266"),
+        (changed(RING, (0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
+        (np.eye(4), "not connected: its 4 parts of 1, 1, 1, 1 clients would quietly"),
+        (
+            np.kron(np.diag([1, 0, 0]) + np.diag([0, 1, 1]), np.full((2, 2), 0.5)),
+            "3 parts of 2, 2, 2 clients",
+        ),
+        ([[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]], "weights so small that delta = 2"),
+    ],
+)
+def test_a_matrix_that_cannot_mix_is_refused_with_its_numbers(W, sentence):
+    with pytest.raises(InputError, match=sentence):
+        from_matrix(W)
+    with pytest.raises(InputError, match=sentence):
+        Graph("direct", W)
+
+
+def test_parts_are_named_by_size():
+    with pytest.raises(InputError, match="2 parts of 5, 3 clients"):
+        as_graph(nx.disjoint_union(nx.path_graph(3), nx.path_graph(5)), 8)
+
+
+def test_negative_eigenvalues_are_no_reason_to_refuse():
+    swap = from_matrix([[0.0, 1.0], [1.0, 0.0]])
+    assert (swap.delta, swap.lmax, swap.edges) == (pytest.approx(2), pytest.approx(2), 1)
+    cycle = from_matrix(np.roll(np.eye(6), 1, axis=0) / 2 + np.roll(np.eye(6), -1, axis=0) / 2)
+    assert cycle.lmax == pytest.approx(2)
+    assert as_graph(cycle, 6, psd=True).lmax == pytest.approx(1)
+
+
+def random_matrix(rng):
+    """A mixing matrix with, mostly, one thing wrong with it by anything from 1e-16 to 1."""
+    n = int(rng.integers(2, 7))
+    size = 10.0 ** rng.uniform(-16, 0)
+    A = np.triu(rng.random((n, n)) * (rng.random((n, n)) < rng.choice([0.4, 1.0])), k=1)
+    fault = rng.choice(["none", "asymmetric", "row", "negative", "weak"])
+    if fault == "weak":
+        cut = rng.integers(1, n)
+        A[:cut, cut:] *= size
+    A = A + A.T
+    W = A / max(1.0, A.sum(axis=1).max() * rng.uniform(1, 2))
+    i, j = rng.choice(n, 2, replace=False)
+    if fault == "negative":
+        W[i, j] = W[j, i] = -size
+    np.fill_diagonal(W, 1 - W.sum(axis=1))
+    if fault == "row":
+        W[i, i] += size * rng.choice([-1, 1])
+    if fault == "asymmetric":
+        W[i, j] += size
+        W[i, i] -= size
+    return W
+
+
+def oracle(W):
+    """Is W a mixing matrix? None where the answer lies within 1e-10 of the line."""
+    far = [-W.min(), np.abs(W - W.T).max(), np.abs(W.sum(axis=1) - 1).max()]
+    far.append(1e-10 - (1 - np.sort(np.linalg.eigvals(W).real)[-2]))
+    if any(value > 1e-10 for value in far[:3]) or far[3] > 1e-10 - 1e-14:
+        return False
+    return True if max(far[:3]) < 1e-14 and far[3] < 0 else None
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(0, 2**32))
+def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        W = random_matrix(rng)
+        fine = oracle(W)
+        try:
+            g = from_matrix(W)
+        except InputError:
+            assert fine in (False, None), W
+        else:
+            assert fine in (True, None), W
+            assert g.lmax <= 2 + 1e-12
+
+
+def test_the_oracle_sees_both_kinds_often():
+    rng = np.random.default_rng(0)
+    verdicts = [oracle(random_matrix(rng)) for _ in range(2000)]
+    assert min(verdicts.count(True), verdicts.count(False)) > 400
+
+
+def test_examples_in_docstrings_run():
+    assert doctest.testmod(links).failed == 0

@@ -1,0 +1,430 @@
+"""The svmlight reader: good files read exactly, everything else is refused at its line and column."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import re
+import resource
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from proxskip.problems import svmlight
+from proxskip.problems.svmlight import DataError, Dataset, read_svmlight
+from proxskip.seam import InputError
+
+GOOD = b"+1 1:0.5 3:2\n-1 2:-1e-3\n"
+
+
+def data_folder() -> Path | None:
+    """Where the real sets lie, if they do."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("PROXSKIP_DATA") or beside)
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture
+def real() -> Path:
+    folder = data_folder()
+    if folder is None:
+        pytest.skip("set PROXSKIP_DATA to a folder with the LIBSVM sets")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("svmlight") / "file"
+
+
+def read(path: Path, text: bytes, **options: int) -> Dataset:
+    path.write_bytes(text)
+    return read_svmlight(path, **options)
+
+
+def same(one: Dataset, other: Dataset) -> bool:
+    return (
+        one.A.shape == other.A.shape
+        and np.array_equal(one.A.indptr, other.A.indptr)
+        and np.array_equal(one.A.indices, other.A.indices)
+        and np.array_equal(one.A.data, other.A.data)
+        and np.array_equal(one.b, other.b)
+    )
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_a_file_becomes_a_csr_matrix_and_its_raw_labels(tmp_path: Path) -> None:
+    data = read(tmp_path / "toy", GOOD)
+    A, b = data
+    assert isinstance(A, csr_matrix)
+    assert A.dtype == b.dtype == np.float64
+    assert A.toarray().tolist() == [[0.5, 0, 2], [0, -1e-3, 0]]
+    assert b.tolist() == [1, -1]
+    assert (data.name, data.group, data.sha256) == ("toy", None, hashlib.sha256(GOOD).hexdigest())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace(b"\n", b"\r\n"),
+        GOOD.rstrip(),
+        GOOD.rstrip() + b"\r",
+        GOOD.replace(b"\n", b" \t \n"),
+        b"\n\r\n  \n" + GOOD + b"\n\n",
+        b"# a comment, \xff\x00 nan qid:1\n" + GOOD.replace(b"\n", b"# 7:7\n"),
+        GOOD.replace(b"\n", b" # CRLF and a comment\r\n"),
+        GOOD.replace(b" ", b"\t"),
+        b"1 01:.5 2:0 3:2.\n-1.0 1:-0.0 2:-0.1E-2\n",
+    ],
+)
+def test_harmless_variants_read_equal(tmp_path: Path, text: bytes) -> None:
+    assert same(read(tmp_path / "variant", text), read(tmp_path / "plain", GOOD))
+
+
+@pytest.mark.parametrize("kind", [gzip, bz2])
+def test_compression_is_known_by_its_first_bytes(tmp_path: Path, kind: ModuleType) -> None:
+    packed = read(tmp_path / "no_suffix", kind.compress(GOOD))
+    assert same(packed, read(tmp_path / "plain.gz", GOOD))
+    assert packed.sha256 == hashlib.sha256(GOOD).hexdigest()
+
+
+def test_explicit_zeros_are_dropped_and_still_count_as_columns(tmp_path: Path) -> None:
+    A, _ = read(tmp_path / "zeros", b"1 1:0 2:3 5:0.0\n-1 4:-0\n")
+    assert A.shape == (2, 5)
+    assert A.data.tolist() == [3]
+
+
+def test_n_features_fixes_d_and_rows_may_be_empty(tmp_path: Path) -> None:
+    A, b = read(tmp_path / "empty_rows", b"1\n-1\n1 2:1\n", n_features=7)
+    assert A.shape == (3, 7)
+    assert b.size == 3
+
+
+def test_a_huge_index_costs_nothing_when_it_is_asked_for(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    A, _ = read(tmp_path / "wide", b"1 2000000000:1\n", n_features=2_000_000_000)
+    assert A.shape == (1, 2_000_000_000)
+    assert A.indices.tolist() == [1_999_999_999]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def test_a_single_class_is_read_and_left_to_the_problem(tmp_path: Path) -> None:
+    assert read(tmp_path / "one", b"1 1:1\n1 1:2\n").b.tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "reason"),
+    [
+        (b"1 1:nan", 5, "value 'nan' is not a finite"),
+        (b"1 1:inf", 5, "value 'inf' is not a finite"),
+        (b"1 1:-Infinity", 5, "not a finite"),
+        (b"nan 1:1", 1, "label 'nan' is not a finite"),
+        (b"-inf 1:1", 1, "label '-inf' is not a finite"),
+        (b"1 1:1e400", 5, "too large for a 64-bit float"),
+        (b"1e400 1:1", 1, "too large for a 64-bit float"),
+        (b"1_0 1:1", 1, "label '1_0' is not a finite"),
+        (b"1 1:1_0", 5, "value '1_0' is not a finite"),
+        (b"1 1_0:1", 3, "index '1_0' is not a whole number"),
+        (b"1 0:1", 3, "indices start at 1"),
+        (b"1 00:1", 3, "indices start at 1"),
+        (b"1 -1:1", 3, "index '-1' is not a whole number"),
+        (b"1 +1:1", 3, "index '+1' is not a whole number"),
+        (b"1 1.0:1", 3, "index '1.0' is not a whole number"),
+        (b"1 1e0:1", 3, "index '1e0' is not a whole number"),
+        (b"1 :1", 3, "index '' is not a whole number"),
+        (b"1 2:1 2:3", 7, "the index 2 stands twice"),
+        (b"1 2:1 1:3", 7, "the index 1 comes after 2"),
+        (b"1 2:0 1:3", 7, "the index 1 comes after 2"),
+        (b"1 10000001:1", 3, "larger than max_features = 10000000"),
+        (b"1 2000000000:1", 3, "larger than max_features"),
+        (b"1 4294967297:1", 3, "larger than max_features"),
+        (b"1 " + b"9" * 5000 + b":1", 3, "larger than max_features"),
+        (b"1 3:", 3, "was the line cut"),
+        (b"1 1:1 3", 7, "was the line cut"),
+        (b"1 1:1 3:-", 9, "value '-' is not a finite"),
+        (b"1 1:1 3:2e", 9, "value '2e' is not a finite"),
+        (b"1 1:2:3", 5, "value '2:3' is not a finite"),
+        (b"1 1: 2", 3, "was the line cut"),
+        (b"1 1 :2", 3, "was the line cut"),
+        (b"1:1 2:2", 1, "label '1:1' is not a finite"),
+        (b"1,2 1:1", 1, "label '1,2' is not a finite"),
+        (b"1 qid:3 1:1", 3, "qid marks ranking data"),
+        (b"1 1:0x10", 5, "not a finite"),
+        (b"1 1:" + b"1" * 2000, 5, "not a finite"),
+        (b"1 1:\xd9\xa1", 5, "byte 0xd9"),
+        (b"\xef\xbb\xbf1 1:1", 1, "byte 0xef"),
+        (b"1 1:1\x00", 6, "byte 0x00"),
+        (b"1 1:1\r2:1", 6, "byte 0x0d"),
+        (b"1\x0b1:1", 2, "byte 0x0b"),
+    ],
+)
+def test_refused_at_its_line_and_column(tmp_path: Path, line: bytes, column: int, reason: str) -> None:
+    path = tmp_path / "bad"
+    with pytest.raises(DataError) as caught:
+        read(path, b"# two lines\n+1 1:0.5\n" + line + b"\n1 1:1\n")
+    error = caught.value
+    assert (error.file, error.line, error.column) == (str(path), 3, column)
+    assert reason in error.reason
+    assert str(error) == f"{path}:3:{column}: {error.reason}"
+    assert "\n" not in str(error)
+    assert len(error.reason) < 120
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"# only a comment", b" \r\n\t\n", gzip.compress(b""), bz2.compress(b"")])
+def test_a_file_without_rows_is_refused(tmp_path: Path, text: bytes) -> None:
+    with pytest.raises(DataError, match="holds no rows"):
+        read(tmp_path / "empty", text)
+
+
+def test_a_file_without_features_needs_n_features(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="give n_features"):
+        read(tmp_path / "labels", b"1\n-1\n")
+
+
+def test_an_index_beyond_n_features_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r":2:3: the index '3' is larger than n_features = 2"):
+        read(tmp_path / "wide", b"1 2:1\n1 3:1\n", n_features=2)
+
+
+@pytest.mark.parametrize("n_features", [0, -1, 2**31])
+def test_an_impossible_number_of_features_is_refused(tmp_path: Path, n_features: int) -> None:
+    with pytest.raises(InputError, match="number of features"):
+        read(tmp_path / "file", GOOD, n_features=n_features)
+
+
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match="not a file that exists"):
+            read_svmlight(path)
+
+
+@pytest.mark.parametrize("kind", [gzip, bz2])
+def test_damaged_compression_is_refused(tmp_path: Path, kind: ModuleType) -> None:
+    packed = kind.compress(GOOD * 500)
+    for cut in range(4, len(packed) - 1, max(1, len(packed) // 40)):
+        with pytest.raises(DataError, match=r"end early|cannot be read"):
+            read(tmp_path / "cut", packed[:cut])
+    flipped = bytearray(packed)
+    flipped[len(packed) // 2] ^= 0xFF
+    with pytest.raises(DataError):
+        read(tmp_path / "flipped", bytes(flipped))
+
+
+def bomb(kind: ModuleType, line: bytes, megabytes: int) -> bytes:
+    packed = io.BytesIO()
+    with kind.open(packed, "wb") as stream:
+        for _ in range(megabytes):
+            stream.write(line * (2**20 // len(line)))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("kind", [gzip, bz2])
+def test_a_bomb_is_refused_at_the_cap(tmp_path: Path, kind: ModuleType) -> None:
+    packed = bomb(kind, b"\n", 64)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="more than max_bytes = 5000000"):
+        read(tmp_path / "bomb", packed, max_bytes=5_000_000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the line is longer than"):
+        read(tmp_path / "bomb", bomb(gzip, b" ", 40))
+
+
+def test_the_cap_holds_for_plain_files_and_lets_its_own_size_through(tmp_path: Path) -> None:
+    assert read(tmp_path / "fits", GOOD, max_bytes=len(GOOD)).b.size == 2
+    with pytest.raises(DataError, match="max_bytes"):
+        read(tmp_path / "too_much", GOOD, max_bytes=len(GOOD) - 1)
+
+
+def test_the_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(DataError("f", 3, 4, "why")))
+    assert (error.file, error.line, error.column, error.reason, str(error)) == (
+        "f",
+        3,
+        4,
+        "why",
+        "f:3:4: why",
+    )
+
+
+# ---------------------------------------------------------------- laws
+
+spaces = st.sampled_from([b" ", b"  ", b"\t"])
+numbers = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda v: repr(v).encode()),
+    st.from_regex(rb"[+-]?[0-9]{1,17}\.?[0-9]{0,17}(e[+-]?[0-9]{1,2})?", fullmatch=True),
+    st.sampled_from([b"1", b"-1", b"0", b"-0.0", b".5", b"5.", b"9007199254740993", b"0.30000000000000004"]),
+)
+junk = st.sampled_from([b"nan", b"1e999", b"1_0", b"", b":", b"-", b".", b"\xff", b"qid", b"+-1", b"1e", b"\r", b"0"])
+
+
+@st.composite
+def lines(draw: st.DrawFn, spoil: bool) -> bytes:
+    token = st.one_of(numbers, junk) if spoil else numbers
+    indices = draw(st.lists(st.integers(1, 30), max_size=6, unique=not spoil))
+    parts = [draw(token)]
+    for i in indices if spoil and draw(st.booleans()) else sorted(indices):
+        parts.append(b"%d:%s" % (i, draw(token)))
+    text = draw(spaces).join(parts) + draw(st.sampled_from([b"", b" ", b" # c:1", b"\r"]))
+    return draw(st.sampled_from([text, b"", b"#"])) if draw(st.integers(0, 9)) == 0 else text
+
+
+def files(spoil: bool) -> st.SearchStrategy[bytes]:
+    ends = st.sampled_from([b"", b"\n", b"\r\n"])
+    return st.builds(lambda rows, end: b"\n".join(rows) + end, st.lists(lines(spoil), max_size=6), ends)
+
+
+def exactly(text: bytes, limit: int = 10**7) -> svmlight._Rows:
+    return svmlight._Exact("f", limit, "max_features").parse(text, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(files(spoil=True))
+@example(b"1 1:9007199254740993 2:0.1234567890123456 3:123456789012345.6\n")
+@example(b"1 +1:1\n")
+@example(b"1 0000000000000001:1\n")
+@example(b"9999999999999999 1:-9007199254740993 2:.999999999999999 3:99999999999999.9\n")
+@example(b"1 1:1\r\r\n")
+def test_both_parsers_agree_bit_for_bit(text: bytes) -> None:
+    fast = svmlight._parse_fast(text, 10**7)
+    if fast is not None:
+        for one, other in zip(fast, exactly(text), strict=True):
+            assert one.dtype == other.dtype
+            assert one.tobytes() == other.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(files(spoil=False))
+def test_good_text_never_needs_the_slow_parser(text: bytes) -> None:
+    plain = text.replace(b"\r\n", b"\n").replace(b"\r", b"")
+    try:
+        exactly(plain)
+    except DataError:
+        assert svmlight._parse_fast(plain, 10**7) is None
+    else:
+        assert svmlight._parse_fast(plain, 10**7) is not None
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.one_of(st.binary(max_size=60), files(spoil=True)), n_features=st.sampled_from([None, 1, 20]))
+def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: bytes, n_features: int | None) -> None:
+    try:
+        A, b = read(scratch, text, **({"n_features": n_features} if n_features else {}))
+    except DataError as error:
+        last_line, sentence = error.line, str(error)
+    else:
+        last_line, sentence = 1, "f:1:1: fine."
+        assert b.size == A.shape[0] > 0
+        assert np.isfinite(b).all()
+        assert np.isfinite(A.data).all()
+        assert (A.data != 0).all()
+        assert A.has_canonical_format
+    assert last_line <= text.count(b"\n") + 1
+    assert re.fullmatch(r"[^\n]*:\d+:\d+: [^\n]+[.?]", sentence)
+
+
+def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> None:
+    rng = np.random.default_rng(0)
+    good = np.frombuffer(GOOD * 4, np.uint8)
+    bytes_of_interest = np.frombuffer(b"0123456789:.+-eE# \t\r\n_nqi\x00\xff", np.uint8)
+    for _ in range(1000):
+        text = good.copy()
+        at = rng.integers(text.size, size=rng.integers(1, 5))
+        text[at] = rng.choice(bytes_of_interest, at.size)
+        try:
+            read(scratch, text.tobytes())
+        except DataError:
+            continue
+
+
+@settings(max_examples=60, deadline=None)
+@given(files(spoil=True), st.integers(1, 40))
+def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: int) -> None:
+    def outcome() -> str | Dataset:
+        try:
+            return read(scratch, text)
+        except DataError as error:
+            return str(error)
+
+    whole = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svmlight, "_BLOCK", size)
+        parts = outcome()
+    if isinstance(whole, Dataset) and isinstance(parts, Dataset):
+        assert same(whole, parts)
+        assert whole.sha256 == parts.sha256
+    else:
+        assert whole == parts
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
+def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, d)) * 10.0 ** rng.integers(-200, 200, (N, d)) * (rng.random((N, d)) < 0.6)
+    y = rng.standard_normal(N)
+    dump_svmlight_file(csr_matrix(X), y, str(scratch), zero_based=False, comment="by scikit-learn")
+    A, b = read_svmlight(scratch, n_features=d)
+    X_back, y_back = load_svmlight_file(str(scratch), n_features=d, zero_based=False)
+    assert np.array_equal(A.toarray(), X_back.toarray())
+    assert np.array_equal(b, y_back)
+    assert np.allclose(A.toarray(), X, rtol=1e-15, atol=0)
+
+
+def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Path) -> None:
+    text = gzip.decompress((real / "heart_scale.gz").read_bytes())
+    A, b = read(scratch, text)
+    dense = A.toarray()
+    first_lines, last_lines = range(0, 250), range(len(text) - 120, len(text) + 1)
+    for cut in (*first_lines, *range(250, len(text) - 120, 61), *last_lines):
+        try:
+            part, labels = read(scratch, text[:cut], n_features=13)
+        except DataError:
+            continue
+        whole = text[:cut].count(b"\n")
+        assert labels.size in (whole, whole + 1)
+        assert np.array_equal(labels[:whole], b[:whole])
+        assert np.array_equal(part[:whole].toarray(), dense[:whole])
+
+
+@pytest.mark.parametrize("name", ["w8a", "mushrooms", "a1a", "heart_scale"])
+def test_real_sets_equal_what_scikit_learn_reads(real: Path, name: str) -> None:
+    path = real / f"{name}.gz"
+    X, y = load_svmlight_file(str(path))
+    A, b = read_svmlight(path)
+    assert A.shape == X.shape
+    assert (A != X).nnz == 0
+    assert np.array_equal(b, y)
+
+
+def test_a_real_set_reads_the_same_line_by_line(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = read_svmlight(real / "mushrooms.gz")
+    monkeypatch.setattr(svmlight, "_parse_fast", lambda text, limit: None)
+    assert same(fast, read_svmlight(real / "mushrooms.gz"))
+
+
+def test_w8a_takes_well_under_a_second(real: Path) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        read_svmlight(real / "w8a.gz")
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0

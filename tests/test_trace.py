@@ -1,0 +1,473 @@
+"""Laws of traces: an append-only table whose numbers survive every format bit by bit."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+import io
+import math
+import os
+import tempfile
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxskip import trace as trace_module
+from proxskip.checkpoint import load, save
+from proxskip.seam import InputError
+from proxskip.trace import Trace, csv_cell
+
+SPECIAL = [
+    0.0,
+    -0.0,
+    math.nan,
+    math.inf,
+    -math.inf,
+    5e-324,
+    -5e-324,
+    2.2250738585072014e-308,
+    1e308,
+    0.1,
+    1.0,
+]
+SPECIAL += [
+    2.0**53,
+    2.0**53 + 2,
+    -(2.0**53),
+    1e22,
+    1e16,
+    123456789.0,
+    -7.0,
+    1 / 3,
+    math.nextafter(1, 2),
+    1e-7,
+]
+
+quick = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is such a folder: these tests write some 20,000 files."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
+
+
+def filled(values: Any, columns: tuple[str, ...] = ("a", "b")) -> Trace:
+    """A trace whose columns hold ``values`` and its reverse."""
+    trace = Trace(columns)
+    for x, y in zip(values, reversed(list(values)), strict=True):
+        trace.append({columns[0]: x, columns[1]: y})
+    return trace
+
+
+def same(a: Trace, b: Trace, nan_bits: bool = True) -> bool:
+    def bits(array: np.ndarray) -> bytes:
+        return (array if nan_bits else np.where(np.isnan(array), np.nan, array)).tobytes()
+
+    return a.columns == b.columns and len(a) == len(b) and all(bits(a[c]) == bits(b[c]) for c in a.columns)
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def test_append_and_read() -> None:
+    trace = Trace(("round", "gap"))
+    assert len(trace) == 0
+    assert trace["gap"].shape == (0,)
+    trace.append({"round": 0, "gap": np.float32(0.5)})
+    trace.append({"gap": 1})
+    trace.append({})
+    assert trace.columns == ("round", "gap")
+    assert len(trace) == 3
+    np.testing.assert_array_equal(trace["round"], [0, np.nan, np.nan])
+    np.testing.assert_array_equal(trace["gap"], [0.5, 1, np.nan])
+    assert trace["gap"].dtype == np.float64
+    assert list(trace.last()) == ["round", "gap"]
+    assert "gap" in trace
+    assert "f" not in trace
+    assert repr(trace) == "Trace(round, gap; 3 rows)"
+
+
+@pytest.mark.parametrize("bad", [{"a": 1, "f": 2}, {"a": "1"}, {"a": None}, {"a": b"1"}, {"a": 1j}, {"a": 10**400}])
+def test_a_refused_row_leaves_no_part_of_itself(bad: Any) -> None:
+    trace = filled([1.0])
+    with pytest.raises(InputError):
+        trace.append(bad)
+    assert len(trace) == 1
+    assert trace.last() == {"a": 1.0, "b": 1.0}
+
+
+def test_unknown_column_names_the_known() -> None:
+    trace = filled([1.0])
+    with pytest.raises(InputError, match=r"no column 'gap'; there are a, b"):
+        trace["gap"]
+    with pytest.raises(InputError, match=r"no column 'gap'; there are a, b"):
+        trace.append({"gap": 1.0})
+
+
+def test_columns_read_are_history_and_read_only() -> None:
+    trace = filled([1.0] * 16)
+    before = trace["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        before[0] = 2
+    for _ in range(100):
+        trace.append({"a": 3.0})
+    assert before.tolist() == [1.0] * 16
+    assert trace["a"][16] == 3.0
+    copy = trace.to_arrays()["a"]
+    copy[:] = 9
+    assert trace["a"][0] == 1.0
+
+
+def test_append_is_amortised_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = 0
+    real = np.empty
+
+    def counting(shape: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal copied
+        copied += math.prod(shape)
+        return real(shape, *args, **kwargs)
+
+    monkeypatch.setattr(trace_module.np, "empty", counting)
+    trace = Trace(("a",))
+    for k in range(20_000):
+        trace.append({"a": k})
+    assert copied < 4 * 20_000
+    assert trace["a"].tolist() == list(range(20_000))
+
+
+def test_last_of_nothing() -> None:
+    with pytest.raises(InputError, match="no rows"):
+        Trace(("a",)).last()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (),
+        "gap",
+        ("a", "a"),
+        ("",),
+        ("a b",),
+        ("=a",),
+        ("'a",),
+        ("a/b",),
+        ("../a",),
+        ("a\n",),
+        ("ä",),
+        ("1",),
+        (1,),
+        ("a.npy",),
+        ("a" * 65,),
+        ["a"],
+        None,
+    ],
+)
+def test_refused_columns(columns: Any) -> None:
+    with pytest.raises(InputError):
+        Trace(columns)
+
+
+# -------------------------------------------------------------------------------------------------- formats
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace"
+
+
+def round_trips(trace: Trace, path: Path) -> None:
+    trace.to_csv(path)
+    assert same(Trace.from_csv(path), trace, nan_bits=False)
+    trace.to_npz(path)
+    assert same(Trace.from_npz(path), trace)
+    assert same(Trace.from_arrays(trace.to_arrays()), trace)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_special_values_round_trip(path: Path) -> None:
+    round_trips(filled(SPECIAL), path)
+    round_trips(Trace(("a", "b")), path)
+    round_trips(filled([1.0], ("file", "allow_pickle")), path)  # arguments of numpy's own writer
+    round_trips(filled([1.0], ("a.b-c", "_")), path)
+
+
+@quick
+@given(values=st.lists(st.floats(allow_subnormal=True), min_size=100, max_size=100))
+def test_ten_thousand_floats_round_trip(path: Path, values: list[float]) -> None:
+    round_trips(filled(values), path)
+
+
+def test_ten_thousand_bit_patterns_round_trip(path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64).view(np.float64)
+    round_trips(Trace.from_arrays({"a": values, "b": values[::-1]}), path)
+
+
+def test_a_loaded_trace_goes_on(path: Path) -> None:
+    trace = filled([1.0] * 20)
+    trace.to_npz(path)
+    for again in (Trace.from_npz(path), Trace.from_arrays(trace.to_arrays())):
+        again.append({"a": 2.0})
+        assert len(again) == 21
+        assert again["a"].tolist() == [1.0] * 20 + [2.0]
+    assert len(trace) == 20
+
+
+def test_inside_a_checkpoint(tmp_path: Path) -> None:
+    trace = filled(SPECIAL)
+    save(tmp_path, {"x": np.ones((2, 2))} | trace.to_arrays("trace."), {})
+    assert same(Trace.from_arrays(load(tmp_path).arrays, "trace."), trace)
+
+
+def test_numpy_reads_the_npz(path: Path) -> None:
+    trace = filled(SPECIAL)
+    trace.to_npz(path)
+    with np.load(path, allow_pickle=False) as found:
+        assert {k: found[k].tobytes() for k in found.files} == {k: trace[k].tobytes() for k in trace.columns}
+    first = path.read_bytes()
+    trace.to_npz(path)
+    assert path.read_bytes() == first
+
+
+def test_the_npz_of_numpy_is_read(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, a=np.arange(3.0), b=np.zeros(3))
+    assert Trace.from_npz(path)["a"].tolist() == [0, 1, 2]
+
+
+def test_csv_text(path: Path) -> None:
+    trace = Trace(("round", "gap"))
+    trace.append({"round": 3, "gap": -0.1})
+    trace.append({"round": -0.0})
+    trace.append({"round": 1e300, "gap": -math.inf})
+    trace.to_csv(path)
+    assert path.read_bytes() == b"round,gap\n3,-0.1\n-0.0,nan\n1e+300,-inf\n"
+
+
+@pytest.mark.parametrize("trigger", ["=", "+", "-", "@", "\t", "\r"])
+def test_text_that_a_spreadsheet_would_run_is_quoted(trigger: str) -> None:
+    for rest in ("", "1+1", "cmd|' /C calc'!A0", "1"):
+        assert csv_cell(trigger + rest) == "'" + trigger + rest
+        assert csv_cell("a" + trigger + rest) == "a" + trigger + rest
+
+
+@pytest.mark.parametrize("text", ["", "a", "0", "'", "w8a", " =1", "\n"])
+def test_other_text_is_untouched(text: str) -> None:
+    assert csv_cell(text) == text
+
+
+def test_numbers_are_untouched() -> None:
+    cases = {
+        -1: "-1",
+        -1.5: "-1.5",
+        -math.inf: "-inf",
+        np.float64(-0.1): "-0.1",
+        np.int64(-3): "-3",
+        5.0: "5",
+    }
+    for number, text in cases.items():
+        assert csv_cell(number) == text
+    assert csv_cell(-0.0) == "-0.0"
+    for number in SPECIAL:
+        assert np.float64(csv_cell(number)).tobytes() == np.float64(number).tobytes()
+
+
+def test_csv_with_carriage_returns_or_a_mark_from_a_spreadsheet(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
+    assert Trace.from_csv(path).last() == {"a": 1.0, "b": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "complete line"),
+        (b"a,b", "complete line"),
+        (b"a,b\n1,2", "complete line"),
+        (b"a,b\n1\n", "line 2: 1 cells"),
+        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells"),
+        (b"a,b\n\n", "line 2: 0 cells"),
+        (b"a,a\n", "must differ"),
+        (b"=a,b\n", "cannot be a column"),
+        (b"a\n1_0\n", "line 2: '1_0' is not a number"),
+        (b"a\n 1\n", "not a number"),
+        (b"a\n''\n", "not a number"),
+        (b"a,b\n1,\n", "not a number"),
+        (b"a\n=1\n", "not a number"),
+        (b"a\n+1\n", "not a number"),
+        (b"a\n0x1\n", "not a number"),
+        ("a\n٣\n".encode(), "not a number"),
+        (b"a\n1.\n", "not a number"),
+        (b"a\ninfinity\n", "not a number"),
+        (b"a\n\xff\n", "UTF-8"),
+        (b'a\n"1\n', "CSV"),
+        (b"a\n" + b"1" * 200_000 + b"\n", "CSV"),
+        (b"\n", "at least one column"),
+    ],
+)
+def test_refused_csv(path: Path, data: bytes, reason: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=reason):
+        Trace.from_csv(path)
+
+
+def test_missing_files_say_so(tmp_path: Path) -> None:
+    for read in (Trace.from_csv, Trace.from_npz):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"a": np.zeros(2, dtype=np.float32)},
+        {"a": np.zeros(2, dtype=int)},
+        {"a": np.zeros((2, 1))},
+        {"a": np.array(1.0)},
+        {"a": np.zeros(2), "b": np.zeros(3)},
+        {"a b": np.zeros(2)},
+    ],
+)
+def test_refused_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with pytest.raises(InputError):
+        Trace.from_arrays(arrays)
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    with pytest.raises(InputError):
+        Trace.from_npz(path)
+
+
+def npy(array: np.ndarray, **kwargs: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, **kwargs)
+    return buffer.getvalue()
+
+
+def archive(members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as file:
+        for name, data in members:
+            file.writestr(zipfile.ZipInfo(name), data, compress_type=compression)
+    return buffer.getvalue()
+
+
+GOOD = npy(np.arange(3.0))
+HOSTILE = {
+    "empty": b"",
+    "an npy": GOOD,
+    "objects": archive([("a.npy", npy(np.array([{}, None]), allow_pickle=True))]),
+    "big-endian": archive([("a.npy", npy(np.arange(3.0).astype(">f8")))]),
+    "forged shape": archive([("a.npy", GOOD.replace(b"(3,)", b"(4,)"))]),
+    "32 GiB asked for": archive([("a.npy", GOOD.replace(b"(3,), }          ", b"(4294967296,), } "))]),
+    "negative": archive([("a.npy", GOOD.replace(b"(3,), } ", b"(-3,), }"))]),
+    "two dimensions": archive([("a.npy", npy(np.zeros((3, 1))))]),
+    "cut": archive([("a.npy", GOOD[:-1])]),
+    "longer": archive([("a.npy", GOOD + bytes(8))]),
+    "version 2": archive([("a.npy", npy(np.arange(3.0), version=(2, 0)))]),
+    "text": archive([("a.npy", b"hello")]),
+    "bomb": archive([("a.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
+    "traversal": archive([("../a.npy", GOOD)]),
+    "no members": archive([]),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_npz(path: Path, case: str) -> None:
+    path.write_bytes(HOSTILE[case])
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError):
+            Trace.from_npz(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 10**6
+
+
+def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate"):
+        data = archive([("a.npy", GOOD), ("a.npy", GOOD)])
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="one name"):
+        Trace.from_npz(path)
+    column = npy(np.zeros(1000))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr(zipfile.ZipInfo("a.npy"), column)
+        (first,) = file.infolist()
+        for k in range(50):  # entries that all point at the same bytes
+            other = zipfile.ZipInfo(f"a{k}.npy")
+            other.header_offset, other.CRC = first.header_offset, first.CRC
+            other.file_size = other.compress_size = first.file_size
+            file.filelist.append(other)
+        file._didModify = True  # type: ignore[attr-defined]
+    path.write_bytes(buffer.getvalue())
+    with pytest.raises(InputError, match="more bytes than the file has"):
+        Trace.from_npz(path)
+
+
+@pytest.mark.parametrize("kind", ["truncated", "flipped"])
+def test_damaged_npz_is_refused_or_unchanged(path: Path, kind: str) -> None:
+    trace = filled([1.5, -2.0])
+    trace.to_npz(path)
+    data = path.read_bytes()
+    if kind == "truncated":
+        damaged = [data[:k] for k in range(len(data))]
+    else:
+        damaged = [data[:k] + bytes([data[k] ^ (1 << b)]) + data[k + 1 :] for k in range(len(data)) for b in range(8)]
+    refused = 0
+    for bad in damaged:
+        path.write_bytes(bad)
+        try:
+            found = Trace.from_npz(path)
+        except InputError:
+            refused += 1
+        else:
+            assert same(found, trace)
+    assert refused > 0.7 * len(damaged)
+
+
+def test_mutated_csv_is_refused_or_a_table(path: Path) -> None:
+    filled(SPECIAL).to_csv(path)
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(2000):
+        a = int(rng.integers(len(data)))
+        b = min(len(data), a + int(rng.integers(6)))
+        path.write_bytes(data[:a] + rng.bytes(int(rng.integers(4))) + data[b:])
+        try:
+            trace = Trace.from_csv(path)
+        except InputError:
+            refused += 1
+        else:
+            assert len(trace.columns) >= 1
+    assert refused > 500
+
+
+def test_csv_of_text_and_numbers_reads_back() -> None:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer).writerow([csv_cell('=HYPERLINK("x")'), csv_cell(-0.25), csv_cell("plain, text")])
+    assert next(csv.reader(io.StringIO(buffer.getvalue(), newline=""))) == [
+        '\'=HYPERLINK("x")',
+        "-0.25",
+        "plain, text",
+    ]
+
+
+def test_examples_in_docstrings() -> None:
+    result = doctest.testmod(trace_module)
+    assert result.attempted > 0
+    assert result.failed == 0
