@@ -378,6 +378,7 @@ HOSTILE = {
     "version 2": archive([("a.npy", npy(np.arange(3.0), version=(2, 0)))]),
     "text": archive([("a.npy", b"hello")]),
     "bomb": archive([("a.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
+    "small and compressed": archive([("a.npy", GOOD)], zipfile.ZIP_DEFLATED),
     "traversal": archive([("../a.npy", GOOD)]),
     "no members": archive([]),
 }

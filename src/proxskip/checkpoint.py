@@ -406,7 +406,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tupl
     names: set[str] = set()
     end = 0
     for entry in header["arrays"]:
-        name, dtype, shape, nbytes = _parse_entry(entry, end, available)
+        name, dtype, shape, nbytes = _parse_entry(entry, end)
         if name in names:
             raise _Damaged(f"two arrays are called {_cut(repr(name))}")
         names.add(name)
@@ -417,7 +417,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tupl
     return entries, header["meta"]
 
 
-def _parse_entry(entry: Any, offset: int, available: int) -> tuple[str, str, tuple[int, ...], int]:
+def _parse_entry(entry: Any, offset: int) -> tuple[str, str, tuple[int, ...], int]:
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS or not isinstance(entry["name"], str):
         raise _Damaged("its header describes something that is not an array")
     shown = f"array {_cut(repr(entry['name']))}"
@@ -434,8 +434,6 @@ def _parse_entry(entry: Any, offset: int, available: int) -> tuple[str, str, tup
         raise _Damaged(f"{shown} claims {_cut(repr(entry['nbytes']))} bytes and its shape needs {nbytes}")
     if type(entry["offset"]) is not int or entry["offset"] != offset:
         raise _Damaged(f"{shown} claims offset {_cut(repr(entry['offset']))} instead of {offset}")
-    if offset + nbytes > available:
-        raise _Damaged(f"{shown} ends {offset + nbytes - available} bytes after the end of the file")
     return entry["name"], dtype, tuple(shape), nbytes
 
 

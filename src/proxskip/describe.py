@@ -103,6 +103,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "batch": problem.batch,
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else repr(problem.psi),
+        "D": _operator(problem.D),
         "fingerprint": fingerprint(problem),
     }
 
@@ -114,17 +115,33 @@ def fingerprint(problem: Problem) -> str:
     for f in problem.clients:
         digest.update(type(f).__name__.encode())
         if isinstance(f, LinearModel):
-            parts: tuple[Any, ...] = (f.b, f.reg)
-            parts += (
-                (f.A.indptr.astype(np.int64), f.A.indices.astype(np.int64), f.A.data)
-                if scipy.sparse.issparse(f.A)
-                else (f.A,)
-            )
+            parts: tuple[Any, ...] = (f.b, f.reg, f.s, *_parts(f.A))
         else:
             parts = (f.H, f.b) if isinstance(f, Quadratic) else ()
         for p in parts:
             digest.update(np.ascontiguousarray(p).tobytes())
     return digest.hexdigest()
+
+
+def _operator(D: Any) -> str | None:
+    """The operator D in a word: its digest where it is a matrix, its kind and shape where it is not."""
+    if D is None:
+        return None
+    name = f"{type(D).__name__} of shape {tuple(D.shape)}"
+    if not (scipy.sparse.issparse(D) or isinstance(D, np.ndarray)):
+        return name
+    digest = hashlib.sha256()
+    for p in _parts(D):
+        digest.update(np.ascontiguousarray(p).tobytes())
+    return f"{name}, sha256 {digest.hexdigest()}"
+
+
+def _parts(A: Any) -> tuple[Any, ...]:
+    """The arrays that make a dense or sparse matrix."""
+    if not scipy.sparse.issparse(A):
+        return (A,)
+    M = scipy.sparse.csr_matrix(A)
+    return (M.indptr.astype(np.int64), M.indices.astype(np.int64), M.data)
 
 
 def revive(saved: dict[str, Any], problem: Problem) -> tuple[Method, Participation]:

@@ -157,6 +157,7 @@ def resume(
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
     keep = folder.reopen(Path(path))
+    folder.same_run({"problem": keep.config.get("problem")}, {"problem": describe.identity(problem)})
     method, participation = describe.revive(keep.config, problem)
     limits = {k: keep.config["stop"].get(k) for k in Stop.__slots__} | more
     stop = Stop(**limits)

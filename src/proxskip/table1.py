@@ -177,14 +177,15 @@ def check_step(
     L only serves the sentence, which then also says how many 1/L gamma is.
     """
     gamma = positive("gamma", gamma)
-    given = f"gamma = {gamma:g}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
+    digits = "g" if f"{gamma:g}" != f"{limits.warn_above:g}" else ".17g"
+    given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
             f"{given} is not below {limits.refuse_at:g}, from where on {method} can diverge; "
             f"take {limits.figure:g}, or say that you want it."
         )
-    if gamma > limits.warn_above * (1 + ROUNDING):
-        return [f"{given} is above {limits.warn_above:g}, up to where {method} is known to work."]
+    if gamma > limits.warn_above:
+        return [f"{given} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]
     return []
 
 

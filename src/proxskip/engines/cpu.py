@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.reference import OneClient
-from proxskip.engines.shards import Shards
+from proxskip.engines.shards import pack
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
@@ -58,27 +58,38 @@ class CpuEngine:
         self.pool: ThreadPoolExecutor | None = None
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Pack the shards for the kernels, where there is one for them."""
+        """Pack the shards for the kernels, where there is one for them, and compile it before the clock runs."""
         self.problem, self.seed = problem, seed
         self.kept = {k: v.copy() for k, v in memory.items()}
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
-        self.shards = Shards(problem) if Shards.fit(problem) else None
+        self.shards = pack(problem)
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
+        if self.shards is not None:
+            nothing = np.zeros((1, problem.d))
+            self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
     def descend(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
-        """All local steps of all members, each on one thread."""
+        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members."""
         if self.shards is None:
             return self._descend_any(members, X, H, gamma, K, round)
         kind = self.shards.dtype
-        X, H = np.ascontiguousarray(X, dtype=kind), np.ascontiguousarray(H, dtype=kind)
-        work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
-        load = np.cumsum(K * self.shards.work[members])
-        parts = min(self.threads, len(members))
-        cuts = np.searchsorted(load, load[-1] * np.arange(1, parts) / parts) if load[-1] > 0 else np.zeros(0, np.int64)
-        bounds = [0, *(int(c) for c in cuts), len(members)]
-        self._spread(work, list(pairwise(bounds)))
+        X, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (X, H, gamma))
+        if len(members) < self.threads and self.shards.large(int(members[0])):
+            for j, i in enumerate(members):
+                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._share)
+        else:
+            work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
+            self._spread(work, balanced(K * self.shards.work[members], self.threads))
         return X.astype(np.float64, copy=False)
+
+    def _share(self, work: Any, ranges: Any) -> None:
+        """A list of ranges as it is, or one range (lo, hi) cut into one piece a thread."""
+        if isinstance(ranges, tuple):
+            lo, hi = ranges
+            cuts = [lo + (hi - lo) * k // self.threads for k in range(self.threads + 1)]
+            ranges = list(pairwise(cuts))
+        self._spread(work, ranges)
 
     def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
         def one(j: int, _: int) -> None:
@@ -136,3 +147,12 @@ class CpuEngine:
 def available_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
+    """Ranges of clients with about equal loads."""
+    n, total = len(load), float(load.sum())
+    parts = min(parts, n)
+    inner = np.searchsorted(np.cumsum(load), total * np.arange(1, parts) / parts) + 1 if total > 0 else []
+    bounds = [0, *(min(int(c), n) for c in inner), n]
+    return list(pairwise(bounds))

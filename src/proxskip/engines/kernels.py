@@ -2,10 +2,17 @@
 
 Every kernel does, for each client j in [lo, hi) of the cohort,
 
-    K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),     g(x) = A_j' c / m_j + reg * x,   c = slope(A_j x, b_j)
+    K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),     g(x) = A_j' c + reg * x,     c_r = scale_r * slope(A_j x, b_j)
 
-Full gradients of sparse data read the rows for the margins and the columns for the gather, so nothing is scattered;
-minibatches read rows only. A client's arithmetic does not depend on the other clients or on the number of threads.
+* Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at a
+  time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the margins
+  read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal rows merged.
+* Sparse shards with few entries a column, and minibatches: row after row, scattered.
+* Dense shards: four rows at a time, margins and gradient in one pass.
+
+A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. Indices are
+unsigned because signed ones cost a check each; ``reassoc`` lets the compiler vectorise sums, in an order that is fixed when
+it compiles. NaN and infinity keep their meaning.
 """
 
 import math
@@ -14,12 +21,27 @@ import numpy as np
 from numba import njit
 
 LOGISTIC, SQUARED = 0, 1
-_FLAGS = {
+_FAST = {
     "nogil": True,
     "cache": True,
-    "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
     "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
 }
+_EXACT = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+SAFE_MARGIN = 690.0
+"""Below it exp neither overflows nor underflows."""
+
+
+# -- slopes ------------------------------------------------------------------------------------------------------------
+_LOG2E, _MAGIC = (
+    1.4426950408889634,
+    6755399441055744.0,
+)  # adding 1.5 * 2^52 rounds to a whole number, kept in the low bits
+_LN2_HI, _LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+# exp on [-ln 2 / 2, ln 2 / 2], interpolated at the Chebyshev points: relative error below 3e-16
+_C0, _C1, _C2, _C3 = 1.0, 1.0, 0.5000000000000019, 0.1666666666666668
+_C4, _C5, _C6, _C7 = 0.04166666666648795, 0.008333333333319589, 0.0013888888952352863, 0.00019841269890076403
+_C8, _C9, _C10, _C11 = 2.4801485441561313e-05, 2.755724088722987e-06, 2.763265472252779e-07, 2.5110049204818658e-08
 
 
 @njit(inline="always")
@@ -30,163 +52,233 @@ def slope(loss, z, b):
     return z - b
 
 
-@njit(**_FLAGS)
-def descend_sparse(
-    lo,
-    hi,
-    clients,
-    X,
-    H,
-    gamma,
-    K,
-    row0,
-    indptr,
-    indices,
-    values,
-    colptr,
-    rows,
-    by_column,
-    b,
-    reg,
-    loss,
-    z,
-    g,
-):
-    """Full gradients, sparse shards; ``values`` is empty where every stored value is one."""
-    d = X.shape[1]
+@njit(inline="always")
+def _exp_part(u, i, power, z):
+    t = u * _LOG2E + _MAGIC
+    power[i] = t
+    k = t - _MAGIC
+    r = u - k * _LN2_HI - k * _LN2_LO
+    r2 = r * r
+    r4 = r2 * r2
+    q0 = (_C0 + _C1 * r) + (_C2 + _C3 * r) * r2
+    q1 = (_C4 + _C5 * r) + (_C6 + _C7 * r) * r2
+    q2 = (_C8 + _C9 * r) + (_C10 + _C11 * r) * r2
+    z[i] = q0 + (q1 + q2 * r4) * r4
+
+
+@njit(**_EXACT)
+def slopes(loss, z, b, scale, first, m, safe, bits, power):
+    """z <- scale * slope(z, b) for rows first .. first+m-1, vectorised; ``bits`` and ``power`` are one buffer.
+
+    ``safe`` says that every margin is below SAFE_MARGIN, so that no clamp is needed.
+    """
+    if loss == SQUARED:
+        for i in range(m):
+            z[i] = scale[first + i] * (z[i] - b[first + i])
+        return
+    if safe:
+        for i in range(m):
+            _exp_part(b[first + i] * z[i], i, power, z)
+    else:
+        for i in range(m):
+            _exp_part(min(max(b[first + i] * z[i], -700.0), 700.0), i, power, z)
+    for i in range(m):
+        bits[i] = (bits[i] << 52) + (1023 << 52)  # 2^k from the low bits of k + magic
+    for i in range(m):
+        z[i] = -b[first + i] * scale[first + i] / (1.0 + z[i] * power[i])
+
+
+# -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
+@njit(**_FAST)
+def margins(x, lo, hi, at, tiles, index, values, z):
+    """A x for groups lo .. hi-1 of eight rows each."""
     unit = values.shape[0] == 0
-    for j in range(lo, hi):
-        i = clients[j]
-        first, last = row0[i], row0[i + 1]
-        inverse = 1.0 / (last - first)
-        x, h = X[j], H[j]
-        for _ in range(K[j]):
-            for r in range(first, last):
-                s = z.dtype.type(0.0)
-                if unit:
-                    for e in range(indptr[r], indptr[r + 1]):
-                        s += x[indices[e]]
-                else:
-                    for e in range(indptr[r], indptr[r + 1]):
-                        s += values[e] * x[indices[e]]
-                z[r - first] = slope(loss, s, b[r]) * inverse
-            for c in range(d):
-                s = z.dtype.type(0.0)
-                if unit:
-                    for e in range(colptr[i, c], colptr[i, c + 1]):
-                        s += z[rows[e]]
-                else:
-                    for e in range(colptr[i, c], colptr[i, c + 1]):
-                        s += by_column[e] * z[rows[e]]
-                g[c] = s
-            for c in range(d):
-                x[c] -= gamma[j] * (g[c] + reg[c] * x[c] - h[c])
+    for q in range(lo, hi):
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = z.dtype.type(0.0)
+        if unit:
+            for e in range(tiles[q], tiles[q + 1]):
+                s0 += x[index[e, 0]]
+                s1 += x[index[e, 1]]
+                s2 += x[index[e, 2]]
+                s3 += x[index[e, 3]]
+                s4 += x[index[e, 4]]
+                s5 += x[index[e, 5]]
+                s6 += x[index[e, 6]]
+                s7 += x[index[e, 7]]
+        else:
+            for e in range(tiles[q], tiles[q + 1]):
+                s0 += values[e, 0] * x[index[e, 0]]
+                s1 += values[e, 1] * x[index[e, 1]]
+                s2 += values[e, 2] * x[index[e, 2]]
+                s3 += values[e, 3] * x[index[e, 3]]
+                s4 += values[e, 4] * x[index[e, 4]]
+                s5 += values[e, 5] * x[index[e, 5]]
+                s6 += values[e, 6] * x[index[e, 6]]
+                s7 += values[e, 7] * x[index[e, 7]]
+        r = 8 * (q - at)
+        z[r] = s0
+        z[r + 1] = s1
+        z[r + 2] = s2
+        z[r + 3] = s3
+        z[r + 4] = s4
+        z[r + 5] = s5
+        z[r + 6] = s6
+        z[r + 7] = s7
 
 
-@njit(**_FLAGS)
-def descend_dense(lo, hi, clients, X, H, gamma, K, row0, A, b, reg, loss, z, g):
-    """Full gradients, dense shards: one pass over the rows a step."""
-    d = X.shape[1]
-    for j in range(lo, hi):
-        i = clients[j]
-        first, last = row0[i], row0[i + 1]
-        inverse = 1.0 / (last - first)
-        x, h = X[j], H[j]
-        for _ in range(K[j]):
-            for c in range(d):
-                g[c] = 0.0
-            for r in range(first, last):
-                s = z.dtype.type(0.0)
-                for c in range(d):
-                    s += A[r, c] * x[c]
-                s = z.dtype.type(slope(loss, s, b[r]) * inverse)
-                for c in range(d):
-                    g[c] += s * A[r, c]
-            for c in range(d):
-                x[c] -= gamma[j] * (g[c] + reg[c] * x[c] - h[c])
-
-
-@njit(**_FLAGS)
-def descend_rows_sparse(
-    lo, hi, clients, X, H, gamma, K, row0, indptr, indices, values, b, reg, loss, batch, seed, round, g, picks
-):
-    """Minibatch gradients, sparse shards."""
-    d = X.shape[1]
+@njit(**_FAST)
+def gather(z, lo, hi, at, tiles, rows, values, g):
+    """A' z for columns lo .. hi-1."""
     unit = values.shape[0] == 0
-    for j in range(lo, hi):
-        i = clients[j]
-        first, m = row0[i], row0[i + 1] - row0[i]
-        x, h = X[j], H[j]
-        for k in range(K[j]):
-            minibatch(seed, i, round, k, m, batch, picks)
-            for c in range(d):
-                g[c] = 0.0
-            for q in range(batch):
-                r = first + picks[q]
-                s = g.dtype.type(0.0)
-                for e in range(indptr[r], indptr[r + 1]):
-                    s += x[indices[e]] if unit else values[e] * x[indices[e]]
-                s = g.dtype.type(slope(loss, s, b[r]) / batch)
-                for e in range(indptr[r], indptr[r + 1]):
-                    g[indices[e]] += s if unit else s * values[e]
-            for c in range(d):
-                x[c] -= gamma[j] * (g[c] + reg[c] * x[c] - h[c])
+    for c in range(lo, hi):
+        s0 = s1 = s2 = s3 = g.dtype.type(0.0)
+        if unit:
+            for e in range(tiles[at + c], tiles[at + c + 1]):
+                s0 += z[rows[e, 0]]
+                s1 += z[rows[e, 1]]
+                s2 += z[rows[e, 2]]
+                s3 += z[rows[e, 3]]
+        else:
+            for e in range(tiles[at + c], tiles[at + c + 1]):
+                s0 += values[e, 0] * z[rows[e, 0]]
+                s1 += values[e, 1] * z[rows[e, 1]]
+                s2 += values[e, 2] * z[rows[e, 2]]
+                s3 += values[e, 3] * z[rows[e, 3]]
+        g[c] = (s0 + s1) + (s2 + s3)
 
 
-@njit(**_FLAGS)
-def descend_rows_dense(lo, hi, clients, X, H, gamma, K, row0, A, b, reg, loss, batch, seed, round, g, picks):
-    """Minibatch gradients, dense shards."""
+@njit(**_FAST)
+def squared_norm(x, d):
+    """|x|^2 of the first d entries."""
+    s = 0.0
+    for c in range(d):
+        s += x[c] * x[c]
+    return s
+
+
+@njit(**_FAST)
+def step(x, lo, hi, gamma, g, reg, h):
+    """x <- x - gamma (g + reg x - h) on entries lo .. hi-1."""
+    for c in range(lo, hi):
+        x[c] -= gamma * (g[c] + reg[c] * x[c] - h[c])
+
+
+@njit(**_FAST)
+def descend_tiles(lo, hi, clients, X, H, gamma, K, groups, row_data, column_data, b, scale, reg, loss, longest, work):
+    """Full gradients of sparse shards."""
     d = X.shape[1]
+    tiles, index, values = row_data
+    columns, rows, by_column = column_data
+    x, z, g, bits, power = work
     for j in range(lo, hi):
         i = clients[j]
-        first, m = row0[i], row0[i + 1] - row0[i]
-        x, h = X[j], H[j]
-        for k in range(K[j]):
-            minibatch(seed, i, round, k, m, batch, picks)
-            for c in range(d):
-                g[c] = 0.0
-            for q in range(batch):
-                r = first + picks[q]
-                s = g.dtype.type(0.0)
-                for c in range(d):
-                    s += A[r, c] * x[c]
-                s = g.dtype.type(slope(loss, s, b[r]) / batch)
-                for c in range(d):
-                    g[c] += s * A[r, c]
-            for c in range(d):
-                x[c] -= gamma[j] * (g[c] + reg[c] * x[c] - h[c])
+        first, last = groups[i], groups[i + 1]
+        m = 8 * (last - first)
+        for c in range(d):
+            x[c] = X[j, c]
+        x[d] = 0.0
+        z[m] = 0.0
+        for _ in range(K[j]):
+            margins(x, first, last, first, tiles, index, values, z)
+            safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
+            slopes(loss, z, b, scale, 8 * first, m, safe, bits, power)
+            gather(z, 0, d, i * d, columns, rows, by_column, g)
+            step(x, 0, d, gamma[j], g, reg, H[j])
+        for c in range(d):
+            X[j, c] = x[c]
 
 
-@njit(**_FLAGS)
-def descend_softmax(
-    lo, hi, clients, X, H, gamma, K, row0, indptr, indices, values, b, reg, C, batch, seed, round, g, picks, p
-):
-    """Softmax loss on sparse rows (dense data come as rows without gaps); batch = 0 takes every row."""
-    d = X.shape[1]
-    F = d // C
-    for j in range(lo, hi):
-        i = clients[j]
-        first, m = row0[i], row0[i + 1] - row0[i]
-        x, h = X[j], H[j]
-        taken = batch if batch > 0 else m
-        for k in range(K[j]):
-            if batch > 0:
-                minibatch(seed, i, round, k, m, batch, picks)
-            for c in range(d):
-                g[c] = 0.0
-            for q in range(taken):
-                r = first + (picks[q] if batch > 0 else q)
-                softmax_row(r, x, C, F, indptr, indices, values, p)
-                p[int(b[r])] -= 1.0
-                for c in range(C):
-                    s = g.dtype.type(p[c] / taken)
-                    for e in range(indptr[r], indptr[r + 1]):
-                        g[c * F + indices[e]] += s * values[e]
-            for c in range(d):
-                x[c] -= gamma[j] * (g[c] + reg[c] * x[c] - h[c])
+@njit(**_FAST)
+def tiles_rows(lo, hi, x, first, tiles, index, values, b, scale, loss, longest, d, z, bits, power):
+    """One step's first half for one client: slopes of row groups lo .. hi-1 (its rows spread over threads)."""
+    safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
+    part = z[8 * (lo - first) : 8 * (hi - first)]
+    margins(x, lo, hi, lo, tiles, index, values, part)
+    slopes(loss, part, b, scale, 8 * lo, 8 * (hi - lo), safe, bits[8 * (lo - first) :], power[8 * (lo - first) :])
 
 
-@njit(**_FLAGS)
+@njit(**_FAST)
+def tiles_columns(lo, hi, x, at, columns, rows, by_column, reg, h, gamma, z, g):
+    """One step's second half for one client: gradient and step of columns lo .. hi-1."""
+    gather(z, lo, hi, at, columns, rows, by_column, g)
+    step(x, lo, hi, gamma, g, reg, h)
+
+
+# -- sparse, row after row: minibatches, and shards with few entries a column ------------------------------------------
+@njit(**_FAST)
+def add_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g):
+    """g <- g + sum over rows of factor * slope * row; rows are first + picks[q], or first + q without picks."""
+    unit = values.shape[0] == 0
+    picked = picks.shape[0] > 0
+    for q in range(lo, hi):
+        r = first + (picks[q] if picked else q)
+        s = g.dtype.type(0.0)
+        if unit:
+            for e in range(indptr[r], indptr[r + 1]):
+                s += x[indices[e]]
+        else:
+            for e in range(indptr[r], indptr[r + 1]):
+                s += values[e] * x[indices[e]]
+        s = g.dtype.type(slope(loss, s, b[r]) * factor)
+        if unit:
+            for e in range(indptr[r], indptr[r + 1]):
+                g[indices[e]] += s
+        else:
+            for e in range(indptr[r], indptr[r + 1]):
+                g[indices[e]] += s * values[e]
+
+
+@njit(**_FAST)
+def add_dense(lo, hi, picks, first, x, A, b, factor, loss, g):
+    """The same for dense rows, four at a time."""
+    d = g.shape[0]
+    picked = picks.shape[0] > 0
+    zero = g.dtype.type(0.0)
+    q = lo
+    while q + 4 <= hi:
+        r0, r1, r2, r3 = first + q, first + q + 1, first + q + 2, first + q + 3
+        if picked:
+            r0, r1, r2, r3 = first + picks[q], first + picks[q + 1], first + picks[q + 2], first + picks[q + 3]
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for c in range(d):
+            s0 += A[r0, c] * x[c]
+            s1 += A[r1, c] * x[c]
+            s2 += A[r2, c] * x[c]
+            s3 += A[r3, c] * x[c]
+        s0 = g.dtype.type(slope(loss, s0, b[r0]) * factor)
+        s1 = g.dtype.type(slope(loss, s1, b[r1]) * factor)
+        s2 = g.dtype.type(slope(loss, s2, b[r2]) * factor)
+        s3 = g.dtype.type(slope(loss, s3, b[r3]) * factor)
+        for c in range(d):
+            g[c] += (s0 * A[r0, c] + s1 * A[r1, c]) + (s2 * A[r2, c] + s3 * A[r3, c])
+        q += 4
+    while q < hi:
+        r = first + (picks[q] if picked else q)
+        s = zero
+        for c in range(d):
+            s += A[r, c] * x[c]
+        s = g.dtype.type(slope(loss, s, b[r]) * factor)
+        for c in range(d):
+            g[c] += s * A[r, c]
+        q += 1
+
+
+@njit(**_FAST)
+def add_softmax(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p):
+    """The same for softmax loss; dense data come as rows without gaps."""
+    F = g.shape[0] // C
+    picked = picks.shape[0] > 0
+    for q in range(lo, hi):
+        r = first + (picks[q] if picked else q)
+        softmax_row(r, x, C, F, indptr, indices, values, p)
+        p[int(b[r])] -= 1.0
+        for c in range(C):
+            s = g.dtype.type(p[c] * factor)
+            for e in range(indptr[r], indptr[r + 1]):
+                g[c * F + indices[e]] += s * values[e]
+
+
+@njit(**_FAST)
 def softmax_row(r, x, C, F, indptr, indices, values, p):
     """Class probabilities of row r into p."""
     top = -np.inf
@@ -202,6 +294,66 @@ def softmax_row(r, x, C, F, indptr, indices, values, p):
         total += p[c]
     for c in range(C):
         p[c] /= total
+
+
+@njit(**_FAST)
+def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, g, p):
+    """g <- the k-th of ``blocks`` parts of a client's gradient sum."""
+    lo, hi = k * taken // blocks, (k + 1) * taken // blocks
+    for c in range(g.shape[0]):
+        g[c] = 0.0
+    indptr, indices, values = sparse
+    if kind == 0:
+        add_dense(lo, hi, picks, first, x, dense, b, factor, loss, g)
+    elif kind == 1:
+        add_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g)
+    else:
+        add_softmax(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p)
+
+
+@njit(**_FAST)
+def descend_rows(
+    lo, hi, clients, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch, seed, round, per_block, work
+):
+    """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
+
+    A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
+    """
+    d = X.shape[1]
+    g, total, picks, p = work
+    for j in range(lo, hi):
+        i = clients[j]
+        first, m = row0[i], row0[i + 1] - row0[i]
+        taken = batch if batch > 0 else m
+        blocks = max(1, taken // per_block)
+        x = X[j]
+        for k in range(K[j]):
+            if batch > 0:
+                minibatch(seed, i, round, k, m, batch, picks)
+            block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
+            for q in range(1, blocks):
+                block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
+                for c in range(d):
+                    total[c] += g[c]
+            step(x, 0, d, gamma[j], total, reg, H[j])
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+SMALLEST_BITS = 6
+_MASK = np.uint64(0xFFFFFFFF)
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_S0, _S1 = np.uint64(0x9E3779B1), np.uint64(0x85EBCA77)
+_13, _15, _32 = np.uint64(13), np.uint64(15), np.uint64(32)
+
+
+@njit(inline="always")
+def scramble(v, key):
+    """The Feistel network's round function, 32 bits."""
+    v = ((v ^ key) * _S0) & _MASK
+    v = v ^ (v >> _15)
+    v = (v * _S1) & _MASK
+    return v ^ (v >> _13)
 
 
 @njit(nogil=True, cache=True)
@@ -227,23 +379,6 @@ def minibatch(seed, client, round, step, m, b, out):
             if v < np.uint64(m):
                 break
         out[q] = np.int64(v)
-
-
-SMALLEST_BITS = 6
-_MASK = np.uint64(0xFFFFFFFF)
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_S0, _S1 = np.uint64(0x9E3779B1), np.uint64(0x85EBCA77)
-_13, _15, _32 = np.uint64(13), np.uint64(15), np.uint64(32)
-
-
-@njit(inline="always")
-def scramble(v, key):
-    """The Feistel network's round function, 32 bits."""
-    v = ((v ^ key) * _S0) & _MASK
-    v = v ^ (v >> _15)
-    v = (v * _S1) & _MASK
-    return v ^ (v >> _13)
 
 
 @njit(nogil=True, cache=True)

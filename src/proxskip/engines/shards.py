@@ -1,4 +1,4 @@
-"""The clients' data in the layout the kernels read: rows of all clients end to end, columns client by client."""
+"""The clients' data in the layout the kernels read; ``Tiles`` for full gradients of sparse data, ``Rows`` for the rest."""
 
 from __future__ import annotations
 
@@ -14,9 +14,39 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
 from proxskip.seam import Array, Indices
 
+Work = Callable[[int, int], None]
+ROWS, COLUMNS = 8, 4
+"""Entries of a tile: rows are taken eight at a time, columns' entries four at a time."""
+SPARSE_COLUMNS = 4.0
+"""Below so many entries a column and client, gathering columns costs more than scattering rows."""
+LARGE = 1 << 20
+"""Stored entries from which a client's rows may be spread over threads."""
 
-class Shards:
-    """Linear models of one kind, packed; ``descend`` gives a function that works on a range of the cohort."""
+
+def pack(problem: Problem) -> Tiles | Rows | None:
+    """The layout that suits the problem; None where its clients are no linear models of one kind."""
+    first = problem.clients[0]
+    if not isinstance(first, LinearModel) or not all(_alike(f, first) for f in problem.clients):
+        return None
+    if problem.batch is None and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):
+        entries = sum(f.A.nnz for f in problem.clients if isinstance(f, LinearModel))
+        if entries >= SPARSE_COLUMNS * problem.n * problem.d:
+            return Tiles(problem)
+    return Rows(problem)
+
+
+def _alike(f: Any, first: LinearModel) -> bool:
+    return (
+        type(f) is type(first)
+        and f.dtype == first.dtype
+        and np.array_equal(f.reg, first.reg)
+        and np.ptp(f.s) == 0
+        and scipy.sparse.issparse(f.A) == scipy.sparse.issparse(first.A)
+    )
+
+
+class Rows:
+    """Rows of all clients end to end, dense or CSR."""
 
     def __init__(self, problem: Problem) -> None:
         models: list[Any] = list(problem.clients)
@@ -24,76 +54,236 @@ class Shards:
         self.dtype, self.batch = first.dtype, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.C = first.C if isinstance(first, Softmax) else 0
-        self.sizes = np.array([f.N for f in models])
-        self.row0 = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
+        sizes = np.array([f.N for f in models])
+        self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.b = np.concatenate([f.b for f in models]).astype(self.dtype)
         self.reg = first.reg.astype(self.dtype)
-        self.sparse = scipy.sparse.issparse(first.A)
-        if self.sparse or self.C:
-            self._pack_rows([scipy.sparse.csr_matrix(f.A) for f in models])
-            if not (self.C or self.batch):
-                self._pack_columns([f.A for f in models])
-        else:
-            self.A = np.concatenate([f.A for f in models])
-        self.work = self.sizes.astype(np.float64) if not self.sparse else np.diff(self.indptr[self.row0]) + 1.0
+        sparse = scipy.sparse.issparse(first.A)
+        self.kind = 2 if self.C else int(sparse)
+        self.dense = np.zeros((0, 0), self.dtype) if self.kind else np.concatenate([f.A for f in models])
+        matrices = [scipy.sparse.csr_matrix(f.A) for f in models] if self.kind else []
+        self.sparse = self._rows(matrices) if matrices else _no_rows(self.dtype)
+        entries = np.diff(self.sparse[0].astype(np.int64)[self.row0]) if self.kind else sizes * problem.d
+        self.work = entries.astype(np.float64) * max(1, self.C) + 1.0
+        a_row = max(1.0, float(entries.sum()) / max(1, int(sizes.sum())))
+        self.per_block = max(1, int(LARGE / a_row))
 
-    @staticmethod
-    def fit(problem: Problem) -> bool:
-        """Whether every client is a linear model of the same kind, so that one kernel serves all."""
-        first = problem.clients[0]
-        return isinstance(first, LinearModel) and all(
-            isinstance(f, LinearModel)
-            and type(f) is type(first)
-            and f.dtype == first.dtype
-            and np.array_equal(f.reg, first.reg)
-            and np.ptp(f.s) == 0
-            and scipy.sparse.issparse(f.A) == scipy.sparse.issparse(first.A)
-            for f in problem.clients
+    def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
+        indptr, indices, values = _stacked(matrices)
+        if not self.C and bool(np.all(values == 1.0)):
+            values = values[:0]
+        return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
+
+    def descend(self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int) -> Work:
+        """``f(lo, hi)`` does all the steps of cohort members lo to hi-1, in place in X."""
+
+        def work(lo: int, hi: int) -> None:
+            kernels.descend_rows(
+                lo, hi, cohort, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
+                self.loss, self.C, self.batch, seed, round, self.per_block, self._buffers(X.shape[1]),
+            )  # fmt: skip
+
+        return work
+
+    def _buffers(self, d: int) -> tuple[Any, ...]:
+        g = np.empty((2, d), self.dtype)
+        return g[0], g[1], np.empty(self.batch, np.int64), np.empty(max(1, self.C))
+
+    def spread(
+        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
+    ) -> None:
+        """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
+        first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
+        taken = self.batch or m
+        blocks = max(1, taken // self.per_block)
+        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), np.empty(self.batch, np.int64)
+        p = np.empty((blocks, max(1, self.C)))
+        for k in range(K):
+            if self.batch:
+                kernels.minibatch(seed, i, round, k, m, self.batch, picks)
+
+            def block(q: int, _: int) -> None:
+                kernels.block_gradient(
+                    q, blocks, taken, picks, first, x, self.kind, self.dense, self.sparse, self.b, 1.0 / taken,
+                    self.loss, self.C, parts[q], p[q],
+                )  # fmt: skip
+
+            share(block, [(q, q + 1) for q in range(blocks)])
+            for q in range(1, blocks):
+                parts[0] += parts[q]
+            kernels.step(x, 0, x.shape[0], gamma, parts[0], self.reg, h)
+
+    def large(self, i: int) -> bool:
+        """Whether the client has several blocks of rows."""
+        return (self.batch or int(self.row0[i + 1] - self.row0[i])) >= 2 * self.per_block
+
+
+class Tiles:
+    """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out."""
+
+    def __init__(self, problem: Problem) -> None:
+        models: list[Any] = list(problem.clients)
+        first = models[0]
+        self.dtype, self.d = first.dtype, problem.d
+        self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
+        self.reg = first.reg.astype(self.dtype)
+        indptr, indices, values = _stacked([f.A for f in models])
+        sizes = np.array([f.N for f in models])
+        owner = np.repeat(np.arange(len(models)), sizes)
+        b = np.concatenate([f.b for f in models])
+        kept, count = merged_rows(indptr, indices, values, owner, b)
+        length = np.diff(indptr)[kept]
+        order = np.lexsort((kept, length, owner[kept]))
+        kept, count, length, owner = kept[order], count[order], length[order], owner[kept[order]]
+        unit = bool(np.all(values == 1.0))
+        entry = _ranges(indptr[kept], length)
+        indices, values = indices[entry], values[entry]
+        of_client = np.bincount(owner, minlength=len(models))
+        place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
+        self.groups = np.concatenate([[0], np.cumsum(-(-of_client // ROWS))]).astype(np.int64)
+        slot = ROWS * self.groups[owner] + place
+        self.b, self.scale = np.ones((2, ROWS * self.groups[-1]), self.dtype)
+        self.scale[:] = 0.0
+        self.b[slot], self.scale[slot] = b[kept], count / sizes[owner]
+        self.row_data = self._row_tiles(slot, length, indices, values, unit)
+        self.column_data = self._column_tiles(owner, place, length, indices, values, unit, len(models))
+        self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
+        self.room = int(np.diff(self.groups).max()) * ROWS + 1
+        self.work = np.bincount(owner, weights=length, minlength=len(models)) + 1.0
+
+    def _row_tiles(self, slot: Indices, length: Indices, indices: Any, values: Any, unit: bool) -> tuple[Any, Any, Any]:
+        group, lane = slot // ROWS, slot % ROWS
+        longest = np.zeros(int(self.groups[-1]), np.int64)
+        np.maximum.at(longest, group, length)
+        start = np.concatenate([[0], np.cumsum(longest)])
+        at = ROWS * _ranges(start[group], length) + np.repeat(lane, length)
+        index = np.full(ROWS * int(start[-1]), self.d, _width(self.d))
+        index[at] = indices
+        if unit:
+            return start.astype(np.uint64), index.reshape(-1, ROWS), np.zeros((0, ROWS), self.dtype)
+        stored = np.zeros(index.shape, self.dtype)
+        stored[at] = values
+        return start.astype(np.uint64), index.reshape(-1, ROWS), stored.reshape(-1, ROWS)
+
+    def _column_tiles(
+        self, owner: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool, n: int
+    ) -> tuple[Any, Any, Any]:
+        column = np.repeat(owner, length) * self.d + indices
+        count = np.bincount(column, minlength=n * self.d)
+        start = np.concatenate([[0], np.cumsum(-(-count // COLUMNS))])
+        order = np.argsort(column, kind="stable")
+        at = COLUMNS * np.repeat(start[:-1], count) + _ranges(np.zeros_like(count), count)
+        room = ROWS * np.diff(self.groups)
+        rows = np.repeat(np.repeat(room, self.d), COLUMNS * np.diff(start)).astype(_width(int(room.max())))
+        rows[at] = np.repeat(place, length)[order]
+        if unit:
+            return start.astype(np.uint64), rows.reshape(-1, COLUMNS), np.zeros((0, COLUMNS), self.dtype)
+        stored = np.zeros(rows.shape, self.dtype)
+        stored[at] = values[order]
+        return start.astype(np.uint64), rows.reshape(-1, COLUMNS), stored.reshape(-1, COLUMNS)
+
+    def descend(self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int) -> Work:
+        """``f(lo, hi)`` does all the steps of cohort members lo to hi-1, in place in X."""
+
+        def work(lo: int, hi: int) -> None:
+            kernels.descend_tiles(
+                lo, hi, cohort, X, H, gamma, K, self.groups, self.row_data, self.column_data, self.b, self.scale,
+                self.reg, self.loss, self.longest, self._buffers(),
+            )  # fmt: skip
+
+        return work
+
+    def _buffers(self) -> tuple[Any, ...]:
+        bits = np.zeros(self.room, np.int64)
+        return (
+            np.empty(self.d + 1, self.dtype),
+            np.empty(self.room, self.dtype),
+            np.empty(self.d, self.dtype),
+            bits,
+            bits.view(np.float64),
         )
 
-    def _pack_rows(self, matrices: list[Any]) -> None:
-        offsets = np.concatenate([[0], np.cumsum([M.nnz for M in matrices])]).astype(np.int64)
-        self.indptr = np.concatenate(
-            [[0], *(M.indptr[1:].astype(np.int64) + o for M, o in zip(matrices, offsets, strict=False))]
-        ).astype(np.int64)
-        narrow = np.uint16 if matrices[0].shape[1] <= 2**16 else np.int32
-        self.indices = np.concatenate([M.indices for M in matrices]).astype(narrow)
-        values = np.concatenate([M.data for M in matrices]).astype(self.dtype)
-        self.unit = not self.C and bool(np.all(values == 1.0))
-        self.values = values[:0] if self.unit else values
-        self.offsets = offsets
+    def spread(
+        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
+    ) -> None:
+        """All the steps of one large client: rows, then columns, spread over threads; the same sums as ``descend``."""
+        y, z, g, bits, power = self._buffers()
+        y[:-1], y[-1] = x, 0.0
+        first, last = int(self.groups[i]), int(self.groups[i + 1])
+        z[ROWS * (last - first)] = 0.0
 
-    def _pack_columns(self, matrices: list[Any]) -> None:
-        columns = [scipy.sparse.csc_matrix(M) for M in matrices]
-        self.colptr = np.stack([M.indptr.astype(np.int64) + o for M, o in zip(columns, self.offsets, strict=False)])
-        narrow = np.uint16 if self.sizes.max() <= 2**16 else np.int32
-        self.rows = np.concatenate([M.indices for M in columns]).astype(narrow)
-        by_column = np.concatenate([M.data for M in columns]).astype(self.dtype)
-        self.by_column = by_column[:0] if self.unit else by_column
-
-    def descend(
-        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int
-    ) -> Callable[[int, int], None]:
-        """``f(lo, hi)`` does all the steps of cohort members lo to hi-1, in place in X."""
-        d, common = X.shape[1], (cohort, X, H, gamma.astype(self.dtype), K, self.row0)
-
-        def buffers() -> tuple[Array, Array]:
-            return np.empty(int(self.sizes.max()), self.dtype), np.empty(d, self.dtype)
-
-        def picks() -> Indices:
-            return np.empty(max(self.batch, 1), np.int64)
-
-        if self.C:
-            rows = (self.indptr, self.indices, self.values, self.b, self.reg, self.C, self.batch, seed, round)
-            return lambda lo, hi: kernels.descend_softmax(
-                lo, hi, *common, *rows, buffers()[1], picks(), np.empty(self.C, np.float64)
+        def rows(lo: int, hi: int) -> None:
+            kernels.tiles_rows(
+                lo, hi, y, first, *self.row_data, self.b, self.scale, self.loss, self.longest, self.d, z, bits, power
             )
-        tail = (self.b, self.reg, self.loss)
-        if self.batch:
-            data = (self.indptr, self.indices, self.values) if self.sparse else (self.A,)
-            kernel = kernels.descend_rows_sparse if self.sparse else kernels.descend_rows_dense
-            return lambda lo, hi: kernel(lo, hi, *common, *data, *tail, self.batch, seed, round, buffers()[1], picks())
-        if self.sparse:
-            both = (self.indptr, self.indices, self.values, self.colptr, self.rows, self.by_column)
-            return lambda lo, hi: kernels.descend_sparse(lo, hi, *common, *both, *tail, *buffers())
-        return lambda lo, hi: kernels.descend_dense(lo, hi, *common, self.A, *tail, *buffers())
+
+        def columns(lo: int, hi: int) -> None:
+            kernels.tiles_columns(lo, hi, y, i * self.d, *self.column_data, self.reg, h, gamma, z, g)
+
+        for _ in range(K):
+            share(rows, (first, last))
+            share(columns, (0, self.d))
+        x[:] = y[:-1]
+
+    def large(self, i: int) -> bool:
+        """Whether spreading the client's rows pays."""
+        return bool(self.work[i] >= LARGE)
+
+
+def merged_rows(indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array) -> tuple[Indices, Indices]:
+    """Rows that stand for all equal ones of the same client and label, and how many each stands for; no empty rows.
+
+    Rows are told apart by two 64-bit sums of hashed entries and compared entry by entry before they are merged.
+    """
+    length = np.diff(indptr)
+    rows = np.flatnonzero(length)
+    if not len(rows):
+        return rows, rows
+    hashed = [np.add.reduceat(_mix(indices, values, k), indptr[rows]) for k in (1, 2)]
+    order = np.lexsort((rows, *hashed, b[rows], length[rows], owner[rows]))
+    sorted_rows = rows[order]
+    same = np.ones(len(rows), dtype=bool)
+    for key in (owner[rows], length[rows], b[rows], *hashed):
+        same[1:] &= key[order][1:] == key[order][:-1]
+    same[0] = False
+    first = np.flatnonzero(~same)
+    leader = sorted_rows[np.repeat(first, np.diff(np.append(first, len(rows))))]
+    doubled = np.flatnonzero(same)
+    mine, theirs = (_ranges(indptr[r[doubled]], length[r[doubled]]) for r in (sorted_rows, leader))
+    if not (np.array_equal(indices[mine], indices[theirs]) and np.array_equal(values[mine], values[theirs])):
+        return rows, np.ones(len(rows), np.int64)  # a collision of both sums: merge nothing
+    kept, count = np.unique(leader, return_counts=True)
+    return kept, count
+
+
+def _mix(indices: Any, values: Any, k: int) -> Any:
+    v = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ (
+        values.astype(np.float64).view(np.uint64) * np.uint64(2 * k + 1)
+    )
+    v = (v ^ (v >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9 + 2 * k)
+    return v ^ (v >> np.uint64(29))
+
+
+def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
+    """CSR arrays of all rows end to end."""
+    sizes = np.concatenate([np.diff(M.indptr) for M in matrices]).astype(np.int64)
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    return indptr, np.concatenate([M.indices for M in matrices]), np.concatenate([M.data for M in matrices])
+
+
+def _ranges(start: Indices, length: Indices) -> Indices:
+    """start[k], start[k]+1, ..., length[k] of them, for every k, end to end."""
+    ends = np.cumsum(length)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - length), length)
+
+
+def _width(largest: int) -> Any:
+    return np.uint16 if largest < 2**16 else np.uint32
+
+
+def _narrow(indices: Any, d: int) -> Any:
+    return indices.astype(_width(d))
+
+
+def _no_rows(dtype: Any) -> tuple[Any, Any, Any]:
+    return np.zeros(1, np.uint64), np.zeros(0, np.uint16), np.zeros(0, dtype)

@@ -40,7 +40,7 @@ class DecentralizedScaffnew:
     def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
         """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
         link = as_graph(graph, problem.n, seed=seed)
-        t = theory.decentralized(problem.L, problem.mu, link.delta, link.lmax)
+        t = theory.decentralized(problem.es_A, problem.mu, link.delta, link.lmax)
         return cls(gamma=t.gamma, p=t.p, tau=t.tau, graph=link)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:

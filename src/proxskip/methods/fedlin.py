@@ -37,8 +37,8 @@ class FedLin:
         """gamma_i = 1/(6 K_i L), Theorem 1 of the FedLin paper, with K = sqrt(kappa) where it is not given."""
         K = K or steps.local_steps(problem)
         if isinstance(K, int):
-            return cls(gamma=table1.step_limits("fedlin", problem.L, K=K).theorem or 0.0, K=K)
-        return cls(gamma=tuple(table1.step_limits("fedlin", problem.L, K=k).theorem or 0.0 for k in K), K=K)
+            return cls(gamma=table1.step_limits("fedlin", problem.es_A, K=K).theorem or 0.0, K=K)
+        return cls(gamma=tuple(table1.step_limits("fedlin", problem.es_A, K=k).theorem or 0.0 for k in K), K=K)
 
     @classmethod
     def paper_figure(cls, problem: Problem, K: int | None = None) -> FedLin:

@@ -33,7 +33,7 @@ class LocalGD:
     def theory(cls, problem: Problem, K: int | None = None) -> LocalGD:
         """The step size of Khaled et al., with K = sqrt(kappa) where it is not given."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("local-gd", problem.L, K=K).theorem or 0.0, K=K)
+        return cls(gamma=table1.step_limits("local-gd", problem.es_A, K=K).theorem or 0.0, K=K)
 
     @classmethod
     def paper_figure(cls, problem: Problem, K: int | None = None) -> LocalGD:

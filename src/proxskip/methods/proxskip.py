@@ -34,8 +34,8 @@ class ProxSkip:
 
     @classmethod
     def theory(cls, problem: Problem) -> ProxSkip:
-        """gamma = 1/L, p = 1/sqrt(kappa): Theorem 3.6 and Corollary 3.7."""
-        gamma = theory.largest_step(problem.L)
+        """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
+        gamma = theory.largest_step(problem.es_A)
         return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:

@@ -37,7 +37,7 @@ class SLocalGD:
     def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
         """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
         p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=table1.step_limits("s-local-gd", problem.L, p=p).figure / 4, p=p, q=q)
+        return cls(gamma=table1.step_limits("s-local-gd", problem.es_A, p=p).figure / 4, p=p, q=q)
 
     @classmethod
     def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:

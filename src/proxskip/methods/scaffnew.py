@@ -57,7 +57,7 @@ class Scaffnew:
             eps: with minibatches, gamma = min(1/A, eps mu/(2 C)) (Corollary 5.6); without it gamma = 1/A.
         """
         if own_steps:
-            gammas = tuple(1.0 / Li for Li in problem.L_i)
+            gammas = tuple(float(1.0 / A) for A in problem.es_A_i)
             theory.known(problem.mu)
             return cls(gamma=gammas, p=theory.scaffnew_p(gammas, np.asarray(problem.mu_i)))
         gamma = theory.largest_step(problem.L if problem.batch is None else problem.es_A)

@@ -40,7 +40,7 @@ class Scaffold:
     def theory(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
         """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("scaffold", problem.L, K=K).theorem or 0.0, K=K, option=option)
+        return cls(gamma=table1.step_limits("scaffold", problem.es_A, K=K).theorem or 0.0, K=K, option=option)
 
     @classmethod
     def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:

@@ -46,7 +46,7 @@ class SplitSkip:
                 "the smallest positive eigenvalue of D D' is too expensive to compute here; give p and tau."
             )
         norm2 = solve.operator_norm2(D)
-        gamma = theory.largest_step(problem.L)
+        gamma = theory.largest_step(problem.es_A)
         p = theory.split_p(gamma, problem.mu, norm2, lmin)
         return cls(gamma=gamma, p=p, tau=theory.split_tau(gamma, p, norm2))
 

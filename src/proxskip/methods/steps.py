@@ -43,10 +43,9 @@ def check_steps(
         raise InputError(f"gamma = {gamma} must be positive.")
     if np.ndim(gamma) and len(gammas) != problem.n:
         raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
-    smooth = np.full(1, problem.L_max if L is None else L) if np.ndim(gamma) == 0 else problem.L_i
-    if problem.batch is not None:
-        smooth = np.full(len(gammas), problem.es_A)
-    worst = int(np.argmax(gammas * smooth))
+    one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
+    smooth = np.full(1, one) if np.ndim(gamma) == 0 else problem.es_A_i
+    worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
     limits = table1.step_limits(method, float(smooth[worst]), **given)
     insist = insist or problem.L_kind == "global"
     return table1.check_step(method, float(gammas[worst]), limits, float(smooth[worst]), insist)

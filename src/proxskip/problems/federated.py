@@ -196,9 +196,14 @@ class Problem:
         return out
 
     @cached_property
+    def es_A_i(self) -> Array:
+        """Each client's A of expected smoothness; L_i for full gradients."""
+        return self.L_i if self.batch is None else np.array([c[0] for c in self._sampling])
+
+    @cached_property
     def es_A(self) -> float:
         """A of the paper's Assumption 5.2 (expected smoothness): the largest of the clients'; L for full gradients."""
-        return self.L if self.batch is None else max(c[0] for c in self._sampling)
+        return self.L if self.batch is None else float(self.es_A_i.max())
 
     @cached_property
     def es_C(self) -> float:

@@ -1,0 +1,293 @@
+"""The command line: run, compare, resume, theory, data, plot, demo."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+import traceback
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from proxskip import cli_build, cli_demo, cli_show, folder, plots
+from proxskip.checkpoint import atomic_write_json
+from proxskip.cli_flags import parser
+from proxskip.cli_progress import Download, Progress, stage
+from proxskip.cli_runs import (
+    BAD_INPUT,
+    DONE,
+    INTERRUPTED,
+    UNEXPECTED,
+    Outcome,
+    Plan,
+    check,
+    claim,
+    execute,
+    exit_code,
+    held_runs,
+    worst,
+)
+from proxskip.problems import datasets
+from proxskip.problems.federated import Problem
+from proxskip.run import resume
+from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.table1 import table1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the arguments ask and return the exit code (``proxskip --help`` lists them)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UnsafeStepWarning)
+            warnings.showwarning = _show_warning
+            o = _parse(sys.argv[1:] if argv is None else argv)
+            return _COMMANDS[o.command](o)
+    except SystemExit as end:  # --help and --version
+        return end.code if isinstance(end.code, int) else DONE
+    except InputError as error:
+        return _fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        return _fail("interrupted.", INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNEXPECTED
+    except OSError as error:  # a full disk, a folder that vanished
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", UNEXPECTED)
+
+
+def _parse(argv: Sequence[str]) -> Namespace:
+    from proxskip import __version__
+
+    top, commands = parser(__version__)
+    o, extra = top.parse_known_args(argv)
+    if extra:
+        near = commands[o.command].nearest(extra[0])
+        hint = f"did you mean {near}?" if near else f"see `proxskip {o.command} --help`."
+        raise InputError(f"{extra[0]} is not understood here; {hint}")
+    return o
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"proxskip: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+# -- run and compare ---------------------------------------------------------------------------------------------------
+def _run(o: Namespace) -> int:
+    (name,) = cli_build.method_names([o.method])
+    cli_build.check_flags([name], o)
+    out = claim(o.out, o.force)
+    spec = cli_build.spec_of([name], o)
+    problem, labels = _problem(spec, o.quiet)
+    plan = Plan(name, cli_build.method_of(name, o, problem), out)
+    check(plan, problem, o)
+    _solve(problem, o.quiet)
+    (outcome,) = execute([plan], problem, o, spec)
+    if o.json:
+        found = [s | {"labels": labels} for s in outcome.summaries]
+        cli_show.as_json(found[0] if o.seeds is None else found)
+    elif not o.quiet:
+        _print_run(outcome, labels, o)
+    return outcome.code
+
+
+def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) -> None:
+    where = None if outcome.plan.out is None else str(outcome.plan.out)
+    print(cli_show.report(outcome.summaries[0], labels, where))
+    if o.seeds is not None:
+        rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
+        cli_show.show(cli_show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+
+
+def _compare(o: Namespace) -> int:
+    names = cli_build.method_names(o.methods)
+    cli_build.check_flags(names, o)
+    out = claim(o.out, o.force)
+    spec = cli_build.spec_of(names, o)
+    problem, labels = _problem(spec, o.quiet)
+    plans = [Plan(k, cli_build.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    for plan in plans:
+        check(plan, problem, o)
+    _solve(problem, o.quiet)
+    outcomes = execute(plans, problem, o, spec)
+    files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
+    if o.json:
+        cli_show.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+    elif not o.quiet:
+        cli_show.show(cli_show.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
+        _print_files(files)
+    return worst([outcome.code for outcome in outcomes])
+
+
+def _title(problem: Problem) -> str:
+    kappa = "" if problem.kappa is None else f", kappa = {problem.kappa:,.0f}"
+    return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
+
+
+def _keep_comparison(
+    outcomes: Sequence[Outcome], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
+) -> list[Path]:
+    """NAME.json, NAME.png and NAME.pdf; the picture is made from the run folders alone."""
+    written = out / f"{name}.json"
+    atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
+    curves = plots.load_runs([outcome.plan.out for outcome in outcomes if outcome.plan.out is not None])
+    return [written, *_draw(curves, xs, title, note, out / f"{name}.png")]
+
+
+def _draw(curves: list[plots.Curve], xs: Sequence[str], title: str, note: str, path: Path) -> list[Path]:
+    y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
+    return plots.save(plots.panels(curves, xs, y, title, note), path)
+
+
+def _print_files(files: Sequence[Path]) -> None:
+    if files:
+        print("written: " + ", ".join(str(p) for p in files))
+
+
+def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
+    with stage(f"reading {spec['data']} and finding L", quiet):
+        problem, labels = cli_build.problem_of(spec)
+        problem.L_i  # noqa: B018  eigenvalues: the first thing that takes time
+        return problem, labels
+
+
+def _solve(problem: Problem, quiet: bool) -> None:
+    with stage("finding f*", quiet):
+        problem.solution  # noqa: B018
+
+
+# -- resume ------------------------------------------------------------------------------------------------------------
+def _resume(o: Namespace) -> int:
+    path = Path(o.folder)
+    inside = [p for p in held_runs(path) if p != path]
+    if inside and not (path / "checkpoint").exists():
+        raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
+    config = folder.reopen(path).config
+    spec = config.get("spec") or {}
+    if "data" not in spec:
+        raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
+    if o.data_dir is not None:
+        spec = spec | {"data_dir": o.data_dir}
+    given = {k: getattr(o, k) for k in ("rounds", "iterations", "seconds", "tol", "target")}
+    problem, labels = _problem(spec, o.quiet)
+    _solve(problem, o.quiet)
+    with Progress(config["method"], o.quiet) as progress:
+        limits = {k: v for k, v in given.items() if v is not None}
+        result = resume(path, problem, callbacks=(progress,), threads=o.threads, **limits)
+    summary = dict(result.summary())
+    if o.json:
+        cli_show.as_json(summary | {"labels": labels})
+    elif not o.quiet:
+        print(cli_show.report(summary, labels, str(path)))
+    return exit_code(result, progress.asked)
+
+
+# -- theory, data, plot ------------------------------------------------------------------------------------------------
+def _theory(o: Namespace) -> int:
+    rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
+    if o.json:
+        cli_show.as_json([asdict(r) for r in rows])
+        return DONE
+    kappa = o.L / o.mu
+    title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
+    cli_show.show(cli_show.table1(rows, title))
+    print("Rounds: what stands inside the table's O, with the logarithm and constant 1; floats: per client, upwards.")
+    missing = [f for f, v in (("--d for the floats", o.d), ("--G2 for LocalGD's rounds", o.G2)) if v is None]
+    if missing:
+        print(f"Give {' and '.join(missing)}.")
+    return DONE
+
+
+def _data(o: Namespace) -> int:
+    if o.act == "list":
+        rows = datasets.available(data_dir=o.data_dir)
+        if o.json:
+            cli_show.as_json([r._asdict() for r in rows])
+        else:
+            cli_show.show(cli_show.datasets(rows))
+        return DONE
+    download = Download(o.name, o.quiet)
+    try:
+        path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
+    finally:
+        download.close()
+    if o.json:
+        cli_show.as_json({"name": o.name, "path": str(path)})
+    elif not o.quiet:
+        print(f"{o.name} is at {path}.")
+    return DONE
+
+
+def _plot(o: Namespace) -> int:
+    figure = plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title)
+    files = plots.save(figure, o.out)
+    if o.json:
+        cli_show.as_json([str(p) for p in files])
+    elif not o.quiet:
+        _print_files(files)
+    return DONE
+
+
+# -- demo --------------------------------------------------------------------------------------------------------------
+def _demo(o: Namespace) -> int:
+    names = [name for name, _ in cli_demo.METHODS]
+    flags = ["compare", *names, *cli_demo.FLAGS, "--rounds", str(o.rounds), "--graph", cli_demo.GRAPH, "--out", o.out]
+    settings = _parse(flags)
+    settings.quiet, settings.threads, settings.force = o.quiet, o.threads, o.force
+    out = claim(o.out, o.force)
+    assert out is not None
+    spec = cli_build.spec_of(names, settings)
+    problem, _ = _problem(spec, o.quiet)
+    _solve(problem, o.quiet)
+    plans = []
+    for name, source in cli_demo.METHODS:
+        settings.gamma = None if source == "theory" else source
+        plans.append(Plan(name, cli_build.method_of(name, settings, problem), out / name))
+    outcomes = execute(plans, problem, settings, spec)
+    if worst([u.code for u in outcomes]) == INTERRUPTED:
+        return _fail("interrupted; the demo is not complete.", INTERRUPTED)
+    said = cli_demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
+    title = cli_demo.title(problem)
+    files = _keep_comparison(outcomes, out, "demo", ("rounds", "floats"), title)
+    if o.json:
+        cli_show.as_json([s for u in outcomes for s in u.summaries])
+    elif not o.quiet:
+        cli_show.show(cli_show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
+        for sentence in said:
+            print(
+                textwrap.fill(
+                    sentence, min(110, shutil.get_terminal_size().columns), initial_indent="- ", subsequent_indent="  "
+                )
+            )
+        _print_files(files)
+    return DONE
+
+
+_COMMANDS: dict[str, Callable[[Namespace], int]] = {
+    "run": _run,
+    "compare": _compare,
+    "resume": _resume,
+    "theory": _theory,
+    "data": _data,
+    "plot": _plot,
+    "demo": _demo,
+}

@@ -1,0 +1,161 @@
+"""How far a run is: a bar where somebody looks, now and then a plain line where nobody does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from proxskip.result import Result
+
+PATIENCE = 1.0
+"""Seconds after which a run is worth a progress bar."""
+BETWEEN_LINES = 5.0
+"""Seconds between plain lines."""
+
+
+class Progress:
+    """Listens to a run. On a terminal it draws a bar on stderr, elsewhere it writes lines; ``quiet`` does neither.
+
+    Args:
+        label: what stands before the bar, such as ``2/5 scaffnew``.
+    """
+
+    def __init__(self, label: str, quiet: bool = False, stream: Any = None) -> None:
+        self.label, self.quiet = label, quiet
+        self.stream = sys.stderr if stream is None else stream
+        self.terminal = bool(self.stream.isatty())
+        self.stop: dict[str, float | None] = {}
+        self.bar: Any = None
+        self.task: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run that is listened to was asked for a tolerance."""
+        return self.stop.get("tol") is not None or self.stop.get("target") is not None
+
+    # -- the three calls of a run --------------------------------------------------------------------------------------
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        """The limits are in the configuration."""
+        self.stop = dict(config["stop"])
+        self.began = self.said = time.monotonic()
+        self.first: dict[str, float] | None = None
+
+    def on_record(self, step: int, metrics: dict[str, float]) -> None:
+        """Show it if somebody has waited long enough."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first = dict(metrics)
+        if self.quiet or now - self.began < PATIENCE:
+            return
+        if self.terminal:
+            self._draw(metrics, now)
+        elif now - self.said >= BETWEEN_LINES:
+            self.said = now
+            print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
+
+    def on_run_end(self, result: Result) -> None:
+        """Clear the bar."""
+        self._close()
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+    def fraction(self, metrics: dict[str, float]) -> float | None:
+        """How much of the nearest limit is used up; None without one."""
+        columns = {"rounds": "round", "iterations": "iterations", "seconds": "seconds"}
+        parts = [metrics[column] / limit for k, column in columns.items() if (limit := self.stop.get(k))]
+        return min(1.0, max(parts)) if parts else None
+
+    def _words(self, metrics: dict[str, float], now: float) -> list[str]:
+        assert self.first is not None
+        limit = self.stop.get("rounds")
+        words = [f"round {metrics['round']:,.0f}" + (f"/{limit:,.0f}" if limit else "")]
+        gap = metrics.get("gap")
+        words.append(f"|grad f| {metrics['grad_norm']:.1e}" if gap is None else f"f - f* {gap:.1e}")
+        elapsed = now - self.began
+        speed = (metrics["round"] - self.first["round"]) / max(elapsed, 1e-9)
+        words.append(f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+        done, start = self.fraction(metrics), self.fraction(self.first)
+        if done is not None and start is not None and done > start:
+            words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
+        return words
+
+    def _draw(self, metrics: dict[str, float], now: float) -> None:
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}"))
+            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
+            self.task = self.bar.add_task(self.label, total=None, words="")
+            self.bar.start()
+        done = self.fraction(metrics)
+        total = None if done is None else 1.0
+        self.bar.update(self.task, total=total, completed=done or 0.0, words=" · ".join(self._words(metrics, now)))
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def clock(seconds: float) -> str:
+    """A duration that a person reads at a glance."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s} s"
+    return f"{s // 60}:{s % 60:02d} min" if s < 3600 else f"{s // 3600}:{s % 3600 // 60:02d} h"
+
+
+@contextmanager
+def stage(text: str, quiet: bool) -> Iterator[None]:
+    """Something before the run that may take long, such as reading a file."""
+    if quiet:
+        yield
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(text):
+            yield
+    else:
+        stream = sys.stderr
+        timer = threading.Timer(PATIENCE, lambda: print(text, file=stream, flush=True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+class Download:
+    """Progress of a download, for ``datasets.fetch``."""
+
+    def __init__(self, name: str, quiet: bool) -> None:
+        self.name, self.quiet = name, quiet
+        self.began = self.said = time.monotonic()
+
+    def __call__(self, have: int, total: int | None) -> None:
+        """Bytes that are here, and bytes there are."""
+        now = time.monotonic()
+        pause = 0.2 if sys.stderr.isatty() else BETWEEN_LINES
+        if self.quiet or now - self.began < PATIENCE or now - self.said < pause:
+            return
+        self.said = now
+        of = f" of {total / 1e6:.1f}" if total else ""
+        start, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+        print(f"{start}fetching {self.name}: {have / 1e6:.1f}{of} MB", end=end, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave a clean line behind."""
+        if not self.quiet and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Runs from the command line: folders, seeds, progress, exit codes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxskip import cohorts, folder
+from proxskip.cli_progress import Progress
+from proxskip.methods import METHODS
+from proxskip.problems.federated import Problem
+from proxskip.result import Result, Status
+from proxskip.run import prepare, run
+from proxskip.seam import InputError, Method
+
+DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+_WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
+
+
+def exit_code(result: Result, asked: bool) -> int:
+    """The exit code of one run; ``asked`` says whether it had a tolerance to reach."""
+    return {
+        Status.CONVERGED: DONE,
+        Status.MAX_ROUNDS: NOT_REACHED if asked else DONE,
+        Status.DIVERGED: DIVERGED,
+        Status.STALLED: STALLED,
+        Status.INTERRUPTED: INTERRUPTED,
+    }[result.status]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One method to run, once for each seed."""
+
+    name: str
+    method: Method
+    out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a plan: results in the order of the seeds, and the worst exit code."""
+
+    plan: Plan
+    results: tuple[Result, ...]
+    code: int
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries of all seeds."""
+        return [dict(r.summary()) for r in self.results]
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The exit code of several runs together."""
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+def check(plan: Plan, problem: Problem, o: Namespace) -> None:
+    """Refuse now what the run would refuse later; its warnings come when it runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prepare(plan.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
+
+
+def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[Outcome]:
+    """All plans, each with all seeds; an interrupted run is the last one."""
+    outcomes = []
+    for k, plan in enumerate(plans):
+        results, codes = [], []
+        for i in range(o.seeds or 1):
+            label = plan.name if len(plans) == 1 else f"{k + 1}/{len(plans)} {plan.name}"
+            with Progress(label if o.seeds is None else f"{label}, seed {o.seed + i}", o.quiet) as progress:
+                results.append(_one(plan, problem, o, spec, i, progress))
+            codes.append(exit_code(results[-1], progress.asked))
+            if codes[-1] == INTERRUPTED:
+                break
+        outcomes.append(Outcome(plan, tuple(results), worst(codes)))
+        if INTERRUPTED in codes:
+            break
+    return outcomes
+
+
+def _one(plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress) -> Result:
+    out = plan.out if plan.out is None or o.seeds is None else plan.out / f"seed-{o.seed + i}"
+    return run(
+        plan.method,
+        problem,
+        rounds=o.rounds,
+        iterations=o.iterations,
+        seconds=o.seconds,
+        tol=o.tol,
+        target=o.target,
+        seed=o.seed + i,
+        engine=o.engine,
+        cohort=o.cohort,
+        every=o.every,
+        out=out,
+        force=o.force,
+        checkpoint_every=o.checkpoint_every,
+        callbacks=(progress,),
+        allow_unsafe_step=o.allow_unsafe_step,
+        threads=o.threads,
+        spec=spec,
+    )
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+def claim(out: str | None, force: bool) -> Path | None:
+    """The output folder if it can be written and holds no run, or none that --force may not overwrite."""
+    if out is None:
+        return None
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder.")
+    nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    held = held_runs(path)
+    if held and not force:
+        raise InputError(
+            f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "
+            "or overwrite it with --force."
+        )
+    for old in held:
+        for name in _held(old):
+            (old / name).unlink()
+        if old != path and not any(old.iterdir()):
+            old.rmdir()
+    return path
+
+
+def held_runs(path: Path) -> list[Path]:
+    """The folder itself, and those the command line puts into it (a method's, a seed's), as far as they hold a run."""
+    if not path.is_dir():
+        return []
+    inner = [p for p in sorted(path.iterdir()) if p.is_dir() and (p.name in METHODS or p.name.startswith("seed-"))]
+    return [*([path] if _held(path) else []), *(q for p in inner for q in held_runs(p))]
+
+
+def _held(path: Path) -> list[str]:
+    return [name for name in folder.FILES if (path / name).is_file()]

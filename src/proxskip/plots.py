@@ -1,0 +1,257 @@
+"""Traces in, figures out: run folders are read, nothing is run, and no global state of matplotlib is touched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.seam import Array, InputError
+from proxskip.trace import Trace
+
+X_AXES = {
+    "rounds": (("round",), "communication rounds"),
+    "floats": (("floats_up", "floats_down"), "floats sent, all clients, up and down"),
+    "bytes": (("bytes_up", "bytes_down"), "bytes sent, all clients, up and down"),
+    "exchanges": (("exchanges",), "exchanges with the server, or gossip steps"),
+    "local-steps": (("local_steps",), "local gradient steps, all clients"),
+    "passes": (("passes",), "gradient passes over the data"),
+    "iterations": (("iterations",), "iterations (local steps of one client)"),
+    "seconds": (("seconds",), "seconds, without evaluation"),
+}
+"""What may stand on the x axis: the trace's columns that are added up, and the axis label."""
+
+Y_AXES = {
+    "gap": ("f(x) \N{MINUS SIGN} f*", 1e-16),
+    "grad_norm": ("gradient norm at the communicated x", 1e-18),
+    "lyapunov": ("Lyapunov function", 1e-32),
+}
+"""What may stand on the y axis: its label, and the floor at which smaller values are drawn."""
+
+NAMES = {
+    "gd": "gradient descent",
+    "proxgd": "proximal gradient descent",
+    "accelerated": "accelerated gradient (Nesterov)",
+    "local-gd": "LocalGD",
+    "scaffold": "Scaffold",
+    "fedlin": "FedLin",
+    "s-local-gd": "S-Local-GD",
+    "proxskip": "ProxSkip",
+    "sproxskip": "SProxSkip",
+    "scaffnew": "Scaffnew",
+    "decentralized-scaffnew": "decentralized Scaffnew",
+    "splitskip": "SplitSkip",
+}
+"""Methods as a legend calls them."""
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart, and a grey; yellow is left out.
+_STYLES = {
+    "scaffnew": ("#D55E00", "-", "o"),
+    "gd": ("#7F7F7F", "-", "s"),
+    "accelerated": ("#000000", "-.", "^"),
+    "local-gd": ("#E69F00", ":", "v"),
+    "scaffold": ("#0072B2", "--", "P"),
+    "fedlin": ("#009E73", "-.", "X"),
+    "s-local-gd": ("#56B4E9", "--", "<"),
+    "decentralized-scaffnew": ("#CC79A7", "--", "D"),
+    "proxskip": ("#D55E00", "-", "o"),
+    "proxgd": ("#7F7F7F", "-", "s"),
+    "sproxskip": ("#CC79A7", "--", "D"),
+    "splitskip": ("#0072B2", "--", "P"),
+}
+_HIGHLIGHTED = ("scaffnew", "proxskip")
+_MARKERS_PER_CURVE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One method's runs: a trace for each seed."""
+
+    label: str
+    traces: tuple[Trace, ...]
+    method: str = ""
+
+
+def load_run(folder: str | Path) -> Curve:
+    """The curve of one run folder, or of a folder whose ``seed-...`` folders hold the runs of one method."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; give a run folder.")
+    if (path / "trace.csv").is_file():
+        method = _method(path)
+        return Curve(NAMES.get(method, method), (Trace.from_csv(path / "trace.csv"),), method)
+    seeds = [load_run(p) for p in _children(path) if p.name.startswith("seed-")]
+    if not seeds:
+        raise InputError(f"{path} holds no finished run (there is no trace.csv in it); give a run folder.")
+    return replace(seeds[0], traces=tuple(t for s in seeds for t in s.traces))
+
+
+def load_runs(folders: Sequence[str | Path]) -> list[Curve]:
+    """The curves of run folders, and of folders that hold run folders; equal labels get their folder's name."""
+    found = [p for folder in folders for p in _run_folders(Path(folder))]
+    curves = [load_run(p) for p in found]
+    labels = [c.label for c in curves]
+    return [
+        replace(c, label=f"{c.label} ({p.name})") if labels.count(c.label) > 1 else c
+        for c, p in zip(curves, found, strict=True)
+    ]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    children = _children(path) if path.is_dir() else []
+    if (path / "trace.csv").is_file() or any(_is_seed(p) for p in children):
+        return [path]
+    inner = [p for p in children if (p / "trace.csv").is_file() or any(_is_seed(s) for s in _children(p))]
+    return inner or [path]
+
+
+def _is_seed(path: Path) -> bool:
+    return path.name.startswith("seed-") and (path / "trace.csv").is_file()
+
+
+def _children(path: Path) -> list[Path]:
+    return sorted((p for p in path.iterdir() if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+def _method(path: Path) -> str:
+    try:
+        return str(json.loads((path / "summary.json").read_text(encoding="utf-8"))["method"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path / 'summary.json'} does not say which method ran ({type(error).__name__}).") from None
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+def curves(runs: Sequence[Curve], x: str = "rounds", y: str = "gap", title: str = "") -> Any:
+    """One panel: y on a logarithmic axis over x, for each curve the median of its seeds and a band from min to max."""
+    return panels(runs, (x,), y, title)
+
+
+def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", title: str = "", note: str = "") -> Any:
+    """Panels side by side over different x with one y axis and one legend, the worst curve first as in the picture."""
+    from matplotlib.figure import Figure
+
+    for x in xs:
+        _known(x, X_AXES, "x")
+    _known(y, Y_AXES, "y")
+    shown = [c for c in runs if any(np.isfinite(t[y]).any() for t in c.traces)]
+    if not shown:
+        raise InputError(f"no run has a value of {y}; take another --y, such as grad_norm.")
+    figure = Figure(figsize=(4.6 * len(xs) + 2.6, 4.1), layout="constrained")
+    axes = figure.subplots(1, len(xs), sharey=True, squeeze=False)[0]
+    styles = _styles(shown)
+    floor = Y_AXES[y][1]
+    for ax, x in zip(axes, xs, strict=True):
+        for k, curve in enumerate(shown):
+            _draw(ax, curve, x, y, floor, styles[k], k / len(shown))
+        _dress(ax, x)
+    axes[0].set_ylabel(Y_AXES[y][0])
+    _legend(figure, axes[-1], shown, y)
+    if title:
+        figure.suptitle(title, fontsize=11)
+    notes = [note] if note else []
+    if max(len(c.traces) for c in shown) > 1:
+        notes.append("Lines are medians over the seeds, bands reach from the smallest to the largest.")
+    if any(np.nanmin(t[y]) < floor for c in shown for t in c.traces if np.isfinite(t[y]).any()):
+        notes.append(f"Values below {floor:g}, which rounding decides, are drawn at {floor:g}.")
+    if notes:
+        figure.supxlabel("\n".join(notes), fontsize=8, color="#444444")
+    return figure
+
+
+def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, Array, Array, Array]:
+    """(x, median, min, max) over the seeds, on the x that all seeds reached; interpolated in log y where x differs."""
+    lines = [_line(t, x, y, floor) for t in curve.traces]
+    lines = [(u, v) for u, v in lines if len(u)]
+    end = min(u[-1] for u, _ in lines)
+    grid = np.unique(np.concatenate([u for u, _ in lines]))
+    grid = grid[grid <= end]
+    logs = np.stack([np.interp(grid, u, v) for u, v in lines])
+    return grid, *(np.exp(f(logs, axis=0)) for f in (np.median, np.min, np.max))
+
+
+def _line(trace: Trace, x: str, y: str, floor: float) -> tuple[Array, Array]:
+    u = np.sum([trace[column] for column in X_AXES[x][0]], axis=0)
+    good = np.isfinite(trace[y])
+    return u[good], np.log(np.maximum(trace[y][good], floor))
+
+
+def _draw(ax: Any, curve: Curve, x: str, y: str, floor: float, style: dict[str, Any], shift: float) -> None:
+    u, middle, low, high = median_and_band(curve, x, y, floor)
+    spread = max(1, len(u) // _MARKERS_PER_CURVE)
+    ax.semilogy(u, middle, markevery=(int(shift * spread), spread), **style)
+    if len(curve.traces) > 1:
+        ax.fill_between(u, low, high, color=style["color"], alpha=0.18, linewidth=0, zorder=1)
+
+
+def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
+    names = [c.method for c in shown]
+    alike = len(set(names)) < len(names) or any(n not in _STYLES for n in names)
+    cycle = list(_STYLES.values())[:8]
+    out = []
+    for k, name in enumerate(names):
+        color, dashes, marker = cycle[k % len(cycle)] if alike else _STYLES[name]
+        strong = name in _HIGHLIGHTED and not alike
+        out.append(
+            {
+                "color": color,
+                "linestyle": dashes,
+                "marker": marker,
+                "markersize": 5.0,
+                "markerfacecolor": "white" if k >= len(cycle) else color,
+                "linewidth": 2.4 if strong else 1.5,
+                "zorder": 4 if strong else 3,
+            }
+        )
+    return out
+
+
+def _dress(ax: Any, x: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    ax.set_xlabel(X_AXES[x][1])
+    ax.set_xlim(left=0)
+    if x != "seconds":
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Any, ax: Any, shown: Sequence[Curve], y: str) -> None:
+    """Outside the data, in the order in which the curves end."""
+    last = [np.median([_last(t[y]) for t in c.traces]) for c in shown]
+    order = np.argsort(-np.asarray(last), kind="stable")
+    handles = [ax.lines[i] for i in order]
+    labels = [shown[i].label for i in order]
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, handlelength=3.2)
+
+
+def _last(v: Array) -> float:
+    good = v[np.isfinite(v)]
+    return float(good[-1]) if len(good) else np.inf
+
+
+def _known(given: str, axes: dict[str, Any], name: str) -> None:
+    if given not in axes:
+        raise InputError(f'{name} = "{given}" cannot be drawn; choose one of {", ".join(axes)}.')
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+def save(figure: Any, path: str | Path) -> list[Path]:
+    """Write a PNG and a PDF with vector text beside it; equal figures give equal files."""
+    import matplotlib
+
+    target = Path(path)
+    if target.suffix.lower() not in ("", ".png", ".pdf"):
+        raise InputError(f"{target} must end in .png or .pdf; both are written.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stem = target.with_suffix("") if target.suffix else target
+    written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf")]
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(written[0], dpi=160, metadata={"Software": "proxskip"})
+        figure.savefig(written[1], metadata={"CreationDate": None})
+    return written

@@ -1,0 +1,284 @@
+"""The METHODS table: one row a method, with the laws it claims. A new method is one row and inherits them all.
+
+    fixed_point   started at (x*, h*) it stays there
+    lyapunov      on quadratics the largest eigenvalue of E[Psi+] against Psi is at most 1 - zeta
+    rate          on logistic regression the mean over seeds stays below the theorem's bound
+    sum_h         sum_i w_i h_i = 0, whatever happens
+    converges     it reaches the solution
+    batch         it takes minibatches
+
+Every row also owes exact ledger counts (``up``, ``down``, ``exchanges``, ``extra``), the same trajectory on every engine
+and bitwise resume. LocalGD claims no fixed point; Scaffold, FedLin and S-Local-GD no Lyapunov function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import proxskip as ps
+from proxskip.cohorts import Bernoulli, Everyone, Uniform, as_participation
+from proxskip.engines.meter import Line
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.problems.federated import Problem
+from proxskip.run import prepare
+from proxskip.seam import Array, Indices, Method, Prox, UnsafeStepWarning, Vectors
+
+WEIGHTS = (1.0, 2.0, 3.0, 4.0)
+
+
+# -- problems ----------------------------------------------------------------------------------------------------------
+@cache
+def quadratics(n: int = 4, d: int = 4, kappa: float = 20.0, own: bool = False, seed: int = 3) -> tuple[Any, ...]:
+    """n heterogeneous quadratics; with ``own`` the i-th is 2^i times as steep, so that L_i differ."""
+    parts = ps.random_quadratics(n, d, L=1.0, mu=1.0 / kappa, seed=seed)
+    return tuple(ps.Quadratic(2.0**i * f.H, 2.0**i * f.b) for i, f in enumerate(parts)) if own else tuple(parts)
+
+
+@cache
+def data(classes: int = 2, rows: int = 96, features: int = 6, seed: int = 5) -> tuple[Array, Array]:
+    """Rows with a third of zeros and labels that depend on them."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    A = rng.standard_normal((rows, features)) * (rng.random((rows, features)) < 0.7)
+    scores = A @ rng.standard_normal((features, classes)) + 0.5 * rng.standard_normal((rows, classes))
+    return A, np.argmax(scores, axis=1).astype(np.float64)
+
+
+@cache
+def model(loss: str = "logistic", sparse: bool = False, dtype: str = "float64", l2: float = 0.02) -> Any:
+    """A linear model on ``data``."""
+    A, b = data(3, features=4) if loss == "softmax" else data()
+    kind = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}[loss]
+    matrix = scipy.sparse.csr_matrix(A) if sparse else A
+    return kind(matrix, b, l2=l2, l2_relative=True, dtype=np.dtype(dtype))
+
+
+def difference(d: int) -> Array:
+    """D x = (x_2 - x_1, ..., x_d - x_{d-1})."""
+    return np.diff(np.eye(d), axis=0)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Row:
+    """A method on its kind of problem, and what it claims.
+
+    Args:
+        make: the method with parameters for a problem.
+        up, down, exchanges: vectors a client and round, and exchanges a round; None where they vary.
+        extra: full gradients of every client a round besides the local steps.
+        linear_psi: a psi whose prox is linear, for the eigenvalue law.
+        tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
+    """
+
+    name: str
+    make: Callable[[Problem], Method]
+    laws: str
+    up: int | None = 1
+    down: int | None = 1
+    exchanges: int | None = 1
+    extra: int = 0
+    clients: int = 4
+    weights: tuple[float, ...] | None = None
+    own: bool = False
+    psi: Prox | None = None
+    linear_psi: Prox | None = None
+    split: bool = False
+    cohort: Any = None
+    tight: bool = False
+
+    def claims(self, law: str) -> bool:
+        return law in self.laws.split()
+
+    def quadratic(self, linear: bool = False) -> Problem:
+        """Heterogeneous quadratics."""
+        return self._dress(Problem(quadratics(self.clients, own=self.own), self.weights), linear)
+
+    def rows(self, loss: str = "logistic", sparse: bool = False, dtype: str = "float64") -> Problem:
+        """Rows dealt by label."""
+        given = "rows" if self.weights else "equal"
+        cut = ps.split(model(loss, sparse, dtype), clients=self.clients, by="label", weights=given)
+        return self._dress(cut, linear=False)
+
+    def _dress(self, problem: Problem, linear: bool) -> Problem:
+        psi = (self.linear_psi if linear else None) or self.psi
+        return problem.with_psi(psi, difference(problem.d) if self.split else None) if psi else problem
+
+
+def scaffnew_on(cohort: Any) -> Callable[[Problem], Method]:
+    return lambda problem: ps.Scaffnew.theory(problem, cohort=cohort)
+
+
+def gossip(graph: str, psd: bool = False) -> Callable[[Problem], Method]:
+    return lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph(graph, p.n, psd=psd))
+
+
+SKIPS = "fixed_point lyapunov rate sum_h converges batch"
+METHODS = (
+    Row("gd", ps.GD.theory, "fixed_point lyapunov rate converges batch"),
+    Row("proxgd", ps.ProxGD.theory, "fixed_point lyapunov rate converges batch", psi=ps.prox.L1(0.01),
+        linear_psi=ps.prox.SquaredL2(0.3)),
+    Row("accelerated", ps.Accelerated.theory, "fixed_point converges"),
+    Row("local-gd", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch"),
+    Row("local-gd-cohort", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch", cohort=3),
+    Row("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4), "fixed_point sum_h converges batch"),
+    Row("scaffold-weighted", lambda p: ps.Scaffold.paper_figure(p, K=3), "fixed_point sum_h converges batch",
+        weights=WEIGHTS),
+    Row("scaffold-I", lambda p: ps.Scaffold.paper_figure(p, K=4, option="I"),
+        "fixed_point sum_h converges batch", up=2, down=2, extra=1),
+    Row("scaffold-cohort", lambda p: ps.Scaffold.paper_figure(p, K=4), "fixed_point sum_h converges batch",
+        up=2, down=2, weights=WEIGHTS, cohort=3),
+    Row("fedlin", lambda p: ps.FedLin.paper_figure(p, K=4), "fixed_point sum_h converges batch",
+        up=2, down=2, exchanges=2, extra=1),
+    Row("fedlin-own", lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4)), "fixed_point sum_h converges batch",
+        up=2, down=2, exchanges=2, extra=1, weights=WEIGHTS),
+    Row("s-local-gd", lambda p: ps.SLocalGD.theory(p), "fixed_point sum_h converges batch",
+        up=2, down=2, exchanges=2, extra=1),
+    Row("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4), "fixed_point sum_h converges batch",
+        up=None, down=None, exchanges=None),
+    Row("proxskip", ps.ProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
+        psi=ps.prox.L1(0.01), linear_psi=ps.prox.Consensus(2), tight=True),
+    Row("proxskip-shrink", ps.ProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
+        psi=ps.prox.SquaredL2(0.3)),
+    Row("sproxskip", ps.SProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
+        psi=ps.prox.ElasticNet(0.01, 0.1), linear_psi=ps.prox.Consensus(2), tight=True),
+    Row("scaffnew", ps.Scaffnew.theory, SKIPS, tight=True),
+    Row("scaffnew-weighted", lambda p: ps.Scaffnew.theory(p, own_steps=True), SKIPS,
+        weights=WEIGHTS, own=True, tight=True),
+    Row("scaffnew-psi", lambda p: ps.Scaffnew.theory(p, own_steps=True),
+        "fixed_point lyapunov rate converges batch", weights=WEIGHTS, own=True, psi=ps.prox.L1(0.01),
+        linear_psi=ps.prox.SquaredL2(0.3)),
+    Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
+    Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
+    Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
+    Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
+    Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
+    Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
+    Row("splitskip", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None, clients=1,
+        psi=ps.prox.L1(0.02), linear_psi=ps.prox.Singleton(), split=True),
+    Row("splitskip-shrink", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None,
+        clients=1, psi=ps.prox.SquaredL2(0.5), split=True),
+)  # fmt: skip
+NAMED = {row.name: row for row in METHODS}
+
+
+def claiming(*laws: str) -> Any:
+    """Parametrise a test over the rows that claim all of these laws."""
+    rows = [row for row in METHODS if all(row.claims(law) for law in laws)]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+
+
+# -- a method's own halves, driven from any state ----------------------------------------------------------------------
+class RowByRow(ReferenceEngine):
+    """The reference engine, where a stacked message hands client i its row: the iterates between communications."""
+
+    def run(self, half: Any, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]) -> Any:
+        ups, count = [], 0
+        for i in cohort:
+            own = tuple(v[i] if v.ndim == 2 else v for v in down)
+            up, gradients = super().run(half, np.array([i]), round, K, own)
+            ups.append(up)
+            count += gradients
+        return tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count
+
+
+class Heads:
+    """A coin that always shows heads: K = 1."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Machine:
+    """One method on one problem, round by round, from any state."""
+
+    def __init__(self, method: Method, problem: Problem, cohort: Any = None, engine: Any = None, seed: int = 0):
+        participation = as_participation(cohort)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            self.method, _ = prepare(method, problem, participation, insist=True)
+        self.problem, self.seed = problem, seed
+        self.engine = engine or RowByRow()
+        self.line = Line(self.engine, problem, seed, participation)
+
+    def put(self, server: Vectors, memory: Vectors) -> None:
+        """Start from here; what is not given starts at zero."""
+        zeros = {k: np.zeros((self.problem.n, self.problem.d)) for k in self.method.remembers}
+        self.server = server
+        self.engine.open(self.problem, zeros | memory, self.seed)
+
+    def put_solution(self) -> None:
+        """Start at x*, h_i* = grad f_i(x*), y*."""
+        s = self.problem.solution
+        assert s is not None
+        server = self.method.start(self.problem, s.x)
+        if self.problem.D is not None:
+            server["y"] = s.y
+        memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": s.h, "c": s.h}
+        self.put(server, {k: v.copy() for k, v in memory.items() if k in self.method.remembers})
+
+    def round(self, r: int, cohort: Indices | None = None, rng: Any = None) -> None:
+        """One round, with the cohort and the coin it would draw unless they are given."""
+        self.line.begin(r)
+        self.line.cohort = self.line.cohort if cohort is None else cohort
+        self.line.rng = self.line.rng if rng is None else rng
+        self.server = self.method.round(self.server, self.line)
+
+    @property
+    def memory(self) -> Vectors:
+        return self.engine.memory()
+
+    @property
+    def x(self) -> Array:
+        """All clients' x, one row each."""
+        x = self.server["x"] if "x" in self.server else self.memory["x"]
+        return np.broadcast_to(x, (self.problem.n, self.problem.d))
+
+
+def cohorts_of(participation: Any, n: int) -> list[tuple[float, Indices]]:
+    """Every cohort with its probability."""
+    if isinstance(participation, Everyone):
+        return [(1.0, np.arange(n))]
+    if isinstance(participation, Uniform):
+        found = [np.array(S) for S in itertools.combinations(range(n), participation.c)]
+        return [(1.0 / len(found), S) for S in found]
+    assert isinstance(participation, Bernoulli)
+    found = [np.array(S) for c in range(1, n + 1) for S in itertools.combinations(range(n), c)]
+    q = participation.probability
+    mass = [q ** len(S) * (1 - q) ** (n - len(S)) for S in found]
+    return [(m / sum(mass), S) for m, S in zip(mass, found, strict=True)]
+
+
+def close(a: Any, b: Any, tol: float) -> bool:
+    """Equal to ``tol`` relative to the largest entry."""
+    scale = max(float(np.max(np.abs(b))), 1e-300)
+    return bool(np.max(np.abs(np.asarray(a) - np.asarray(b))) <= tol * scale)
+
+
+# -- fixtures ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def proxskip_data() -> Path:
+    """The folder with the data sets: $PROXSKIP_DATA, or shared/data beside the repository; else the test is skipped."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ["PROXSKIP_DATA"]) if "PROXSKIP_DATA" in os.environ else beside
+    if not folder.is_dir():
+        pytest.skip("no data folder: set PROXSKIP_DATA to one that holds w8a.gz and its friends")
+    return folder
+
+
+@pytest.fixture
+def quiet_steps() -> Iterator[None]:
+    """Steps outside the theorem are meant here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        yield

@@ -1,0 +1,692 @@
+"""The command line: what it computes, what it refuses, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip import cli, cli_build, cli_flags, cli_progress
+from proxskip.table1 import table1
+from proxskip.trace import Trace
+
+ROOT = Path(__file__).resolve().parents[1]
+EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5"]
+SUMMARY = (
+    "method data samples d clients split engine seed L L_kind mu kappa weights lambda gamma p K tau q cohort graph delta "
+    "zeta rounds iterations exchanges floats_up floats_down grad_evals prox_evals seconds f f_star gap grad_norm sum_h "
+    "lyapunov lyapunov_bound status success message versions data_sha256"
+).split()
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = cli.main([str(a) for a in argv])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def refused(call):
+    """Run a command that must be refused: one sentence on stderr, nothing on stdout, exit code 2."""
+
+    def run(*argv: str) -> str:
+        code, out, err = call(*argv)
+        lines = [line for line in err.splitlines() if not line.startswith("reading ")]
+        assert (code, out, len(lines)) == (2, "", 1), (code, out, err)
+        assert lines[0].startswith("proxskip: ")
+        return lines[0]
+
+    return run
+
+
+def python(*argv: str, **more) -> subprocess.Popen[str]:
+    env = os.environ | {"PYTHONPATH": str(Path(ps.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, *argv], env=env, **pipes, **more)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """Twelve rows with labels 1 and 2."""
+    rng = np.random.default_rng(0)
+    rows = (f"{1 + k % 2} 1:{rng.normal():.3f} 2:{rng.normal():.3f} 3:1" for k in range(12))
+    path = tmp_path / "tiny.svm"
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+def test_run_writes_a_folder_and_says_what_happened(call, tmp_path):
+    out = tmp_path / "runs" / "a"
+    code, text, err = call("run", "scaffnew", *EASY, "--rounds", "20", "--out", out)
+    assert code == 0
+    assert {p.name for p in out.iterdir()} >= set(words("spec.toml summary.json trace.csv trace.npz x.npy checkpoint"))
+    summary = json.loads((out / "summary.json").read_text())
+    assert not set(SUMMARY) - set(summary)
+    assert (summary["method"], summary["rounds"], summary["clients"]) == ("scaffnew", 20, 5)
+    for part in ("digits", "1,797 rows", "logistic loss", "gamma L = 1 ", "p = ", "20 rounds", "f - f* =", "as asked"):
+        assert part in text
+    assert str(out) in text
+    assert "labels" not in text
+    spec = tomllib.loads((out / "spec.toml").read_text())
+    assert (spec["spec"]["data"], spec["spec"]["l2"], spec["spec"]["clients"]) == ("digits", 0.1, 5)
+
+
+def test_run_is_the_library_run(call, tmp_path):
+    call("run", "scaffnew", *EASY, "--rounds", "12", "--seed", "3", "--out", tmp_path / "a")
+    data = ps.datasets.load("digits")
+    problem = ps.split(ps.Logistic(*data, l2=0.1, l2_relative=True), clients=5, by="label")
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=12, seed=3)
+    assert np.array_equal(np.load(tmp_path / "a" / "x.npy"), result.x)
+
+
+def test_json_is_all_there_is_on_stdout(call):
+    code, out, _ = call("run", "scaffnew", *EASY, "--rounds", "3", "--json")
+    summary = json.loads(out)
+    assert code == 0
+    assert not set(SUMMARY) - set(summary)
+    assert summary["status"] == "MAX_ROUNDS"
+    code, out, _ = call("compare", "gd", "scaffnew", *EASY, "--rounds", "3", "--json")
+    assert [s["method"] for s in json.loads(out)] == ["gd", "scaffnew"]
+
+
+def test_quiet_says_nothing(call):
+    assert call("run", "gd", *EASY, "--rounds", "3", "--quiet") == (0, "", "")
+
+
+def test_labels_are_mapped_and_reported(call, tiny):
+    code, out, _ = call("run", "gd", "--data", tiny, "--clients", "3", "--rounds", "3")
+    assert code == 0
+    assert "1 became -1, 2 became +1" in out
+    summary = json.loads(call("run", "gd", "--data", tiny, "--clients", "3", "--rounds", "3", "--json")[1])
+    assert summary["labels"] == {"1": -1, "2": 1}
+    assert summary["data"] == "tiny.svm"
+    assert re.fullmatch("[0-9a-f]{64}", summary["data_sha256"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("gd", lambda q: ps.GD.theory(q)),
+        ("accelerated", lambda q: ps.Accelerated.theory(q)),
+        ("local-gd", lambda q: ps.LocalGD.theory(q)),
+        ("local-gd --gamma figure --K 7", lambda q: ps.LocalGD.paper_figure(q, 7)),
+        ("scaffold", lambda q: ps.Scaffold.theory(q)),
+        ("scaffold --gamma 0.01 --K 3 --option I", lambda q: ps.Scaffold(0.01, 3, option="I")),
+        ("scaffold --K 3 --eta-g 2 --gamma figure", lambda q: ps.Scaffold(1 / (6 * q.L), 3, 2.0)),
+        ("fedlin --gamma figure", lambda q: ps.FedLin.paper_figure(q)),
+        ("s-local-gd --q 0.5", lambda q: ps.SLocalGD.theory(q, q=0.5)),
+        ("s-local-gd --p 0.25 --gamma figure", lambda q: ps.SLocalGD.paper_figure(q, 0.25)),
+        ("scaffnew", lambda q: ps.Scaffnew.theory(q)),
+        ("scaffnew --gamma theory --p theory", lambda q: ps.Scaffnew.theory(q)),
+        ("scaffnew --gamma figure", lambda q: ps.Scaffnew.paper_figure(q)),
+        ("scaffnew --p 0.5", lambda q: ps.Scaffnew(1 / q.L, 0.5)),
+        ("scaffnew --K 4", lambda q: ps.Scaffnew(1 / q.L, 0.25, 4)),
+        ("scaffnew --K 4 --p 0.5", lambda q: ps.Scaffnew(1 / q.L, 0.5, 4)),
+        ("scaffnew --gamma 0.1", lambda q: ps.Scaffnew(0.1, ps.theory.best_p(0.1, q.mu))),
+        ("scaffnew --own-steps", lambda q: ps.Scaffnew.theory(q, own_steps=True)),
+        ("scaffnew --cohort 3", lambda q: ps.Scaffnew.theory(q, cohort=3)),
+        ("scaffnew --cohort 0.5", lambda q: ps.Scaffnew.theory(q, cohort=0.5)),
+        ("scaffnew --batch 8", lambda q: ps.Scaffnew.theory(q)),
+        ("decentralized-scaffnew --K 5", lambda q: None),
+        ("proxskip --psi l1:0.01", lambda q: ps.ProxSkip.theory(q)),
+        ("proxskip --psi elastic-net:0.01,0.1 --K 3", lambda q: ps.ProxSkip(1 / q.L, 1 / 3, 3)),
+        ("sproxskip --batch 50", lambda q: ps.SProxSkip.theory(q)),
+        ("proxgd --psi nonnegative", lambda q: ps.ProxGD.theory(q)),
+        ("scaffnew --psi box:-1,1", lambda q: ps.Scaffnew.theory(q)),
+        ("splitskip --psi l1:0.01 --l2 1", lambda q: ps.SplitSkip.theory(q)),
+        ("splitskip --psi l1:0.01 --D identity --l2 1 --K 2", lambda q: None),
+        ("scaffnew --loss squares --split iid", lambda q: ps.Scaffnew.theory(q)),
+        ("scaffnew --loss softmax --split dirichlet --alpha 2", lambda q: ps.Scaffnew.theory(q)),
+        ("gd --no-l2-relative --intercept --dtype float32 --split contiguous", lambda q: ps.GD.theory(q)),
+    ],
+)
+def test_flags_make_the_method_they_name(call, flags, expected):
+    """And it runs: each line goes through the whole command for two rounds."""
+    few = [] if flags.split()[0] in ("proxskip", "sproxskip", "splitskip") else ["--clients", "5"]
+    argv = ["run", *flags.split(), "--data", "digits", *few, "--rounds", "2", "--quiet"]
+    if "--l2 " not in flags:
+        argv += ["--l2", "0.1"]
+    o = cli._parse(argv)
+    problem, _ = cli_build.problem_of(cli_build.spec_of([o.method], o))
+    made, wanted = cli_build.method_of(o.method, o, problem), expected(problem)
+    if wanted is not None:
+        assert type(made) is type(wanted)
+        for name, value in asdict(wanted).items():
+            assert getattr(made, name) == pytest.approx(value, rel=1e-15), name
+    assert call(*argv)[0] == 0
+
+
+def test_a_graph_implies_equal_weights(call):
+    out = call(
+        "run",
+        "decentralized-scaffnew",
+        "--data",
+        "digits",
+        "--l2",
+        "0.1",
+        "--rounds",
+        "3",
+        "--graph",
+        "torus",
+        "--json",
+    )
+    summary = json.loads(out[1])
+    assert (summary["weights"], summary["graph"], summary["clients"]) == ("equal", "torus", 20)
+    assert summary["tau"] == pytest.approx(summary["p"] / (summary["gamma"] * ps.graph("torus", 20).lmax))
+
+
+def test_groups_make_clients(call):
+    summary = json.loads(call("run", "gd", "--data", "digits", "--split", "group", "--rounds", "1", "--json")[1])
+    assert summary["clients"] == 10
+
+
+def test_seeds_make_folders_a_table_and_a_band(call, tmp_path):
+    out = tmp_path / "a"
+    code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "5", "--seed", "4", "--seeds", "3", "--out", out)
+    assert code == 0
+    assert sorted(p.name for p in out.iterdir()) == ["seed-4", "seed-5", "seed-6"]
+    assert "seed 5" in text
+    assert "median of 3" in text
+    many = json.loads(call("run", "scaffnew", *EASY, "--rounds", "5", "--seeds", "2", "--json")[1])
+    assert [s["seed"] for s in many] == [0, 1]
+    assert many[0]["iterations"] != many[1]["iterations"]
+    figure = tmp_path / "band.png"
+    assert call("plot", out, "--out", figure)[0] == 0
+    assert figure.stat().st_size > 10_000
+
+
+# -- exit codes --------------------------------------------------------------------------------------------------------
+def test_exit_0_when_the_tolerance_is_reached(call):
+    code, out, _ = call("run", "scaffnew", *EASY, "--tol", "1e-6")
+    assert code == 0
+    assert "CONVERGED" in out
+
+
+def test_exit_3_when_it_is_not(call):
+    code, out, _ = call("run", "scaffnew", *EASY, "--tol", "1e-12", "--rounds", "3")
+    assert code == 3
+    assert "without reaching the tolerance" in out
+    assert call("run", "scaffnew", *EASY, "--target", "1e-14", "--rounds", "3", "--quiet")[0] == 3
+
+
+def test_exit_4_when_it_diverges(call):
+    argv = ("run", "gd", *EASY, "--loss", "squares", "--gamma", "3", "--allow-unsafe-step", "--rounds", "500")
+    code, out, err = call(*argv)
+    assert code == 4
+    assert "DIVERGED" in out
+    assert err.splitlines()[-1].startswith("warning: gamma = 3 ")
+
+
+def test_exit_5_when_it_stalls(call):
+    code, out, _ = call("run", "local-gd", *EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-10", "--rounds", "2000")
+    assert code == 5
+    assert "STALLED" in out
+
+
+def test_the_worst_run_of_a_comparison_counts(call):
+    flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
+    assert call("compare", "scaffnew", "local-gd", *flags)[0] == 5
+    assert cli.worst([0, 3, 130, 4, 5]) == 130
+    assert cli.worst([0, 3, 4, 5]) == 4
+    assert cli.worst([0, 3]) == 3
+
+
+def test_exit_1_for_what_nobody_expected(call, monkeypatch):
+    def broken(o: object) -> int:
+        raise RuntimeError("boom")
+
+    monkeypatch.setitem(cli._COMMANDS, "theory", broken)
+    code, _, err = call("theory", "--L", "1", "--mu", "0.1")
+    assert code == 1
+    assert "Traceback" in err
+    assert "unexpected RuntimeError: boom" in err
+
+    def full(o: object) -> int:
+        raise OSError(28, "No space left on device", "runs/a/x.npy")
+
+    monkeypatch.setitem(cli._COMMANDS, "theory", full)
+    assert call("theory", "--L", "1", "--mu", "0.1")[::2] == (1, "proxskip: runs/a/x.npy: No space left on device.\n")
+
+
+def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
+    flags = ("--data", "digits", "--l2", "1e-3", "--clients", "5", "--seed", "1")
+    out = tmp_path / "a"
+    argv = ("run", "scaffnew", *flags, "--rounds", "1000000", "--checkpoint-every", "5", "--out", str(out))
+    process = python("-m", "proxskip", *argv)
+    until = time.monotonic() + 60
+    while not (out / "checkpoint.previous").exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    text, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "INTERRUPTED" in text
+    done = json.loads((out / "summary.json").read_text())["rounds"]
+    assert call("resume", str(out), "--rounds", str(done + 7), "--quiet")[0] == 0
+    call("run", "scaffnew", *flags, "--rounds", str(done + 7), "--out", tmp_path / "b", "--quiet")
+    assert same_run(out, tmp_path / "b")
+
+
+def same_run(a: Path, b: Path) -> bool:
+    x, y = (np.load(p / "x.npy") for p in (a, b))
+    s, t = (Trace.from_csv(p / "trace.csv") for p in (a, b))
+    columns = [c for c in s.columns if c != "seconds"]
+    return x.tobytes() == y.tobytes() and all(np.array_equal(s[c], t[c], equal_nan=True) for c in columns)
+
+
+def test_ctrl_c_before_the_first_round(call, monkeypatch):
+    def impatient(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_build, "problem_of", impatient)
+    assert call("run", "gd", *EASY, "--rounds", "3") == (130, "", "proxskip: interrupted.\n")
+
+
+# -- resume ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("flags", ["scaffnew", "scaffnew --cohort 3", "scaffold --batch 8", "decentralized-scaffnew"])
+def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags):
+    for data in (["--data", "digits", "--l2", "0.05"], ["--data", tiny, "--l2", "0.1"]):
+        if "--batch" in flags and data[1] == tiny:
+            continue
+        name = str(len(data[1]))
+        common = (*flags.split(), *data, "--clients", "4", "--split", "iid", "--quiet")
+        assert call("run", *common, "--rounds", "140", "--out", tmp_path / name / "whole")[0] == 0
+        assert call("run", *common, "--rounds", "33", "--out", tmp_path / name / "cut")[0] == 0
+        code, out, _ = call("resume", tmp_path / name / "cut", "--rounds", "140", "--json", "--quiet")
+        assert code == 0
+        assert json.loads(out)["rounds"] == 140
+        assert same_run(tmp_path / name / "whole", tmp_path / name / "cut")
+
+
+def test_resume_takes_new_limits_and_answers_with_their_code(call, tmp_path):
+    call("run", "scaffnew", *EASY, "--rounds", "5", "--out", tmp_path / "a", "--quiet")
+    assert call("resume", tmp_path / "a", "--quiet")[0] == 0
+    assert call("resume", tmp_path / "a", "--tol", "1e-13", "--rounds", "6", "--quiet")[0] == 3
+    code, out, _ = call("resume", tmp_path / "a", "--tol", "1e-7", "--rounds", "5000")
+    assert code == 0
+    assert "CONVERGED" in out
+
+
+def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
+    assert "nothing to resume" in refused("resume", tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    assert "there is no checkpoint" in refused("resume", tmp_path / "empty")
+    call("run", "gd", "--data", tiny, "--clients", "3", "--rounds", "4", "--out", tmp_path / "a", "--quiet")
+    Path(tiny).write_text(Path(tiny).read_text().replace("3:1", "3:2"))
+    sentence = refused("resume", tmp_path / "a", "--rounds", "9")
+    assert "belongs to another run" in sentence
+    assert "data_sha256" in sentence
+    Path(tiny).unlink()
+    assert "is not a file that exists" in refused("resume", tmp_path / "a")
+    call("run", "scaffnew", *EASY, "--rounds", "2", "--seeds", "2", "--out", tmp_path / "many", "--quiet")
+    assert "holds 2 runs" in refused("resume", tmp_path / "many")
+    problem = ps.random_quadratics(n=3, d=4, kappa=10.0, seed=0)
+    ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path / "library")
+    assert "not made by the command line" in refused("resume", tmp_path / "library")
+    path = tmp_path / "library" / "checkpoint"
+    path.write_bytes(path.read_bytes()[:100])
+    (tmp_path / "library" / "checkpoint.previous").unlink(missing_ok=True)
+    assert "checkpoint" in refused("resume", tmp_path / "library")
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        ("run scafnew {easy} --rounds 3", "did you mean scaffnew?"),
+        ("run scaffnew --data digitss --rounds 3", "did you mean 'digits'?"),
+        ("run scaffnew --data no/such/file --rounds 3", "not a file that exists"),
+        ("run scaffnew {easy} --rounds 3 --p 0", "must lie in (0, 1]"),
+        ("run scaffnew {easy} --rounds 3 --p 1.5", "must lie in (0, 1]"),
+        ("run scaffnew {easy} --rounds 3 --p nan", "must lie in (0, 1]"),
+        ("run scaffnew {easy} --rounds 3 --p half", "neither a number nor theory"),
+        ("run scaffnew {easy} --rounds 3 --gamma 0", "must be positive"),
+        ("run scaffnew {easy} --rounds 3 --gamma -1", "must be positive"),
+        ("run scaffnew {easy} --rounds 3 --gamma inf", "must be positive"),
+        ("run scaffnew {easy} --rounds 3 --gamma big", "neither a number nor theory nor figure"),
+        ("run scaffnew {easy} --rounds 3 --gamma 1", "from where on scaffnew can diverge"),
+        ("run gd {easy} --rounds 3 --tau 1", "gd does not take --tau"),
+        ("run gd {easy} --rounds 3 --own-steps", "gd does not take --own-steps"),
+        ("run scaffnew {easy} --rounds 3 --eta-g 2", "it belongs to scaffold"),
+        ("compare gd accelerated {easy} --rounds 3 --K 3", "none of gd, accelerated takes --K"),
+        ("compare gd gd {easy} --rounds 3", "named twice"),
+        ("run scaffnew {easy} --rounds 3 --own-steps --gamma 0.1", "leave out --gamma"),
+        ("run scaffnew {easy}", "nothing says when to stop"),
+        ("run scaffnew {easy} --rounds many", "not a whole number"),
+        ("run scaffnew {easy} --rounds -1", "rounds"),
+        ("run scaffnew {easy} --tol 0", "must be positive"),
+        ("run scaffnew {easy} --round 3", "did you mean --rounds?"),
+        ("run scaffnew {easy} --rounds 3 --xyzzy", "see `proxskip run --help`"),
+        ("run scaffnew --rounds 3", "required: --data"),
+        ("run scaffnew --data digits --clients 1798 --rounds 3", "choose from 1 to 1797"),
+        ("run scaffnew --data digits --clients 0 --rounds 3", "clients"),
+        ("run scaffnew {easy} --rounds 3 --cohort 1", "h could never learn"),
+        ("run scaffnew {easy} --rounds 3 --cohort 6", "cannot be drawn from 5 clients"),
+        ("run scaffnew {easy} --rounds 3 --cohort 1.5", "a probability below 1"),
+        ("run gd {easy} --rounds 3 --cohort 3", "cannot run on cohorts"),
+        ("run scaffnew {easy} --rounds 3 --batch 1000", "larger than client 0's"),
+        ("run accelerated {easy} --rounds 3 --batch 3", "needs full gradients"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --weights rows", "equally weighted"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --graph rng", "did you mean 'ring'?"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --graph torus", "5 is a prime"),
+        ("run decentralized-scaffnew {easy} --rounds 3 --tau 1e9", "take at most that"),
+        ("run scaffnew --data digits --l2 0 --rounds 3", "mu is unknown"),
+        ("run scaffnew --data digits --l2 -1 --rounds 3", "l2"),
+        ("run proxskip {easy} --rounds 3", "one function"),
+        ("run gd {easy} --rounds 3 --psi l1:0.1", "no prox step"),
+        ("run proxgd {easy} --rounds 3 --psi l1", "write l1:LAM"),
+        ("run proxgd {easy} --rounds 3 --psi l1:x", "not a number"),
+        ("run proxgd {easy} --rounds 3 --psi ridge:1", "is not known"),
+        ("run splitskip --data digits --rounds 3", "give --psi"),
+        ("run scaffold {easy} --rounds 3 --option III", "invalid choice"),
+        ("run scaffnew --data digits --intercept --p 0.1 --target 1e-3", "needs the solution"),
+        ("run scaffnew --data breast-cancer --split group --rounds 3", "needs a group column"),
+        ("run scaffnew {easy} --rounds 3 --threads 0", "threads"),
+        ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),
+        ("theory --L 1 --mu 2", "mu = 2 is larger than L = 1"),
+        ("theory --L 1 --mu 0.1 --eps 2", "eps"),
+        ("theory --L 1", "required: --mu"),
+        ("data fetch digits", "nothing to fetch"),
+        ("data fetch w8", "did you mean 'w8a'?"),
+        ("plot no/such/folder --out a.png", "is not a folder"),
+        ("nonsense", "invalid choice"),
+        ("", "required: command"),
+    ],
+)
+def test_bad_input_gets_one_sentence(refused, argv, part):
+    assert part in refused(*argv.format(easy=" ".join(EASY)).split())
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("1 1:1\n2 1:2\n3 2:1\n", "two classes"),
+        ("1 1:1\n-1 1:nan\n", ":2:6: "),
+        ("nan 1:1\n-1 1:1\n", ":1:1: "),
+        ("1 1:1\n-1 1:inf\n", "not a finite"),
+        ("1 1:1\n-1 2:1 1:1\n", ":2:"),
+        ("1 1:1\n-1 1:1\n", "20 clients cannot share 2 rows"),
+        ("", ""),
+    ],
+)
+def test_bad_files_are_named_with_line_and_reason(refused, tmp_path, content, part):
+    path = tmp_path / "data.svm"
+    path.write_text(content)
+    sentence = refused("run", "scaffnew", "--data", path, "--rounds", "3")
+    assert part in sentence
+
+
+def test_a_truncated_known_set_is_refused(refused, tmp_path):
+    (tmp_path / "heart_scale").write_text("+1 1:0.5\n-1 1:1\n")
+    sentence = refused("run", "scaffnew", "--data", "heart_scale", "--data-dir", tmp_path, "--rounds", "3")
+    assert "is not heart_scale: it has 2 rows where 270 belong" in sentence
+
+
+def test_unsafe_steps_are_refused_warned_about_or_wanted(call, refused):
+    common = ("run", "scaffnew", *EASY, "--rounds", "2", "--p", "0.5")
+    assert "can diverge" in refused(*common, "--gamma", "1")
+    code, _, err = call(*common, "--gamma", "1", "--allow-unsafe-step", "--quiet")
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("warning: gamma = 1 = ")
+    code, _, err = call(*common, "--gamma", "1", "--L", "global", "--quiet")
+    assert code == 0
+    assert err.startswith("warning: gamma = 1 = ")
+    code, _, err = call(*common, "--gamma", "0.5", "--quiet")
+    assert code == 0
+    assert err.startswith("warning: gamma = 0.5 = ")
+
+
+def test_p_with_L_global_means_one_over_the_global_L(call):
+    summary = json.loads(call("run", "scaffnew", *EASY, "--rounds", "1", "--p", "0.1", "--L", "global", "--json")[1])
+    assert summary["gamma"] == 1 / summary["L_global"]
+    assert summary["gamma"] > 1 / summary["L_max"]
+    assert summary["L_kind"] == "global"
+
+
+def test_a_run_is_never_overwritten_without_force(call, refused, tmp_path):
+    out = tmp_path / "a"
+    common = ("scaffnew", *EASY, "--quiet", "--out", out)
+    assert call("run", *common, "--rounds", "2")[0] == 0
+    x = (out / "x.npy").read_bytes()
+    for again in (("run", *common), ("run", *common, "--seeds", "2"), ("compare", "gd", *common)):
+        assert "already holds a run" in refused(*again, "--rounds", "4")
+    assert (out / "x.npy").read_bytes() == x
+    assert call("run", *common, "--rounds", "4", "--force")[0] == 0
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 4
+    assert call("run", *common, "--rounds", "2", "--seeds", "3", "--force")[0] == 0
+    assert call("run", *common, "--rounds", "2", "--seeds", "2", "--force")[0] == 0
+    assert sorted(p.name for p in out.iterdir()) == ["seed-0", "seed-1"]
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "is a file" in refused("run", "gd", *EASY, "--rounds", "2", "--out", file)
+
+
+def test_a_refusal_leaves_nothing_behind(refused, tmp_path):
+    refused("run", "scaffnew", *EASY, "--rounds", "2", "--gamma", "1", "--out", tmp_path / "a")
+    refused("run", "scaffnew", *EASY, "--rounds", "2", "--cohort", "9", "--out", tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- compare, theory, data, plot, demo ---------------------------------------------------------------------------------
+def test_compare_writes_its_files_and_a_table(call, tmp_path):
+    out = tmp_path / "c"
+    code, text, _ = call("compare", "scaffnew", "gd", "accelerated", *EASY, "--rounds", "12", "--out", out)
+    assert code == 0
+    names = {"scaffnew", "gd", "accelerated", "compare.json", "compare.png", "compare.pdf"}
+    assert {p.name for p in out.iterdir()} == names
+    assert [s["method"] for s in json.loads((out / "compare.json").read_text())] == ["scaffnew", "gd", "accelerated"]
+    for column in words("rounds exchanges floats passes seconds status accelerated"):
+        assert column in text
+    assert "compare.png" in text
+    assert call("resume", out / "gd", "--rounds", "15", "--quiet")[0] == 0
+
+
+def test_a_flag_goes_to_the_methods_that_take_it(call):
+    found = json.loads(call("compare", "gd", "local-gd", "scaffnew", *EASY, "--rounds", "2", "--K", "3", "--json")[1])
+    assert [s["K"] for s in found] == [None, 3, 3]
+    assert found[2]["p"] == pytest.approx(1 / 3)
+
+
+def test_compare_with_seeds_shows_the_band(call, tmp_path):
+    code, text, _ = call("compare", "scaffnew", "gd", *EASY, "--rounds", "9", "--seeds", "3", "--out", tmp_path / "c")
+    assert code == 0
+    assert "of 3 seeds" in text
+    assert " to " in text
+    assert len(json.loads((tmp_path / "c" / "compare.json").read_text())) == 6
+    assert (tmp_path / "c" / "scaffnew" / "seed-2" / "trace.csv").exists()
+
+
+def test_theory_prints_table_1(call):
+    code, out, _ = call(*words("theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300 --G2 0.1 --json"))
+    assert code == 0
+    assert json.loads(out) == [asdict(r) for r in table1(1.0, 1e-4, 1e-6, 20, 300, 0.1)]
+    code, out, _ = call(*words("theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --p 0.05"))
+    assert code == 0
+    for part in ("Scaffnew, p = 0.05", "138,155", "1,382", "sqrt(kappa) log(1/eps)", "better than GD?", "--G2"):
+        assert part in out
+
+
+def test_data_list(call, tmp_path):
+    code, out, _ = call("data", "list")
+    assert code == 0
+    assert all(name in out for name in ("digits", "w8a", "embedded"))
+    rows = json.loads(call("data", "list", "--json", "--data-dir", tmp_path)[1])
+    assert rows[0] == {"name": "digits", "rows": 1797, "features": 64, "where": "embedded", "verified": True}
+
+
+def test_data_fetch_reports_where_it_is(call, monkeypatch, tmp_path):
+    def fetched(name, *, data_dir, progress):
+        progress(10, 100)
+        return Path(data_dir) / name
+
+    monkeypatch.setattr(ps.datasets, "fetch", fetched)
+    assert call("data", "fetch", "w8a", "--data-dir", tmp_path)[:2] == (0, f"w8a is at {tmp_path / 'w8a'}.\n")
+    assert json.loads(call("data", "fetch", "w8a", "--data-dir", tmp_path, "--json")[1])["name"] == "w8a"
+
+
+@pytest.mark.parametrize(
+    "x", ["rounds", "floats", "bytes", "exchanges", "local-steps", "passes", "iterations", "seconds"]
+)
+def test_plot_over_everything(call, runs, x, tmp_path):
+    figure = tmp_path / "sub" / "figure.png"
+    code, out, _ = call("plot", runs, "--x", x, "--y", "grad_norm", "--title", "two", "--out", figure)
+    assert code == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert figure.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert str(figure) in out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "c"
+    assert cli.main(["compare", "scaffnew", "gd", *EASY, "--rounds", "12", "--out", str(out), "--quiet"]) == 0
+    return out
+
+
+def test_demo_ends_in_a_table_a_picture_and_sentences(call, refused, tmp_path):
+    code, text, _ = call("demo", "--out", tmp_path / "demo", "--rounds", "4")
+    assert code == 0
+    for part in ("scaffnew", "decentralized-scaffnew", "s-local-gd", "kappa = 13,061", "After 4 communication rounds"):
+        assert part in text
+    assert (tmp_path / "demo" / "demo.png").stat().st_size > 20_000
+    assert len(json.loads((tmp_path / "demo" / "demo.json").read_text())) == 8
+    assert "already holds a run" in refused("demo", "--out", tmp_path / "demo")
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def record(round: int) -> dict[str, float]:
+    return {"round": round, "iterations": 10.0 * round, "seconds": 0.1 * round, "gap": 10.0**-round, "grad_norm": 1.0}
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """A clock that moves two seconds a look."""
+    ticks = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(cli_progress.time, "monotonic", lambda: float(next(ticks)))
+
+
+def test_progress_lines_where_nobody_looks(late):
+    stream = io.StringIO()
+    with cli_progress.Progress("scaffnew", stream=stream) as progress:
+        progress.on_run_start({"stop": {"rounds": 20, "tol": 1e-9}})
+        for r in range(12):
+            progress.on_record(r, record(r))
+    lines = stream.getvalue().splitlines()
+    assert progress.asked
+    assert 3 <= len(lines) <= 4
+    assert re.fullmatch(r"scaffnew: round \d+/20, f - f\* 1\.0e-\d\d, 0\.\d+ rounds/s, \d+ s left", lines[0])
+
+
+def test_progress_bar_where_somebody_looks(late):
+    stream = Terminal()
+    with cli_progress.Progress("scaffnew", stream=stream) as progress:
+        progress.on_run_start({"stop": {"iterations": 200}})
+        for r in range(5):
+            progress.on_record(r, record(r))
+        assert progress.bar is not None
+    assert progress.bar is None
+    assert "round 4" in stream.getvalue()
+
+
+def test_progress_is_silent_when_short_or_quiet(late, monkeypatch):
+    stream = io.StringIO()
+    with cli_progress.Progress("scaffnew", quiet=True, stream=stream) as progress:
+        progress.on_run_start({"stop": {"rounds": 20}})
+        for r in range(12):
+            progress.on_record(r, record(r))
+    monkeypatch.setattr(cli_progress.time, "monotonic", lambda: 0.0)
+    short = cli_progress.Progress("scaffnew", stream=stream)
+    short.on_run_start({"stop": {"rounds": 20}})
+    short.on_record(3, record(3))
+    assert stream.getvalue() == ""
+
+
+def test_fraction_is_that_of_the_nearest_limit():
+    progress = cli_progress.Progress("x", stream=io.StringIO())
+    progress.stop = {"rounds": 100, "iterations": 50, "seconds": None}
+    assert progress.fraction(record(2)) == pytest.approx(0.4)
+    progress.stop = {"tol": 1e-3}
+    assert progress.fraction(record(2)) is None
+    assert [cli_progress.clock(s) for s in (3, 75, 3700)] == ["3 s", "1:15 min", "1:01 h"]
+
+
+# -- help and imports --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("command", ["", "run", "compare", "resume", "theory", "data", "data fetch", "plot", "demo"])
+def test_help_teaches(call, command):
+    code, out, err = call(*command.split(), "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: proxskip")
+    if command in ("", "run", "compare", "resume"):
+        for line in cli_flags.EXIT_CODES.splitlines():
+            assert line in out
+        assert "example" in out
+
+
+def test_version(call):
+    assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
+
+
+def test_import_and_help_load_nothing_heavy():
+    heavy = words("matplotlib ray flwr cupy torch sklearn networkx rich")
+    code = f"import sys, proxskip; print([m for m in {heavy} if m in sys.modules])"
+    out, err = python("-c", code).communicate(timeout=60)
+    assert (out.strip(), err) == ("[]", "")
+    code = f"import sys, proxskip.cli; proxskip.cli.main(['run', '--help']); print([m for m in {heavy} if m in sys.modules])"
+    out, err = python("-c", code).communicate(timeout=60)
+    assert (out.strip().splitlines()[-1], err) == ("[]", "")
+
+
+def test_as_a_module_with_a_closed_pipe():
+    process = python("-m", "proxskip", "data", "list")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+
+
+# -- the paper's data --------------------------------------------------------------------------------------------------
+def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
+    shared = ROOT.parent / "shared" / "data"
+    if "PROXSKIP_DATA" not in os.environ and shared.is_dir():
+        monkeypatch.setenv("PROXSKIP_DATA", str(shared))
+    if not any(r.name == "w8a" and r.where == "cached" for r in ps.datasets.available()):
+        pytest.skip("w8a is not on this machine; set PROXSKIP_DATA, or run `proxskip data fetch w8a`")
+    flags = words("--data w8a --clients 20 --split label --weights rows --L global --p 0.01 --rounds 400 --quiet")
+    code, _, err = call("run", "scaffnew", *flags, "--out", tmp_path / "a")
+    assert code == 0
+    assert err.startswith("warning: gamma = ")
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["f_star"] == pytest.approx(0.137417763410536, abs=1e-11)
+    assert summary["gap"] < 2e-7
+    assert summary["gamma"] == 1 / summary["L_global"]
+    trace = Trace.from_csv(tmp_path / "a" / "trace.csv")
+    assert trace["gap"][trace["round"] == 200][0] < 2e-5

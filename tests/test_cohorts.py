@@ -1,0 +1,227 @@
+"""Partial participation: sum_i w_i h_i = 0 under any pattern, one commit a round by exactly the cohort, no divergence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from conftest import NAMED, Machine, close, quadratics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
+from proxskip.engines.meter import stream
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.seam import InputError
+
+many = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def patterns(draw: Any) -> tuple[int, tuple[float, ...], list[list[int]], int]:
+    """(n, weights, cohorts, seed): any weights, any cohorts, at least one of two clients or more."""
+    n = draw(st.integers(2, 6))
+    weights = tuple(draw(st.lists(st.floats(0.01, 10.0), min_size=n, max_size=n)))
+    some = st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)
+    cohorts = draw(st.lists(some, min_size=1, max_size=6))
+    pair = draw(st.lists(st.integers(0, n - 1), min_size=2, max_size=n, unique=True))
+    return n, weights, [*cohorts, pair], draw(st.integers(0, 2**32))
+
+
+def sum_h(machine: Machine) -> tuple[float, float]:
+    """(the largest entry of sum_i w_i h_i, what rounding may make of it)."""
+    method: Any = machine.method
+    memory = machine.memory
+    h = method.controls(machine.server, memory) if hasattr(method, "controls") else memory["h"]
+    p = getattr(method, "p", None) or 1.0 / method.K
+    size = np.abs(h).max() + p / np.min(method.gamma) * np.abs(machine.x).max()
+    return float(np.abs(machine.problem.weights @ h).max()), float(1e-12 * size)
+
+
+@many
+@given(patterns(), st.booleans(), st.sampled_from([0.1, 0.4, 1.0]))
+def test_scaffnew_keeps_sum_h_zero_under_any_pattern(pattern: Any, own: bool, p: float) -> None:
+    n, weights, cohorts, seed = pattern
+    problem = ps.Problem(quadratics(n, own=True), weights)
+    gamma = tuple(1 / L for L in problem.L_i) if own else 1 / problem.L_max
+    machine = Machine(ps.Scaffnew(gamma, p), problem, cohorts, seed=seed)
+    machine.put({"x": np.ones(problem.d)}, {})
+    for r in range(2 * len(cohorts)):
+        before = machine.memory["h"]
+        machine.round(r)
+        found, allowed = sum_h(machine)
+        assert found <= allowed
+        absent = np.setdiff1d(np.arange(n), machine.line.cohort)
+        assert np.array_equal(machine.memory["h"][absent], before[absent])
+
+
+@many
+@given(patterns(), st.sampled_from(["I", "II"]), st.sampled_from([0.5, 1.0]))
+def test_scaffold_keeps_sum_h_zero_under_any_pattern(pattern: Any, option: Any, eta_g: float) -> None:
+    n, weights, cohorts, seed = pattern
+    problem = ps.Problem(quadratics(n, own=True), weights)
+    machine = Machine(ps.Scaffold(0.2 / problem.L_max, 4, eta_g, option), problem, cohorts, seed=seed)
+    machine.put(machine.method.start(problem, np.ones(problem.d)), {})
+    for r in range(2 * len(cohorts)):
+        machine.round(r)
+        found, allowed = sum_h(machine)
+        assert found <= allowed
+
+
+@many
+@given(patterns(), st.sampled_from([0.1, 0.4, 1.0]))
+def test_with_everybody_one_round_heals_any_h0(pattern: Any, p: float) -> None:
+    """The prox form: whatever sum_i w_i h0_i is, after one communication it is zero."""
+    n, weights, _, seed = pattern
+    problem = ps.Problem(quadratics(n, own=True), weights)
+    machine = Machine(ps.Scaffnew(tuple(1 / L for L in problem.L_i), p), problem, seed=seed)
+    rng = np.random.Generator(np.random.Philox(seed))
+    machine.put({"x": np.ones(problem.d)}, {"h": 1.0 + rng.standard_normal((n, problem.d))})
+    assert sum_h(machine)[0] > 1e-3
+    machine.round(0)
+    found, allowed = sum_h(machine)
+    assert found <= 10 * allowed + 1e-14
+
+
+# -- the commit --------------------------------------------------------------------------------------------------------
+class Witness(ReferenceEngine):
+    """Writes down who ran and who was told what."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[int]] = []
+        self.told: list[tuple[list[int], np.ndarray]] = []
+
+    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
+        self.ran.append(cohort.tolist())
+        return super().run(half, cohort, round, K, down)
+
+    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
+        self.told.append((cohort.tolist(), outcome[0].copy()))
+        super().tell(half, cohort, outcome)
+
+
+@pytest.mark.parametrize("cohort", [None, 2, 0.5, [[0, 3], [1, 2, 3], [2]]], ids=str)
+def test_h_is_settled_once_a_round_by_exactly_the_cohort_with_that_rounds_x(cohort: Any) -> None:
+    problem = ps.Problem(quadratics(4))
+    witness = Witness()
+    machine = Machine(ps.Scaffnew(1 / problem.L_max, 0.3), problem, cohort, engine=witness, seed=5)
+    machine.put({"x": np.ones(problem.d)}, {})
+    for r in range(12):
+        machine.round(r)
+        assert len(witness.ran) == len(witness.told) == r + 1
+        told, x = witness.told[-1]
+        assert witness.ran[-1] == told == machine.line.cohort.tolist()
+        assert np.array_equal(x, machine.server["x"])
+        h, xhat = machine.memory["h"], machine.memory["xhat"]
+        assert close(problem.weights[told] @ (x - xhat[told]) + 1, np.ones(problem.d), 1e-12) or cohort is None
+        assert h.shape == (4, problem.d)
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+def test_uniform_cohorts_are_uniform() -> None:
+    draws, n, c = 6000, 5, 2
+    seen: dict[tuple[int, ...], int] = {}
+    for r in range(draws):
+        S = tuple(Uniform(c).draw(stream(1, r, "cohort"), n, r).tolist())
+        assert S == tuple(sorted(set(S)))
+        seen[S] = seen.get(S, 0) + 1
+    assert len(seen) == 10
+    assert scipy.stats.chisquare(list(seen.values())).pvalue > 1e-3
+
+
+def test_bernoulli_cohorts_are_never_empty_and_have_the_binomial_size() -> None:
+    n, q, draws = 5, 0.3, 6000
+    sizes = [len(Bernoulli(q).draw(stream(2, r, "cohort"), n, r)) for r in range(draws)]
+    chances = np.array([scipy.stats.binom.pmf(k, n, q) for k in range(1, n + 1)])
+    expected = draws * chances / chances.sum()
+    assert scipy.stats.chisquare(np.bincount(sizes, minlength=n + 1)[1:], expected).pvalue > 1e-3
+
+
+def test_cohorts_depend_on_seed_and_round_only() -> None:
+    """Not on the method, the engine or what was drawn before."""
+    a = Uniform(3).draw(stream(9, 41, "cohort"), 8, 41)
+    rng = stream(9, 41, "server")
+    rng.random(100)
+    assert np.array_equal(a, Uniform(3).draw(stream(9, 41, "cohort"), 8, 41))
+    assert not all(
+        np.array_equal(a, Uniform(3).draw(stream(s, r, "cohort"), 8, r)) for s, r in ((9, 42), (10, 41), (11, 41))
+    )
+
+
+def test_participation_is_reported() -> None:
+    problem = ps.Problem(quadratics(4))
+    result = ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=9, cohort=[[0, 1], [1, 2], [2, 3, 1]])
+    assert result.participation.tolist() == [3, 9, 6, 3]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("cohort", "says"),
+    [
+        (1, "take c >= 2"),
+        ([[0], [2]], "take c >= 2"),
+        (5, "cannot be drawn from 4"),
+        (0, "cannot be drawn from 4"),
+        ([[0, 0]], "different clients"),
+        ([[0, 4]], "different clients"),
+        ([[]], "at least one"),
+        ([], "empty"),
+        ("most", "not understood"),
+        (True, "not understood"),
+        (Bernoulli(1.5), "must lie in"),
+    ],
+    ids=str,
+)
+def test_impossible_cohorts_are_refused(cohort: Any, says: str) -> None:
+    problem = ps.Problem(quadratics(4))
+    with pytest.raises(InputError, match=says):
+        ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=1, cohort=cohort)
+
+
+@pytest.mark.parametrize("name", ["gd", "fedlin", "s-local-gd", "decentralized", "accelerated"])
+def test_methods_that_need_everybody_refuse_cohorts(name: str) -> None:
+    problem = NAMED[name].quadratic()
+    with pytest.raises(InputError, match="cannot run on cohorts"):
+        ps.run(NAMED[name].make(problem), problem, rounds=1, cohort=2)
+
+
+def test_a_regulariser_refuses_cohorts() -> None:
+    problem = NAMED["scaffnew-psi"].quadratic()
+    with pytest.raises(InputError, match="needs everybody's h"):
+        ps.run(ps.Scaffnew(1 / problem.L_max, 0.5), problem, rounds=1, cohort=2)
+
+
+def test_chi_above_its_bound_warns() -> None:
+    problem = ps.Problem(quadratics(4))
+    with pytest.warns(ps.UnsafeStepWarning, match="above its bound"):
+        ps.run(ps.Scaffnew(1 / problem.L_max, 0.5, chi=1.5), problem, rounds=1, cohort=2)
+
+
+def test_what_counts_as_a_cohort() -> None:
+    assert as_participation(None) == Everyone()
+    assert as_participation(3) == Uniform(3)
+    assert as_participation(0.25) == Bernoulli(0.25)
+    assert as_participation([[0, 1], (2,)]) == Given(((0, 1), (2,)))
+
+
+# -- dropout on real data (RELIABILITY B6) -----------------------------------------------------------------------------
+@pytest.mark.parametrize("dropout", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
+    """a1a, 20 clients by label, kappa = 1000: the gradient norm stays within 10 times its start, sum h = 0 all along."""
+    A, b = ps.datasets.load("a1a", data_dir=proxskip_data)
+    whole = ps.Logistic(A, b, l2=1e-3, l2_relative=True)
+    problem = ps.split(whole, clients=20, by="label", weights="equal")
+    method = ps.Scaffnew(1 / problem.L_max, p=problem.mu**0.5 / problem.L_max**0.5)
+    rounds = 780 if dropout <= 0.5 else 200
+    result = ps.run(method, problem, rounds=rounds, cohort=1 - dropout, seed=0)
+    trace = result.trace
+    assert trace["grad_norm"].max() <= 10 * trace["grad_norm"][0]
+    assert result.h is not None
+    size = np.abs(result.h).max() + method.p / np.min(method.gamma) * np.abs(result.x).max()
+    assert trace["sum_h"].max() <= 1e-12 * size
+    if dropout <= 0.5:
+        assert problem.solution is not None
+        assert np.linalg.norm(result.x - problem.solution.x) <= 1e-6 * np.linalg.norm(problem.solution.x)

@@ -1,0 +1,204 @@
+"""The documentation is true: its code runs, its commands parse, its links lead somewhere, its tables are complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import proxskip as ps
+from proxskip import cli_flags, folder, result
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [code for found, code in BLOCK.findall(page.read_text("utf-8")) if found == language]
+
+
+def pages_with(language: str) -> list[Any]:
+    return [pytest.param(page, id=name_of(page)) for page in PAGES if blocks(page, language)]
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """The cells of every table row of a page in docs/."""
+    lines = (ROOT / "docs" / page).read_text("utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def letters(page: str) -> set[str]:
+    """The names in backticks in the first column of a page's tables."""
+    return {word for row in rows_of(page) for word in re.findall(r"`([^`]+)`", row[0])}
+
+
+# -- the notation ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", sorted(ps.METHODS))
+def test_every_field_of_a_method_is_in_the_notation(name: str) -> None:
+    fields = {f.name for f in dataclasses.fields(ps.METHODS[name])}
+    assert fields <= letters("notation.md")
+
+
+def test_every_column_of_a_trace_is_explained() -> None:
+    columns = importlib.import_module("proxskip.run").COLUMNS  # proxskip.run itself is the function
+    assert set(columns) <= letters("notation.md") | letters("command-line.md")
+
+
+def test_every_field_of_the_summary_is_explained() -> None:
+    problem = ps.Problem(ps.random_quadratics(2, 2))
+    fields = set(ps.run(ps.Scaffnew.theory(problem), problem, rounds=0).summary())
+    assert fields <= letters("command-line.md")
+
+
+# -- the methods -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+@pytest.mark.parametrize("name", sorted(ps.METHODS))
+def test_every_method_is_named(page: str, name: str) -> None:
+    assert f"`{name}`" in (ROOT / page).read_text("utf-8")
+
+
+def test_every_method_has_a_section() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    titles = " ".join(re.findall(r"^## (.*)$", text, re.MULTILINE)).lower().replace("-", "").replace(" ", "")
+    for name in ps.METHODS:
+        assert name.replace("-", "") in titles
+
+
+# -- code that runs ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page is one namespace: later blocks see the names of earlier ones."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "docs"}
+    for number, code in enumerate(blocks(page, "python")):
+        exec(compile(code, f"{name_of(page)}, python block {number + 1}", "exec", dont_inherit=True), names)
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(ps.__path__, "proxskip.")
+    return [m.name for m in found if not m.name.endswith("__main__")]
+
+
+@cache
+def examples(name: str) -> list[doctest.DocTest]:
+    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
+    return [test for test in found if test.examples]
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if examples(name)])
+def test_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = doctest.DocTestRunner(verbose=False)
+    for test in examples(name):
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+# -- commands that parse -----------------------------------------------------------------------------------------------
+def commands(page: Path) -> list[str]:
+    return [line[2:] for code in blocks(page, "console") for line in code.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_commands_parse(page: Path) -> None:
+    parser, _ = cli_flags.parser(ps.__version__)
+    for command in commands(page):
+        program, *words = shlex.split(command)
+        if program == "proxskip":
+            parser.parse_args(words)
+        elif program == "make":
+            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+            assert set(words) <= set(targets), command
+        else:
+            assert program == ".venv/bin/python", command
+            assert (ROOT / words[0]).is_file(), command
+
+
+def test_every_command_and_flag_is_documented() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    _, subcommands = cli_flags.parser(ps.__version__)
+    for name, parser in subcommands.items():
+        assert re.search(rf"^\$ proxskip {name}\b", text, re.MULTILINE), name
+        flags = {flag for flag in parser._option_string_actions if flag.startswith("--")} - {"--help"}
+        missing = [flag for flag in flags if f"`{flag}" not in text]
+        assert not missing, f"{name}: {missing}"
+
+
+def test_exit_codes_are_those_of_the_help() -> None:
+    helped = re.findall(r"^  (\d+) ", cli_flags.EXIT_CODES, re.MULTILINE)
+    told = [row[0] for row in rows_of("command-line.md") if row[0].isdigit()]
+    assert told == helped == ["0", "1", "2", "3", "4", "5", "130"]
+
+
+def test_every_file_of_a_run_folder_and_every_status_is_documented() -> None:
+    text = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    for name in folder.FILES:
+        assert f"`{name}`" in text
+    for status in result.Status:
+        assert status.name in text
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings."""
+    prose = BLOCK.sub("", page.read_text("utf-8"))
+    titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+MADE_LATER = {"docs/demo.png"}
+"""Drawn by ``proxskip demo``; the file itself is not a matter of the text."""
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(BLOCK.sub("", page.read_text("utf-8"))):
+        if re.match(r"https://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.is_file() or name_of(target) in MADE_LATER, link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = LINK.findall((ROOT / "docs" / "index.md").read_text("utf-8"))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(linked)
+
+
+# -- the API page ------------------------------------------------------------------------------------------------------
+def test_the_api_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs" / "make_api.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_api = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_api)
+    assert make_api.PAGE.read_text("utf-8") == make_api.render(), "run: python docs/make_api.py"
+
+
+# -- who made it -------------------------------------------------------------------------------------------------------
+def test_the_version_is_one_number() -> None:
+    written = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    changed = re.search(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert written is not None
+    assert changed is not None
+    assert written[1] == changed[1] == ps.__version__

@@ -1,0 +1,264 @@
+"""One trajectory: the same on both engines to 1e-12, the same bits whatever the threads, the same rows in a minibatch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.stats
+from conftest import METHODS, NAMED, Row, close, data, model, quadratics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip.engines import kernels
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.engines.shards import Shards
+from proxskip.problems.sampling import minibatch, philox4x32
+
+R = 10
+KINDS = [(loss, sparse) for loss in ("logistic", "squared", "softmax") for sparse in (False, True)]
+
+
+def run(row: Row, problem: ps.Problem, engine: Any = "cpu", rounds: int = R, **given: Any) -> ps.Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        return ps.run(
+            row.make(problem), problem, rounds=rounds, cohort=row.cohort, engine=engine, seed=4, allow_unsafe_step=True,
+            every=1, **given,
+        )  # fmt: skip
+
+
+def same(a: ps.Result, b: ps.Result, tol: float) -> None:
+    """The iterates, what clients remember, and f and the gradient norm along the way."""
+    assert close(a.x, b.x, tol)
+    for k in b.memory:
+        # h and y are differences of vectors: measure them by the gradients and the iterates they come from
+        scale = max(np.abs(b.memory[k]).max(), np.abs(b.x).max(), 1e-300)
+        assert np.abs(a.memory[k] - b.memory[k]).max() <= 10 * tol * scale, k
+    assert np.array_equal(a.trace["iterations"], b.trace["iterations"])
+    assert close(a.trace["f"], b.trace["f"], tol)
+
+
+def bits(result: ps.Result) -> bytes:
+    """Everything that a run computed."""
+    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
+    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
+    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
+
+
+# -- cpu is reference --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
+    problem = row.rows()
+    same(run(row, problem), run(row, problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> None:
+    problem = row.rows(sparse=True).with_batch(6)
+    same(run(row, problem), run(row, problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("name", ["scaffnew-weighted", "scaffnew-cohort", "fedlin-own"])
+@pytest.mark.parametrize(("loss", "sparse"), KINDS)
+def test_every_loss_and_storage(name: str, loss: str, sparse: bool, batch: int | None) -> None:
+    problem = NAMED[name].rows(loss, sparse).with_batch(batch)
+    assert Shards.fit(problem)
+    same(run(NAMED[name], problem), run(NAMED[name], problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+def test_rows_of_ones_are_stored_without_values(batch: int | None) -> None:
+    A, b = data()
+    ones = scipy.sparse.csr_matrix((np.abs(A) > 0.5).astype(float))
+    whole = ps.Logistic(ones, b, l2=0.02, l2_relative=True)
+    problem = ps.split(whole, clients=4, by="label").with_batch(batch)
+    assert Shards(problem).unit
+    same(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_intercept_and_shards_of_different_sizes(sparse: bool) -> None:
+    A, b = data()
+    matrix = scipy.sparse.csr_matrix(A) if sparse else A
+    whole = ps.Logistic(matrix, b, l2=0.1, intercept=True)
+    problem = ps.split(whole, clients=5, by="dirichlet", alpha=1.0, seed=2)
+    assert len(set(problem.sizes or [])) > 1
+    method = ps.Scaffnew(1 / problem.L_max, 0.2)
+    a, b2 = (ps.run(method, problem, rounds=R, engine=e, seed=1, every=1) for e in ("cpu", "reference"))
+    same(a, b2, 1e-12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("batch", [None, 5])
+def test_single_precision_is_near(sparse: bool, batch: int | None) -> None:
+    """Both engines round differently; they agree to float32, and end near the solution in double precision."""
+    row = NAMED["scaffnew"]
+    single, double = row.rows(sparse=sparse, dtype="float32"), row.rows(sparse=sparse)
+    same(run(row, single.with_batch(batch)), run(row, single.with_batch(batch), "reference"), 1e-4)
+    if batch is None:
+        far = run(row, single, rounds=60)
+        assert double.solution is not None
+        assert close(far.x, double.solution.x, 1e-4)
+        assert far.trace.last()["sum_h"] <= 1e-12 * (1 + np.abs(far.h).max())
+
+
+def test_oracles_without_a_kernel_run_too() -> None:
+    """Quadratics, and rows under weights of their own: the plain way, bit for bit the reference's."""
+    A, b = data()
+    weighed = [ps.Logistic(A[i::2], b[i::2], l2=0.1, row_weights=np.arange(1, 49)) for i in range(2)]
+    for problem in (ps.Problem(quadratics(4)), ps.Problem(weighed)):
+        assert not Shards.fit(problem)
+        method = ps.Scaffnew(1 / problem.L_max, 0.2)
+        runs = [ps.run(method, problem, rounds=R, engine=e) for e in ("reference", "cpu")]
+        assert bits(runs[0]) == bits(runs[1])
+
+
+# -- the same bits -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
+    problem = row.rows(sparse=True)
+    runs = [bits(run(row, problem, threads=t)) for t in (1, 2, 3, 1)]
+    assert len(set(runs)) == 1
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize(("loss", "sparse"), KINDS)
+def test_bits_of_every_kernel(loss: str, sparse: bool, batch: int | None) -> None:
+    problem = NAMED["scaffnew-cohort"].rows(loss, sparse).with_batch(batch)
+    assert len({bits(run(NAMED["scaffnew-cohort"], problem, threads=t)) for t in (1, 2, 3, 1)}) == 1
+
+
+def test_reference_gives_the_same_bits_again() -> None:
+    problem = NAMED["scaffnew"].rows().with_batch(5)
+    assert bits(run(NAMED["scaffnew"], problem, "reference")) == bits(run(NAMED["scaffnew"], problem, "reference"))
+
+
+def test_another_seed_is_another_run() -> None:
+    problem = NAMED["scaffnew"].rows()
+    method = ps.Scaffnew.theory(problem)
+    a, b = (ps.run(method, problem, rounds=R, seed=s) for s in (0, 1))
+    assert not np.array_equal(a.trace["iterations"], b.trace["iterations"])
+
+
+def test_an_engine_can_be_given_and_an_unknown_one_is_refused() -> None:
+    problem = NAMED["scaffnew"].rows()
+    method = ps.Scaffnew.theory(problem)
+    named = [ps.run(method, problem, rounds=3, engine=e) for e in ("cpu", "reference")]
+    given = [ps.run(method, problem, rounds=3, engine=e) for e in (CpuEngine(2), ReferenceEngine())]
+    assert [bits(r) for r in named] == [bits(r) for r in given]
+    with pytest.raises(ps.InputError, match='"abacus" is not known'):
+        ps.run(method, problem, rounds=3, engine="abacus")
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+def test_philox_is_philox() -> None:
+    """The known answers of Random123 (Salmon et al., 2011), for both forms."""
+    ones = 0xFFFFFFFF
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+    known = [
+        ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((ones,) * 4, (ones << 32) | ones, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (pi, (0x299F31D0 << 32) | 0xA4093822, (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
+    ]
+    for counter, key, answer in known:
+        assert philox4x32(counter, key) == answer
+        out = np.zeros(4, dtype=np.uint64)
+        kernels.philox4x32(*counter, np.uint64(key), out)
+        assert tuple(int(v) for v in out) == answer
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    client=st.integers(0, 2**20),
+    round=st.integers(0, 2**20),
+    step=st.integers(0, 2**20),
+    size=st.integers(1, 5000),
+    share=st.floats(0.0, 1.0),
+)
+def test_compiled_minibatches_are_the_plain_ones(
+    seed: int, client: int, round: int, step: int, size: int, share: float
+) -> None:
+    b = max(1, int(share * min(size, 200)))
+    plain = minibatch(seed, client, round, step, size, b)
+    out = np.empty(b, dtype=np.int64)
+    kernels.minibatch(seed, client, round, step, size, b, out)
+    assert np.array_equal(plain, out)
+    assert len(set(plain.tolist())) == b
+    assert plain.min() >= 0
+    assert plain.max() < size
+
+
+def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
+    """A compiled minibatch, which is the plain one and quicker."""
+    out = np.empty(b, dtype=np.int64)
+    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out)
+    return out
+
+
+def test_minibatches_are_uniform() -> None:
+    """Every ordered pair of 5 rows, and every first row of 100, equally often."""
+    draws = 20_000
+    pairs = np.array([drawn(3, k, 5, 2) for k in range(draws)])
+    cells = np.bincount(5 * pairs[:, 0] + pairs[:, 1], minlength=25)
+    assert np.all(cells[::6] == 0)
+    assert scipy.stats.chisquare(np.delete(cells, range(0, 25, 6))).pvalue > 1e-3
+    firsts = np.array([drawn(4, k, 100, 1)[0] for k in range(draws)])
+    assert scipy.stats.chisquare(np.bincount(firsts, minlength=100)).pvalue > 1e-3
+
+
+def test_minibatches_of_clients_rounds_steps_and_seeds_differ() -> None:
+    base = (1, 2, 3, 4)
+    first = minibatch(*base, 1000, 50)
+    for k in range(4):
+        other = list(base)
+        other[k] += 1
+        assert not np.array_equal(first, minibatch(*other, 1000, 50))
+
+
+def test_a_minibatch_gradient_is_unbiased() -> None:
+    """Over all batches of its kind: the mean over many steps is the full gradient, within its standard error."""
+    f = model().take(np.arange(12))
+    x = np.linspace(-1, 1, f.d)
+    G = np.array([f.minibatch_gradient(x, drawn(0, k, 12, 3)) for k in range(4000)])
+    error = G.std(axis=0) / np.sqrt(len(G))
+    assert np.all(np.abs(G.mean(axis=0) - f.gradient(x)) <= 4.5 * error)
+
+
+# -- margins of any size -----------------------------------------------------------------------------------------------
+def test_logistic_loss_at_any_margin() -> None:
+    """RELIABILITY D7: the value within 2 ulp and the slope within 4 ulp of 50 digits, without a warning."""
+    rng = np.random.Generator(np.random.Philox(0))
+    spread = np.exp(rng.uniform(-30, 6.5, 600))
+    z = np.concatenate([spread, -spread, [0.0, 5e-324, 1e-308, 710.0, 745.2, 800.0, 1e308], [-710.0, -745.2, -1e308]])
+    f = ps.Logistic(np.ones((2, 1)), [0, 1])
+    ones = np.ones_like(z)
+    slopes = f.slopes(z, ones)
+    f.b = ones
+    losses = f.losses(z)
+    with mpmath.workdps(50):
+        for k, v in enumerate(z):
+            true = mpmath.log1p(mpmath.exp(-mpmath.mpf(float(v))))
+            assert abs(mpmath.mpf(float(losses[k])) - true) <= 2 * mpmath.mpf(float(np.spacing(losses[k]))), v
+            true = -1 / (1 + mpmath.exp(mpmath.mpf(float(v))))
+            ulp = max(abs(np.spacing(slopes[k])), np.finfo(np.float64).tiny / 4)  # below, expit gives zero
+            assert abs(mpmath.mpf(float(slopes[k])) - true) <= 4 * mpmath.mpf(float(ulp)), v
+    compiled = np.array([kernels.slope(kernels.LOGISTIC, v, 1.0) for v in z])
+    assert np.allclose(compiled, slopes, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_huge_margins_do_not_overflow(engine: str) -> None:
+    problem = NAMED["scaffnew"].rows()
+    far = 1e6 * np.ones(problem.d)
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, x0=far, engine=engine)
+    assert np.isfinite(result.x).all()
+    assert np.isfinite(result.trace["f"]).all()

@@ -1,0 +1,289 @@
+"""What the METHODS table claims, proved on the code itself: fixed points, Lyapunov eigenvalues, rates, sum h = 0."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
+
+import proxskip as ps
+from proxskip import theory
+from proxskip.seam import Array
+
+SEEDS = 16
+
+
+# -- the table itself --------------------------------------------------------------------------------------------------
+def test_every_method_has_a_row() -> None:
+    covered = {row.make(row.quadratic()).name for row in METHODS}
+    assert covered == set(ps.METHODS)
+
+
+# -- fixed points ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["quadratic", "logistic"])
+@claiming("fixed_point")
+def test_solution_is_a_fixed_point(row: Row, kind: str) -> None:
+    problem = row.quadratic() if kind == "quadratic" else row.rows()
+    machine = Machine(row.make(problem), problem, row.cohort)
+    machine.put_solution()
+    for r in range(6):
+        machine.round(r)
+    assert problem.solution is not None
+    assert close(machine.x, np.tile(problem.solution.x, (problem.n, 1)), 1e-10)
+
+
+@pytest.mark.parametrize("cohort", [[[0, 1], [2, 3]], [[0, 1, 2], [1], [0, 3]], [[3]]], ids=str)
+@pytest.mark.parametrize("name", ["scaffnew", "scaffnew-weighted", "scaffold-weighted"])
+def test_solution_is_a_fixed_point_under_any_cohorts(name: str, cohort: list[list[int]]) -> None:
+    if cohort == [[3]] and name != "scaffold-weighted":
+        cohort = [[3], [0, 1, 2, 3]]  # Scaffnew refuses cohorts that are always of one
+    problem = NAMED[name].quadratic()
+    machine = Machine(NAMED[name].make(problem), problem, cohort)
+    machine.put_solution()
+    for r in range(6):
+        machine.round(r)
+    assert problem.solution is not None
+    assert close(machine.x, np.tile(problem.solution.x, (problem.n, 1)), 1e-10)
+
+
+# -- the Lyapunov law, in its eigenvalue form --------------------------------------------------------------------------
+class ErrorMaps:
+    """The exact linear maps of one iteration, with and without communication, by probing a method's own halves.
+
+    In the iteration form a coin of probability p follows every step. One round of the real code with K = 1, started from
+    clients that hold different x_i, gives both outcomes: what was settled (heads), and ``xhat`` with the old h (tails).
+    """
+
+    def __init__(self, row: Row) -> None:
+        self.problem = row.quadratic(linear=True)
+        method = row.make(self.problem)
+        self.machine = Machine(method, self.problem, row.cohort)
+        self.method: Any = self.machine.method
+        self.n, self.d = self.problem.n, self.problem.d
+        s = self.problem.solution
+        assert s is not None
+        self.cohorts = cohorts_of(self.machine.line.cohorts, self.n)
+        if self.problem.D is not None:
+            assert s.y is not None
+            self.fixed = np.concatenate([s.x, s.y])
+        elif "h" in self.method.remembers:
+            self.fixed = np.concatenate([np.tile(s.x, self.n), s.h.ravel()])
+        else:
+            self.fixed = s.x
+
+    def states(self, z: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        """A state vector as (server, memory)."""
+        if self.problem.D is not None:
+            x, y = z[: self.d], z[self.d :]
+            return {"x": x, "y": y}, {"x": x[None], "h": -(self.problem.D.T @ y)[None]}
+        if "h" not in self.method.remembers:
+            return {"x": z}, {}
+        X, H = z.reshape(2, self.n, self.d)
+        return ({}, {"x": X, "h": H}) if "x" in self.method.remembers else ({"x": X}, {"h": H})
+
+    def step(self, z: Array, cohort: Array) -> tuple[Array, Array]:
+        """(heads, tails) from z; tails is meaningful for the cohort's members."""
+        server, memory = self.states(z)
+        self.machine.put(server, {k: v.copy() for k, v in memory.items()})
+        self.machine.round(0, cohort, Heads())
+        kept = self.machine.memory
+        if self.problem.D is not None:
+            y = self.machine.server["y"]
+            assert close(kept["h"][0] + 1.0, 1.0 - self.problem.D.T @ y, 1e-12), "h is not -D'y"
+            return np.concatenate([kept["x"][0], y]), np.concatenate([kept["xhat"][0], z[self.d :]])
+        if "h" not in self.method.remembers:
+            return self.machine.server["x"], z
+        old = memory["h"].ravel()
+        heads = np.concatenate([self.machine.x.ravel(), kept["h"].ravel()])
+        return heads, np.concatenate([kept["xhat"].ravel(), old])
+
+    def psi(self, z: Array) -> float:
+        """The method's own Lyapunov function."""
+        server, memory = self.states(z)
+        x = server.get("x", z[: self.d])
+        value = self.method.lyapunov(self.problem, x[0] if x.shape == (1, self.d) else x, server, memory)
+        assert value is not None
+        return float(value)
+
+    def matrix(self, act: Callable[[Array], Array]) -> Array:
+        """The linear part of an affine act, column by column."""
+        at = act(self.fixed)
+        return np.stack([act(self.fixed + e) - at for e in np.eye(len(self.fixed))], axis=1)
+
+    def form(self) -> Array:
+        """The matrix of psi, by polarisation."""
+        E = np.eye(len(self.fixed))
+        own = np.array([self.psi(self.fixed + e) for e in E])
+        both = [[self.psi(self.fixed + E[i] + E[j]) if i != j else 4 * own[i] for j in range(len(E))] for i in range(len(E))]
+        return (np.array(both) - own[:, None] - own[None, :]) / 2
+
+    def subspace(self) -> Array:
+        """Where the errors live: all of it, or sum_i w_i (h_i - h_i*) = 0 where nothing restores that."""
+        size = len(self.fixed)
+        if self.problem.D is not None or "h" not in self.method.remembers:
+            return np.eye(size)
+        if self.machine.line.everyone and "x" not in self.method.remembers:
+            return np.eye(size)
+        sums = np.zeros((self.d, size))
+        sums[:, self.n * self.d :] = np.kron(self.problem.weights, np.eye(self.d))
+        return scipy.linalg.null_space(sums)
+
+    def top(self) -> float:
+        """The largest eigenvalue of E[Psi+] against Psi."""
+        P, B = self.form(), self.subspace()
+        p = getattr(self.method, "p", 1.0)
+        everybody = np.arange(self.n)
+        quiet = self.matrix(lambda z: self.step(z, everybody)[1]) if p < 1 else np.zeros_like(P)
+        mean = (1 - p) * quiet.T @ P @ quiet
+        for probability, cohort in self.cohorts:
+            M = self.matrix(lambda z, S=cohort: self.step(z, S)[0])
+            mean += p * probability * M.T @ P @ M
+        Q, R = B.T @ mean @ B, B.T @ P @ B
+        return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
+
+    @property
+    def zeta(self) -> float:
+        """What the method's theorem promises."""
+        value = self.method.zeta(self.problem)
+        assert value is not None
+        return float(value)
+
+
+@claiming("lyapunov")
+def test_lyapunov_contracts_by_its_theorem(row: Row) -> None:
+    maps = ErrorMaps(row)
+    assert close(maps.step(maps.fixed, np.arange(maps.n))[0], maps.fixed, 1e-12)
+    assert maps.psi(maps.fixed) <= 1e-24
+    assert maps.top() <= 1 - maps.zeta + 1e-10
+
+
+@pytest.mark.parametrize("row", [r for r in METHODS if r.tight], ids=lambda r: r.name)
+def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
+    """With a linear projection nothing is lost: the eigenvalue is max_i (1 - gamma_i mu_i)^2 or 1 - p^2, exactly."""
+    maps = ErrorMaps(row)
+    f, p = maps.problem, maps.method.p
+    gammas = np.broadcast_to(np.asarray(maps.method.gamma), (f.n,))
+    sharp = min(theory.sharp_rate(g, m, L, p) for g, m, L in zip(gammas, f.mu_i, f.L_i, strict=True))
+    assert abs(maps.top() - (1 - sharp)) <= 1e-10
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5, 1.5])
+@pytest.mark.parametrize(
+    "name", ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized"]
+)
+def test_a_wrong_update_of_h_breaks_the_lyapunov_law(
+    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The law sees the sign and the size of the h update: -1, 0, 1/2 and 3/2 times the right one all break it."""
+    maps = ErrorMaps(NAMED[name])
+    kind = type(maps.method)
+    right = kind.settle
+
+    def wrong(self: Any, client: Any, memory: Any, *outcome: Array) -> Any:
+        new = right(self, client, memory, *outcome)
+        return new | {"h": memory["h"] + factor * (new["h"] - memory["h"])}
+
+    monkeypatch.setattr(kind, "settle", wrong)
+    assert maps.top() > 1 - maps.zeta + 1e-4
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5])
+def test_a_wrong_step_of_splitskip_breaks_the_lyapunov_law(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps = ErrorMaps(NAMED["splitskip"])
+    right = ps.SplitSkip.settle
+
+    def wrong(self: Any, client: Any, memory: Any, v: Array) -> Any:
+        return right(self, client, memory, v) | {"x": right(self, client, memory, factor * v)["x"]}
+
+    monkeypatch.setattr(ps.SplitSkip, "settle", wrong)
+    assert maps.top() > 1 - maps.zeta + 1e-4
+
+
+# -- rates on logistic regression --------------------------------------------------------------------------------------
+def traces(method: Any, problem: Any, cohort: Any, rounds: int, seeds: int) -> tuple[Array, Array]:
+    """(lyapunov, bound), one row a seed."""
+    runs = [
+        ps.run(method, problem, rounds=rounds, seed=s, cohort=cohort, every=1, threads=1).trace for s in range(seeds)
+    ]
+    return np.stack([t["lyapunov"] for t in runs]), np.stack([t["lyapunov_bound"] for t in runs])
+
+
+@claiming("rate")
+def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
+    """The mean over seeds, with three standard errors; the ratio is a supermartingale, so the law holds at every record."""
+    problem = row.rows()
+    alone = row.name in ("gd", "proxgd")
+    psi, bound = traces(row.make(problem), problem, row.cohort, rounds=30, seeds=1 if alone else SEEDS)
+    assert np.all(np.isfinite(bound))
+    ratio = psi / bound
+    error = 0.0 if alone else ratio.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    assert np.all(ratio.mean(axis=0) <= 1 + 3 * error + 1e-12)
+    assert psi[:, -1].mean() < 0.5 * psi[:, 0].mean()
+
+
+@pytest.mark.parametrize("name", ["sproxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort"])
+def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -> None:
+    """Theorem 5.5: (1 - zeta)^T Psi_0 + gamma^2 C / zeta; and the ball is really reached, so the noise is real."""
+    row = NAMED[name]
+    problem = row.rows().with_batch(8)
+    if name == "scaffnew-weighted":
+        method = ps.Scaffnew.theory(problem)
+    else:
+        method = row.make(problem)
+    psi, bound = traces(method, problem, row.cohort, rounds=150, seeds=SEEDS)
+    excess = psi - bound
+    error = excess.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    assert np.all(excess.mean(axis=0) <= 3 * error + 1e-12 * psi[0, 0])
+    assert psi[:, 0].mean() > 3 * psi[:, -20:].mean() > 1e-6 * psi[:, 0].mean()
+
+
+# -- convergence, and the sum of h -------------------------------------------------------------------------------------
+@claiming("converges")
+def test_it_reaches_the_solution(row: Row) -> None:
+    problem = row.quadratic()
+    result = ps.run(row.make(problem), problem, tol=1e-9, rounds=20_000, cohort=row.cohort, threads=1)
+    assert result.success, result.message
+    assert problem.solution is not None
+    assert close(result.x, problem.solution.x, 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "logistic"])
+@claiming("sum_h")
+def test_sum_of_h_stays_zero(row: Row, kind: str) -> None:
+    problem = row.quadratic() if kind == "quadratic" else row.rows()
+    method: Any = row.make(problem)
+    result = ps.run(method, problem, rounds=60, cohort=row.cohort, seed=1, every=1, threads=1)
+    assert result.h is not None
+    p = getattr(method, "p", None) or 1.0 / np.max(method.K)
+    scale = np.abs(result.h).max() + p / np.min(method.gamma) * np.abs(result.x).max()
+    assert np.all(result.trace["sum_h"] <= 1e-12 * scale)
+    assert np.abs(result.h).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "logistic"])
+def test_splitskip_keeps_h_at_minus_D_transposed_y(kind: str) -> None:
+    row = NAMED["splitskip"]
+    problem = row.quadratic() if kind == "quadratic" else row.rows()
+    result = ps.run(row.make(problem), problem, rounds=50, threads=1)
+    assert close(result.memory["h"][0], -(problem.D.T @ result.server["y"]), 1e-12)
+    assert close(result.memory["x"][0], result.x, 1e-12)
+
+
+def test_no_claim_where_there_is_no_theorem() -> None:
+    """A step outside its theorem, a cohort of unequal weights: no zeta, no bound."""
+    row = NAMED["scaffnew-weighted"]
+    problem = row.quadratic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, cohort=3)
+        fast = ps.run(ps.GD(1.5 / problem.L_global), problem, rounds=5)
+    assert result.summary()["zeta"] is None
+    assert np.all(np.isnan(result.trace["lyapunov_bound"]))
+    assert np.all(np.isnan(fast.trace["lyapunov_bound"]))

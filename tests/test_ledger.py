@@ -1,0 +1,196 @@
+"""The ledger against Table 1, and against a postman who counts every letter himself."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import METHODS, NAMED, Row, quadratics
+
+import proxskip as ps
+from proxskip import table1
+from proxskip.engines.reference import ReferenceEngine
+
+R = 17
+rows = pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+
+
+class Postman(ReferenceEngine):
+    """Counts vectors, steps and gradients where they happen, client by client."""
+
+    def __init__(self) -> None:
+        self.up = self.down = self.calls = self.steps = self.gradients = 0
+        self.letters: dict[int, list[bytes]] = {}
+
+    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
+        self.calls += 1
+        for i in cohort:
+            # what the client must be told now: this exchange's vectors, and an outcome it has not heard yet
+            sent = [v.tobytes() for v in down]
+            unheard = [v for v in self.letters.pop(int(i), []) if v not in sent]
+            self.down += len(sent) + len(unheard)
+        ups, gradients = super().run(half, cohort, round, K, down)
+        self.up += len(ups) * len(cohort)
+        self.gradients += gradients
+        self.steps += int(np.sum(np.broadcast_to(K, (len(cohort),))))
+        return ups, gradients
+
+    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
+        if outcome[0].ndim == 1:  # a row each is gossip, which came along the edges
+            for i in cohort:
+                self.letters[int(i)] = [v.tobytes() for v in outcome]
+        super().tell(half, cohort, outcome)
+
+
+def ledger(row: Row, engine: Any = "reference", batch: int | None = None, **given: Any) -> dict[str, float]:
+    """The last row of a run of R rounds on rows of data."""
+    problem = row.rows()
+    method = row.make(problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        result = ps.run(method, problem.with_batch(batch), rounds=R, cohort=row.cohort, engine=engine, seed=2,
+                        allow_unsafe_step=True, **given)  # fmt: skip
+    return result.trace.last()
+
+
+@rows
+def test_ledger_counts_what_moves(row: Row) -> None:
+    postman = Postman()
+    last = ledger(row, postman)
+    gossip = row.down == 0
+    assert last["vectors_down"] == (0 if gossip else postman.down)
+    assert last["vectors_up"] == (last["edge_messages"] if gossip else postman.up)
+    assert last["exchanges"] == postman.calls
+    assert last["grad_evals"] == postman.gradients
+    assert last["local_steps"] == postman.steps
+
+
+@rows
+def test_ledger_is_table_one(row: Row) -> None:
+    problem = row.rows()
+    last = ledger(row)
+    clients = row.cohort if isinstance(row.cohort, int) else problem.n
+    if row.up is not None:
+        assert last["vectors_up"] == R * clients * row.up
+    if row.down is not None:
+        assert last["vectors_down"] == R * clients * row.down
+    if row.exchanges is not None:
+        assert last["exchanges"] == R * row.exchanges
+    assert last["prox_evals"] == (R if problem.psi is not None else 0)
+    for way in ("up", "down"):
+        assert last[f"floats_{way}"] == problem.d * last[f"vectors_{way}"]
+        assert last[f"bytes_{way}"] == 8 * last[f"floats_{way}"]
+    assert last["passes"] == last["grad_evals"] / problem.N
+
+
+@rows
+def test_gradients_are_counted_in_samples(row: Row) -> None:
+    """Every client has 24 rows (96 where it is alone): steps times rows, and the anchors' full gradients."""
+    problem = row.rows()
+    last = ledger(row)
+    each = 96 // problem.n
+    per_round = R * 96 * row.extra
+    if row.name == "s-local-gd-q":
+        per_round = 96 * (last["exchanges"] - R)
+    assert problem.sizes == [each] * problem.n
+    assert last["grad_evals"] == last["local_steps"] * each + per_round
+    if row.claims("batch"):
+        noisy = ledger(row, batch=5)
+        if row.name == "s-local-gd-q":
+            per_round = 96 * (noisy["exchanges"] - R)
+        assert noisy["grad_evals"] == noisy["local_steps"] * 5 + per_round
+
+
+@rows
+def test_evaluation_is_off_the_meter(row: Row) -> None:
+    often, seldom = ledger(row, every=1), ledger(row, every=R)
+    assert {k: v for k, v in often.items() if k != "seconds"} == pytest.approx(
+        {k: v for k, v in seldom.items() if k != "seconds"}, nan_ok=True, abs=0, rel=0
+    )
+
+
+@rows
+def test_both_engines_keep_the_same_ledger(row: Row) -> None:
+    counts = [k for k in ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns]
+    counts = counts[: counts.index("seconds")]
+    a, b = ledger(row), ledger(row, "cpu")
+    assert [a[k] for k in counts] == [b[k] for k in counts]
+
+
+def test_local_steps() -> None:
+    """A fixed K is K; steps of its own for each client count each, and iterations are the longest."""
+    last = ledger(NAMED["scaffold"])
+    assert (last["iterations"], last["local_steps"]) == (4 * R, 4 * R * 4)
+    last = ledger(NAMED["fedlin-own"])
+    assert (last["iterations"], last["local_steps"]) == (4 * R, (1 + 2 + 3 + 4) * R)
+    last = ledger(NAMED["scaffnew"])
+    assert last["local_steps"] == 4 * last["iterations"]
+
+
+def test_mean_number_of_local_steps_is_one_over_p() -> None:
+    problem = ps.Problem(quadratics(2))
+    p, rounds = 0.1, 2000
+    last = ps.run(ps.Scaffnew(1 / problem.L_max, p), problem, rounds=rounds, every=rounds).trace.last()
+    spread = np.sqrt((1 - p) / p**2 / rounds)
+    assert abs(last["iterations"] / rounds - 1 / p) <= 4 * spread
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("gd", "GD"),
+        ("accelerated", "accelerated GD"),
+        ("local-gd", "LocalGD"),
+        ("scaffold-I", "Scaffold"),
+        ("s-local-gd", "S-Local-GD"),
+        ("fedlin", "FedLin"),
+        ("scaffnew", "Scaffnew, p = 1/sqrt(kappa)"),
+    ],
+)
+def test_the_papers_table_agrees_with_the_meter(name: str, title: str) -> None:
+    problem = NAMED[name].rows()
+    table = {r.method: r for r in table1.table1(problem.L, problem.mu, 1e-6, problem.n, d=problem.d)}[title]
+    last = ledger(NAMED[name])
+    assert last["floats_up"] == R * problem.n * (table.floats_per_round or 0)
+    assert last["exchanges"] == R * table.exchanges_per_round
+
+
+def test_scaffold_two_with_everybody_needs_one_vector_each_way() -> None:
+    last = ledger(NAMED["scaffold"])
+    assert last["vectors_up"] == last["vectors_down"] == 4 * R
+
+
+def test_s_local_gd_pays_for_the_anchor_only_when_it_moves() -> None:
+    last = ledger(NAMED["s-local-gd-q"])
+    moved = last["exchanges"] - R
+    assert 1 <= moved < R
+    assert last["vectors_up"] == last["vectors_down"] == 4 * (R + moved)
+
+
+@pytest.mark.parametrize("name", ["decentralized", "decentralized-path", "decentralized-psd"])
+def test_gossip_costs_a_vector_along_each_edge_both_ways(name: str) -> None:
+    edges = {"decentralized": 4, "decentralized-path": 3, "decentralized-psd": 3}[name]
+    last = ledger(NAMED[name])
+    assert last["edge_messages"] == last["vectors_up"] == 2 * edges * R
+    assert last["vectors_down"] == last["prox_evals"] == 0
+
+
+def test_splitskip_sends_what_changes() -> None:
+    """x up; D'(y+ - y) down with the next message, so the last one is not sent; x0 is where everybody starts."""
+    last = ledger(NAMED["splitskip"])
+    assert last["vectors_up"] == R
+    assert last["vectors_down"] == R - 1
+
+
+def test_a_late_outcome_costs_a_vector() -> None:
+    """Scaffnew on cohorts: x down, and the outcome of the last round one took part in where it is another vector."""
+    problem = ps.Problem(quadratics(4))
+    cohorts = [[0, 1], [0, 1], [2, 3], [0, 2], [1, 3]]
+    # round 0: 2 new; 1: both heard x with the message; 2: 2 new; 3: client 0 is late; 4: 1 and 3 are late
+    expected = np.cumsum([2, 2, 2, 3, 4])
+    method = ps.Scaffnew(1 / problem.L_max, 0.5)
+    trace = ps.run(method, problem, rounds=5, cohort=cohorts, every=1).trace
+    assert trace["vectors_down"].tolist() == [0, *expected]
+    assert trace["vectors_up"].tolist() == [0, 2, 4, 6, 8, 10]

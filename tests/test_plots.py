@@ -1,0 +1,143 @@
+"""Figures are pure functions of traces."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from proxskip import plots
+from proxskip.methods import METHODS
+from proxskip.plots import Curve
+from proxskip.seam import InputError
+from proxskip.trace import Trace
+
+COLUMNS = tuple({c: None for names, _ in plots.X_AXES.values() for c in names} | dict.fromkeys(plots.Y_AXES))
+
+
+def trace(gaps, pace=1.0, **other) -> Trace:
+    made = Trace(COLUMNS)
+    for r, gap in enumerate(gaps):
+        row = {c: pace * r for c in COLUMNS} | {"round": r, "gap": gap, "grad_norm": abs(gap), "lyapunov": gap**2}
+        made.append(row | other)
+    return made
+
+
+def folder(path, method, gaps, **more):
+    path.mkdir(parents=True)
+    trace(gaps, **more).to_csv(path / "trace.csv")
+    (path / "summary.json").write_text(json.dumps({"method": method}))
+    return path
+
+
+DECAY = 0.5 ** np.arange(30)
+
+
+def test_every_method_has_a_name_and_a_style_of_its_own():
+    assert set(plots.NAMES) == set(plots._STYLES) == set(METHODS)
+    federated = [m for m in METHODS if "clients" in METHODS[m].handles and m != "proxgd"]
+    assert len({plots._STYLES[m][0] for m in federated}) == len(federated)
+    assert len({plots._STYLES[m][2] for m in federated}) == len(federated)
+
+
+def test_curves_are_semilogarithmic_and_labelled():
+    runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew"), Curve("GD", (trace(DECAY**0.2),), "gd")]
+    figure = plots.curves(runs, "floats", "gap", "a title")
+    (ax,) = figure.axes
+    assert ax.get_yscale() == "log"
+    assert ax.get_xlabel() == "floats sent, all clients, up and down"
+    assert ax.get_ylabel() == "f(x) \N{MINUS SIGN} f*"
+    x, y = ax.lines[0].get_data()
+    assert np.allclose(x, 2.0 * np.arange(30))
+    assert np.allclose(y, DECAY, rtol=1e-12)
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["GD", "Scaffnew"]
+    assert len({line.get_color() for line in ax.lines}) == 2
+
+
+@pytest.mark.parametrize("x", plots.X_AXES)
+@pytest.mark.parametrize("y", plots.Y_AXES)
+def test_every_pair_of_axes(x, y):
+    figure = plots.curves([Curve("a", (trace(DECAY),))], x, y)
+    assert len(figure.axes[0].lines) == 1
+
+
+def test_a_gap_of_zero_or_less_is_drawn_at_a_floor_that_is_stated():
+    figure = plots.curves([Curve("a", (trace([1.0, 1e-20, 0.0, -1e-17]),))])
+    y = figure.axes[0].lines[0].get_ydata()
+    assert np.allclose(y, [1.0, 1e-16, 1e-16, 1e-16])
+    assert "below 1e-16" in figure.get_supxlabel()
+    assert "below" not in plots.curves([Curve("a", (trace(DECAY),))]).get_supxlabel()
+
+
+def test_seeds_make_a_median_and_a_band():
+    curve = Curve("a", tuple(trace(c * DECAY) for c in (1.0, 4.0, 2.0)))
+    x, middle, low, high = plots.median_and_band(curve, "rounds", "gap", 1e-16)
+    assert np.array_equal(x, np.arange(30))
+    for line, factor in ((middle, 2.0), (low, 1.0), (high, 4.0)):
+        assert np.allclose(line, factor * DECAY)
+    figure = plots.curves([curve])
+    assert len(figure.axes[0].collections) == 1
+    assert "medians over the seeds" in figure.get_supxlabel()
+
+
+def test_seeds_with_other_x_are_interpolated_where_all_of_them_are():
+    curve = Curve("a", (trace(DECAY), trace(DECAY, pace=2.0)))
+    x, middle, _, _ = plots.median_and_band(curve, "iterations", "gap", 1e-16)
+    assert x[-1] == 29
+    assert np.allclose(middle, 0.5 ** (0.75 * x))
+
+
+def test_curves_without_a_value_are_left_out_and_none_is_refused():
+    unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
+    figure = plots.curves([Curve("a", (trace(DECAY),)), unknown])
+    assert len(figure.axes[0].lines) == 1
+    with pytest.raises(InputError, match="no run has a value of gap"):
+        plots.curves([unknown])
+    with pytest.raises(InputError, match='x = "time" cannot be drawn'):
+        plots.curves([unknown], x="time")
+
+
+def test_many_curves_of_one_method_stay_apart():
+    runs = [Curve(f"p = {k}", (trace(DECAY ** (0.1 * k)),), "scaffnew") for k in range(1, 9)]
+    lines = plots.curves(runs).axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}) == 8
+
+
+def test_folders_in_curves_out(tmp_path):
+    folder(tmp_path / "c" / "gd", "gd", DECAY)
+    folder(tmp_path / "c" / "scaffnew" / "seed-9", "scaffnew", DECAY)
+    folder(tmp_path / "c" / "scaffnew" / "seed-10", "scaffnew", 2 * DECAY)
+    (tmp_path / "c" / "notes").mkdir()
+    found = plots.load_runs([tmp_path / "c"])
+    assert [(c.label, c.method, len(c.traces)) for c in found] == [
+        ("gradient descent", "gd", 1),
+        ("Scaffnew", "scaffnew", 2),
+    ]
+    assert [t["gap"][0] for t in found[1].traces] == [1.0, 2.0]
+    folder(tmp_path / "d", "gd", DECAY)
+    labels = [c.label for c in plots.load_runs([tmp_path / "c", tmp_path / "d"])]
+    assert labels == ["gradient descent (gd)", "Scaffnew", "gradient descent (d)"]
+
+
+def test_folders_without_a_run_are_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        plots.load_run(tmp_path / "missing")
+    with pytest.raises(InputError, match="holds no finished run"):
+        plots.load_run(tmp_path)
+    (folder(tmp_path / "a", "gd", DECAY) / "summary.json").write_text("{}")
+    with pytest.raises(InputError, match="does not say which method"):
+        plots.load_run(tmp_path / "a")
+
+
+def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
+    runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
+    first = plots.save(plots.panels(runs, ("rounds", "floats"), title="t", note="n"), tmp_path / "a.b.png")
+    again = plots.save(plots.panels(runs, ("rounds", "floats"), title="t", note="n"), tmp_path / "again")
+    assert [p.name for p in first] == ["a.b.png", "a.b.pdf"]
+    assert [p.name for p in again] == ["again.png", "again.pdf"]
+    for p, q in zip(first, again, strict=True):
+        assert p.read_bytes() == q.read_bytes()
+    with pytest.raises(InputError, match="must end in"):
+        plots.save(plots.curves(runs), tmp_path / "a.svg")

@@ -1,0 +1,388 @@
+"""Problems: their constants, gradients, splits and solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.special
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip.problems import sampling, spectrum
+from proxskip.problems.split import partition
+
+RNG = np.random.Generator(np.random.Philox(7))
+
+
+def some_data(N=40, d=6, sparse=False, classes=2, seed=0):
+    rng = np.random.Generator(np.random.Philox(seed))
+    A = rng.standard_normal((N, d))
+    if sparse:
+        A = np.where(rng.random((N, d)) < 0.4, A, 0.0)
+        A[3] = 0.0
+    b = rng.integers(0, classes, N)
+    b[:classes] = np.arange(classes)
+    return (scipy.sparse.csr_matrix(A) if sparse else A), b.astype(float)
+
+
+def models(**more):
+    for sparse in (False, True):
+        A, b = some_data(sparse=sparse)
+        yield ps.Logistic(A, b, l2=0.1, **more)
+        yield ps.LeastSquares(A, b, l2=0.1, **more)
+        A, b = some_data(sparse=sparse, classes=4)
+        yield ps.Softmax(A, b, l2=0.1, **more)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_gradients_and_hessians_are_derivatives(intercept):
+    for f in models(intercept=intercept):
+        x, v = RNG.standard_normal((2, f.d))
+        t = 1e-6
+        slope = (f.value(x + t * v) - f.value(x - t * v)) / (2 * t)
+        assert slope == pytest.approx(f.gradient(x) @ v, rel=1e-7, abs=1e-8)
+        bend = (f.gradient(x + t * v) - f.gradient(x - t * v)) / (2 * t)
+        assert np.allclose(bend, f.hessp(x, v), rtol=1e-5, atol=1e-7)
+        assert np.allclose(f.hessian(x) @ v, f.hessp(x, v), rtol=1e-10)
+
+
+def test_minibatch_gradients_average_to_the_gradient():
+    for f in models():
+        x = RNG.standard_normal(f.d)
+        mean = np.mean([f.minibatch_gradient(x, np.array([j])) for j in range(f.N)], axis=0)
+        assert np.allclose(mean, f.gradient(x), rtol=1e-12, atol=1e-14)
+        spread = np.mean([np.sum((f.minibatch_gradient(x, np.array([j])) - f.gradient(x)) ** 2) for j in range(f.N)])
+        assert f.gradient_variance(x) == pytest.approx(spread, rel=1e-10)
+
+
+def test_L_and_mu_bound_every_curvature_and_are_attained():
+    for f in models():
+        for x in RNG.standard_normal((5, f.d)):
+            w = np.linalg.eigvalsh(f.hessian(x))
+            assert f.mu - 1e-12 <= w[0]
+            assert w[-1] <= f.L * (1 + 1e-12)
+    f = next(models())
+    assert np.linalg.eigvalsh(f.hessian(np.zeros(f.d)))[-1] == pytest.approx(f.L, rel=1e-12)  # tight at margin zero
+    g = ps.LeastSquares(*some_data())
+    w = np.linalg.eigvalsh(g.hessian(np.zeros(g.d)))
+    assert (g.mu, g.L) == pytest.approx((w[0], w[-1]), rel=1e-12)
+
+
+def test_largest_row_smoothness():
+    f = next(models())
+    rows = [0.25 * np.sum(a**2) + 0.1 for a in f.A]
+    assert f.L_rows == pytest.approx(max(rows), rel=1e-14)
+
+
+def test_smoothness_of_wide_and_of_large_data(monkeypatch):
+    A = RNG.standard_normal((15, 60))
+    s = np.full(15, 1 / 15)
+    exact = np.linalg.eigvalsh(A.T @ A / 15)[-1]
+    assert spectrum.largest(A, s, 1.0, np.zeros(60)) == pytest.approx(exact, rel=1e-12)
+    monkeypatch.setattr(spectrum, "EXACT_UP_TO", 10)
+    bound = spectrum.largest(scipy.sparse.csr_matrix(A), s, 1.0, np.zeros(60))
+    assert exact <= bound <= exact * 1.02
+
+
+def test_l2_relative_is_the_smoothness_of_the_whole_whatever_L_says():
+    A, b = some_data()
+    f = ps.Logistic(A, b, l2=1e-2, l2_relative=True)
+    assert f.l2 == pytest.approx(1e-2 * np.linalg.eigvalsh(A.T @ A)[-1] / (4 * len(b)), rel=1e-12)
+    for L in ("max", "global"):
+        problem = ps.split(f, 4, "label", L=L)
+        assert {c.l2 for c in problem.clients} == {f.l2}
+        assert problem.L == (problem.L_max if L == "max" else problem.L_global)
+
+
+def test_extreme_margins_neither_overflow_nor_warn():
+    f = ps.Logistic(np.array([[1.0], [1.0]]), [0, 1], l2=0.0)
+    for z in (0.0, 1e-300, 745.0, 1e5, 1e308, -1e308):
+        x = np.array([z])
+        assert np.isfinite(f.gradient(x)).all()
+        assert f.value(x) == pytest.approx(abs(z) / 2 + np.log1p(np.exp(-abs(z))), rel=1e-15)
+
+
+def test_logistic_loss_to_the_last_bits():
+    mpmath = pytest.importorskip("mpmath")
+    f = ps.Logistic(np.eye(2), [0, 1])
+    rng = np.random.Generator(np.random.Philox(1))
+    z = np.concatenate([rng.uniform(-40, 40, 300), 10.0 ** rng.uniform(-300, 2.8, 300) * rng.choice([-1, 1], 300)])
+    ours, slopes = np.logaddexp(0.0, -z), f.slopes(z, np.ones_like(z))
+    with mpmath.workdps(50):
+        for v, loss, slope in zip(z, ours, slopes, strict=True):
+            e = mpmath.exp(-mpmath.mpf(float(v)))
+            true, true_slope = mpmath.log1p(e), -e / (1 + e)
+            assert abs(mpmath.mpf(float(loss)) - true) <= 2 * np.spacing(float(true)) + 5e-324
+            assert abs(mpmath.mpf(float(slope)) - true_slope) <= 4 * np.spacing(abs(float(true_slope))) + 5e-324
+
+
+def test_labels_are_mapped_and_the_mapping_is_known():
+    A, _ = some_data(4, 2)
+    for pair in ((0, 1), (1, 2), (-1, 1), (-3, 7.5)):
+        f = ps.Logistic(A, [pair[0], pair[1], pair[0], pair[1]])
+        assert f.classes == pair
+        assert f.b.tolist() == [-1, 1, -1, 1]
+
+
+@pytest.mark.parametrize(
+    ("A", "b", "says"),
+    [
+        (np.eye(3), [0, 1, 2], "needs two classes of labels but found 3"),
+        (np.eye(2), [1, 1], "needs two classes of labels but found 1"),
+        (np.eye(2), [0, np.nan], "label nan of row 1 is not finite"),
+        (np.array([[1.0, np.inf], [0, 1]]), [0, 1], "NaN or infinite"),
+        (scipy.sparse.csr_matrix([[np.nan, 0], [0, 1]]), [0, 1], "NaN or infinite"),
+        (np.eye(3), [0, 1], "A has 3 rows but b has 2"),
+        (np.zeros((0, 2)), [], "is empty"),
+        (np.ones(3), [0, 1, 1], "1 dimensions"),
+    ],
+)
+def test_bad_data_get_one_sentence(A, b, says):
+    with pytest.raises(ps.InputError, match=says) as caught:
+        ps.Logistic(A, b)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_constants_get_one_sentence():
+    A, b = some_data()
+    with pytest.raises(ps.InputError, match="l2 = -1"):
+        ps.Logistic(A, b, l2=-1)
+    with pytest.raises(ps.InputError, match="dtype int64"):
+        ps.Logistic(A, b, dtype=np.int64)
+    with pytest.raises(ps.InputError, match="row_weights"):
+        ps.Logistic(A, b, row_weights=np.zeros(len(b)))
+    with pytest.raises(ps.InputError, match="not symmetric"):
+        ps.Quadratic(np.array([[1.0, 1.0], [0.0, 1.0]]), np.zeros(2))
+    with pytest.raises(ps.InputError, match="negative eigenvalue"):
+        ps.Quadratic(np.array([-1.0, 1.0]), np.zeros(2))
+    with pytest.raises(ps.InputError, match="does not fit"):
+        ps.Quadratic(np.eye(3), np.zeros(2))
+
+
+# -- splits ------------------------------------------------------------------------------------------------------------
+@given(
+    st.integers(2, 60),
+    st.integers(1, 60),
+    st.sampled_from(["label", "iid", "contiguous", "dirichlet"]),
+    st.integers(0, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_row_goes_to_exactly_one_client(N, n, by, seed):
+    A, b = some_data(max(N, 2), 3, seed=seed)
+    model = ps.Logistic(A, b, l2=0.1)
+    if n > model.N:
+        with pytest.raises(ps.InputError, match="cannot share"):
+            partition(model, n, by)
+        return
+    try:
+        parts = partition(model, n, by, seed=seed, alpha=5.0)
+    except ps.InputError as error:
+        assert "without rows" in str(error)
+        return
+    assert len(parts) == n
+    assert sorted(np.concatenate(parts).tolist()) == list(range(model.N))
+    assert all(len(p) for p in parts)
+    if by != "dirichlet":
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_split_by_label_is_stable_and_sorted():
+    A, b = some_data(31, 3)
+    parts = partition(ps.Logistic(A, b), 4, "label")
+    order = np.concatenate(parts)
+    assert (np.diff(b[order]) >= 0).all()
+    for value in (0, 1):
+        assert (np.diff(order[b[order] == value]) > 0).all()
+
+
+def test_split_by_group():
+    A, b = some_data(12, 3)
+    groups = np.array(list("abcabcabcabc"))
+    by_group = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=groups)
+    assert by_group.n == 3
+    assert [f.N for f in by_group.clients] == [4, 4, 4]
+    assert ps.split(ps.Logistic(A, b, l2=0.1), 2, "group", groups=groups).n == 2
+    with pytest.raises(ps.InputError, match="needs a group column"):
+        ps.split(ps.Logistic(A, b), 2, "group")
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+def test_what_is_evaluated_is_what_is_solved(weights):
+    A, b = some_data(37, 5)
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label", weights=weights)
+    x = RNG.standard_normal(5)
+    parts = sum(w * f.value(x) for w, f in zip(problem.weights, problem.clients, strict=True))
+    assert problem.value(x) == pytest.approx(parts, rel=1e-14)
+    mean = np.average(problem.client_gradients(x), axis=0, weights=problem.weights)
+    assert np.allclose(problem.gradient(x), mean, rtol=1e-13)
+    assert np.linalg.norm(problem.gradient(problem.solution.x)) <= 1e-12
+    if weights == "rows":
+        assert problem.value(x) == pytest.approx(ps.Logistic(A, b, l2=0.1).value(x), rel=1e-15)
+
+
+def test_bad_splits_get_one_sentence():
+    A, b = some_data()
+    model = ps.Logistic(A, b)
+    for call, says in [
+        (lambda: ps.split(model, 0), "0 clients cannot share"),
+        (lambda: ps.split(model, 41), "41 clients cannot share 40 rows"),
+        (lambda: ps.split(model, 3, "colour"), 'split "colour" is not known'),
+        (lambda: ps.split(model, 3, weights="heavy"), 'weights = "heavy"'),
+        (lambda: ps.split(model, 3, L="min"), 'L = "min"'),
+        (lambda: ps.split(model, 3, "dirichlet", alpha=0.0), "alpha = 0.0"),
+        (lambda: ps.split(model, 3, batch=20), "batch = 20 is larger than client 0's 13 rows"),
+        (lambda: ps.split(ps.Quadratic(np.ones(2), np.ones(2)), 3), "give other oracles to Problem"),
+    ]:
+        with pytest.raises(ps.InputError, match=says):
+            call()
+
+
+def test_bad_problems_get_one_sentence():
+    two, three = ps.Quadratic(np.ones(2), np.ones(2)), ps.Quadratic(np.ones(3), np.ones(3))
+    with pytest.raises(ps.InputError, match="client 1 has 3 unknowns but client 0 has 2"):
+        ps.Problem([two, three])
+    with pytest.raises(ps.InputError, match="at least one client"):
+        ps.Problem([])
+    with pytest.raises(ps.InputError, match="2 positive finite numbers"):
+        ps.Problem([two, two], weights=[1.0, -1.0])
+    with pytest.raises(ps.InputError, match="is no oracle"):
+        ps.Problem([two, "three"])
+    with pytest.raises(ps.InputError, match="D was given without psi"):
+        ps.Problem([two], D=np.eye(2))
+    with pytest.raises(ps.InputError, match="has no prox"):
+        ps.Problem([two], psi=abs)
+
+
+# -- oracles of unknown make, solutions --------------------------------------------------------------------------------
+class Mine:
+    """The least an oracle can be."""
+
+    L, mu = 4.0, 1.0
+
+    def __init__(self, center):
+        self.center = center
+
+    def value(self, x):
+        return float(0.5 * np.sum(np.array([1.0, 4.0]) * (x - self.center) ** 2))
+
+    def gradient(self, x):
+        return np.array([1.0, 4.0]) * (x - self.center)
+
+
+def test_any_object_with_value_gradient_L_mu_is_a_client():
+    problem = ps.Problem([Mine(np.array([1.0, 0.0])), Mine(np.array([0.0, 3.0]))], weights=[3, 1], d=2)
+    assert problem.solution is not None
+    assert np.allclose(problem.solution.x, [0.75, 0.75], atol=1e-9)
+    result = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-9)
+    assert result.success
+    assert np.allclose(result.x, [0.75, 0.75], atol=1e-8)
+    with pytest.raises(ps.InputError, match="dimension is unknown"):
+        ps.Problem([Mine(np.zeros(2))])
+
+
+def test_without_strong_convexity_nothing_pretends():
+    A, b = some_data()
+    problem = ps.split(ps.Logistic(A, b, l2=0.1, intercept=True), 3, "iid")
+    assert problem.mu is None
+    assert problem.kappa is None
+    assert problem.solution is None
+    with pytest.raises(ps.InputError, match="mu"):
+        ps.Scaffnew.theory(problem)
+    result = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.2), problem, rounds=5)
+    assert result.summary()["gap"] is None
+    assert result.summary()["zeta"] is None
+
+
+def test_solutions_with_certificates():
+    for f in models():
+        problem = ps.Problem([f])
+        s = problem.solution
+        assert s is not None
+        assert s.certificate == np.linalg.norm(f.gradient(s.x))
+        assert s.certificate <= 1e-12
+    quadratics = ps.random_quadratics(4, 6)
+    problem = ps.Problem(quadratics, weights=[1, 2, 3, 4])
+    H = sum(w * q.H for w, q in zip(problem.weights, quadratics, strict=True))
+    b = sum(w * q.b for w, q in zip(problem.weights, quadratics, strict=True))
+    assert np.allclose(problem.solution.x, np.linalg.solve(H, b), rtol=1e-12)
+    assert np.allclose(problem.weights @ problem.solution.h, 0, atol=1e-13)
+
+
+def test_solution_with_regulariser_and_with_operator():
+    f = ps.Quadratic(np.ones(4), np.array([3.0, -0.5, 0.2, -2.0]))
+    problem = ps.Problem([f], psi=ps.prox.L1(1.0))
+    assert np.allclose(problem.solution.x, [2.0, 0.0, 0.0, -1.0], atol=1e-12)
+    D = np.diff(np.eye(4), axis=0)
+    flat = ps.Problem([f], psi=ps.prox.L1(100.0), D=D)  # heavy total variation: the mean
+    assert np.allclose(flat.solution.x, f.b.mean(), atol=1e-8)
+    y = flat.solution.y
+    assert np.allclose(f.gradient(flat.solution.x) + D.T @ y, 0, atol=1e-8)
+
+
+def test_newton_by_conjugate_gradients_finds_the_same(monkeypatch):
+    from proxskip.problems import solve
+
+    A, b = some_data(60, 8)
+    x = ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x
+    monkeypatch.setattr(solve, "DENSE_UP_TO", 2)
+    assert np.allclose(ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x, x, atol=1e-10)
+
+
+def test_held_out_accuracy_and_auc():
+    from sklearn.metrics import roc_auc_score
+
+    A, b = some_data(200, 5)
+    f = ps.Logistic(A[:100], b[:100], l2=0.1, intercept=True)
+    x = RNG.standard_normal(6)
+    z = np.round(A[100:] @ x[:5] + x[5], 1)
+    assert f.accuracy(x, A[100:], b[100:]) == pytest.approx(np.mean((A[100:] @ x[:5] + x[5] > 0) == (b[100:] == 1)))
+    assert f.auc(x, A[100:], b[100:]) == pytest.approx(roc_auc_score(b[100:], A[100:] @ x[:5] + x[5]))
+    tied = ps.Logistic(np.array([[0.0], [1.0]]), [0, 1])
+    assert tied.auc(np.ones(1), z[:, None], b[100:]) == pytest.approx(roc_auc_score(b[100:], z))
+    g = ps.Softmax(*some_data(90, 4, classes=3), l2=0.1)
+    s = ps.Problem([g]).solution.x
+    guess = np.argmax(np.asarray(g.A) @ s.reshape(3, -1).T, axis=1)
+    assert g.accuracy(s, g.A, g.b) == pytest.approx(np.mean(guess == g.b))
+
+
+def test_float32_is_close_and_stays_float64_outside():
+    A, b = some_data(50, 5)
+    f, g = ps.Logistic(A, b, l2=0.1), ps.Logistic(A, b, l2=0.1, dtype=np.float32)
+    x = RNG.standard_normal(5)
+    assert g.gradient(x).dtype == np.float64
+    assert np.allclose(f.gradient(x), g.gradient(x), atol=1e-6)
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+@given(
+    st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.data()
+)
+@settings(max_examples=80, deadline=None)
+def test_minibatches_are_different_rows_and_keyed(m, seed, client, round, step, data):
+    b = data.draw(st.integers(1, m))
+    rows = sampling.minibatch(seed, client, round, step, m, b)
+    assert len(set(rows.tolist())) == b
+    assert rows.min() >= 0
+    assert rows.max() < m
+    assert (rows == sampling.minibatch(seed, client, round, step, m, b)).all()
+    assert (rows[: b // 2 + 1] == sampling.minibatch(seed, client, round, step, m, b // 2 + 1)).all()
+
+
+def test_philox_known_answers():
+    # Random123's known-answer vectors for philox4x32-10
+    assert sampling.philox4x32((0, 0, 0, 0), 0) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    ones = 0xFFFFFFFF
+    assert sampling.philox4x32((ones,) * 4, (ones << 32) | ones) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
+
+
+def test_expected_smoothness_of_full_and_of_minibatch_gradients():
+    A, b = some_data(40, 4)
+    full = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label")
+    assert (full.es_A, full.es_C) == (full.L, 0.0)
+    some = full.with_batch(3)
+    assert some.es_A > full.L_max
+    assert some.es_C > 0
+    everything = full.with_batch(10)
+    assert everything.es_C == pytest.approx(0.0, abs=1e-20)

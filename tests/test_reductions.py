@@ -1,0 +1,271 @@
+"""One family: each method is another one in the right corner of its parameters, to 1e-12 along the whole trajectory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from conftest import NAMED, WEIGHTS, Machine, close, quadratics
+
+import proxskip as ps
+from proxskip.methods.steps import geometric
+from proxskip.seam import Array
+
+TOL = 1e-12
+
+
+class Stacked:
+    """F(x_1, ..., x_n) = sum_i f_i(x_i): the clients' functions side by side, as one."""
+
+    def __init__(self, clients: Any) -> None:
+        self.clients = tuple(clients)
+        self.d = sum(f.d for f in self.clients)
+        self.L = max(f.L for f in self.clients)
+        self.mu = min(f.mu for f in self.clients)
+
+    def _apart(self, x: Array) -> Any:
+        return zip(self.clients, x.reshape(len(self.clients), -1), strict=True)
+
+    def value(self, x: Array) -> float:
+        return float(sum(f.value(u) for f, u in self._apart(x)))
+
+    def gradient(self, x: Array) -> Array:
+        return np.concatenate([f.gradient(u) for f, u in self._apart(x)])
+
+
+def trajectory(method: Any, problem: ps.Problem, rounds: int = 40, cohort: Any = None, seed: int = 7) -> Array:
+    """All clients' x after every round, from x0 = 1 and h = 0: (rounds, n * d)."""
+    machine = Machine(method, problem, cohort, seed=seed)
+    x0 = np.ones(problem.d)
+    memory = {"x": np.tile(x0, (problem.n, 1))} if "x" in machine.method.remembers else {}
+    machine.put(machine.method.start(problem, x0), memory)
+    out = []
+    for r in range(rounds):
+        machine.round(r)
+        out.append(machine.x.ravel().copy())
+    return np.array(out)
+
+
+def clients(n: int = 4) -> ps.Problem:
+    return ps.Problem(quadratics(n))
+
+
+def weighted() -> ps.Problem:
+    return ps.Problem(quadratics(4, own=True), WEIGHTS)
+
+
+def composite() -> ps.Problem:
+    return ps.Problem(quadratics(1)).with_psi(ps.prox.L1(0.05))
+
+
+# -- one step a round is gradient descent ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, n: ps.Scaffnew(g, p=1.0),
+        lambda g, n: ps.Scaffnew((g,) * n, p=1.0),
+        lambda g, n: ps.Scaffold(g, K=1),
+        lambda g, n: ps.Scaffold(g, K=1, option="I"),
+        lambda g, n: ps.FedLin(g, K=1),
+        lambda g, n: ps.LocalGD(g, K=1),
+        lambda g, n: ps.SLocalGD(g, p=1.0),
+        lambda g, n: ps.Accelerated(g, beta=0.0),
+        lambda g, n: ps.ProxGD(g),
+    ],
+    ids="scaffnew own-steps scaffold scaffold-I fedlin local-gd s-local-gd accelerated proxgd".split(),
+)
+@pytest.mark.parametrize("problem", [clients(), weighted()], ids=["equal", "weighted"])
+def test_one_step_a_round_is_gd(make: Any, problem: ps.Problem) -> None:
+    gamma = 0.9 / problem.L_max
+    assert close(trajectory(make(gamma, problem.n), problem, 100), trajectory(ps.GD(gamma), problem, 100), TOL)
+
+
+def test_gossip_with_everybody_at_every_step_is_gd() -> None:
+    problem = clients()
+    gamma = 1 / problem.L_max
+    gossip = ps.DecentralizedScaffnew(gamma, p=1.0, tau=1 / gamma, graph=ps.graph("complete", 4))
+    assert close(trajectory(gossip, problem), trajectory(ps.GD(gamma), problem), TOL)
+
+
+def test_p_one_is_proxgd() -> None:
+    """RELIABILITY D13, in the round's own arithmetic: to rounding, for a thousand iterations."""
+    problem = composite()
+    gamma = 1 / problem.L
+    expected = trajectory(ps.ProxGD(gamma), problem, 1000)
+    for method in (ps.ProxSkip(gamma, 1.0), ps.SProxSkip(gamma, 1.0), ps.Scaffnew(gamma, 1.0)):
+        assert close(trajectory(method, problem, 1000), expected, TOL)
+    many = clients().with_psi(ps.prox.L1(0.05))
+    assert close(trajectory(ps.Scaffnew(gamma, 1.0), many), trajectory(ps.ProxGD(gamma), many), TOL)
+
+
+def test_splitskip_with_p_one_is_loris_and_verhoeven() -> None:
+    problem = NAMED["splitskip"].quadratic()
+    gamma, D, psi = 1 / problem.L, problem.D, problem.psi
+    assert psi is not None
+    tau = 0.9 / (gamma * np.linalg.norm(D, 2) ** 2)
+    x, y, expected = np.ones(problem.d), np.zeros(len(D)), []
+    for _ in range(40):
+        half = x - gamma * (problem.gradient(x) + D.T @ y)
+        new = ps.prox.conjugate_prox(psi, y + tau * (D @ half), tau)
+        x, y = x - gamma * (problem.gradient(x) + D.T @ new), new
+        expected.append(x)
+    assert close(trajectory(ps.SplitSkip(gamma, 1.0, tau), problem), np.array(expected), TOL)
+
+
+# -- Scaffnew is ProxSkip ----------------------------------------------------------------------------------------------
+def test_proxskip_on_the_consensus_constraint_is_scaffnew() -> None:
+    problem = clients()
+    gamma, p = 1 / problem.L_max, 0.2
+    stacked = ps.Problem([Stacked(problem.clients)]).with_psi(ps.prox.Consensus(problem.n))
+    one = Machine(ps.ProxSkip(gamma, p), stacked, seed=7)
+    one.put(one.method.start(stacked, np.ones(stacked.d)), {})
+    many = Machine(ps.Scaffnew(gamma, p), problem, seed=7)
+    many.put(many.method.start(problem, np.ones(problem.d)), {})
+    for r in range(60):
+        one.round(r)
+        many.round(r)
+        assert close(one.x.ravel(), many.x.ravel(), TOL)
+        assert close(one.memory["h"].ravel(), many.memory["h"].ravel(), TOL)
+    assert one.line.ledger.iterations == many.line.ledger.iterations > 60
+
+
+def test_scaffnew_of_one_client_is_proxskip() -> None:
+    problem = composite()
+    gamma = 1 / problem.L
+    assert close(trajectory(ps.Scaffnew(gamma, 0.2), problem), trajectory(ps.ProxSkip(gamma, 0.2), problem), TOL)
+
+
+def test_cohorts_of_everybody_are_scaffnew() -> None:
+    """TAMUNA with c = n: chi = 1, and the plain mean instead of the prox form, which is the same while sum h = 0."""
+    problem = clients()
+    method = ps.Scaffnew(1 / problem.L_max, 0.2)
+    assert Machine(method, problem, cohort=4).method == replace(method, chi=1.0, a=1.0)
+    assert close(trajectory(method, problem, cohort=4), trajectory(method, problem), TOL)
+
+
+@pytest.mark.parametrize("K", [1, 3, 10])
+@pytest.mark.parametrize("problem", [clients(), ps.Problem(quadratics(4), WEIGHTS)], ids=["equal", "weighted"])
+def test_scaffold_two_is_scaffnew_with_a_fixed_number_of_steps(K: int, problem: ps.Problem) -> None:
+    gamma = 1 / problem.L_max
+    scaffnew = ps.Scaffnew(gamma, p=1 / K, K=K)
+    assert close(trajectory(ps.Scaffold(gamma, K), problem), trajectory(scaffnew, problem), TOL)
+
+
+@pytest.mark.parametrize("cohort", [[[0, 1, 2, 3]], [[0, 1, 2], [1, 3]]], ids=["everybody", "some"])
+def test_scaffold_two_has_two_equal_forms(cohort: Any) -> None:
+    """With c_i and c sent (as on cohorts) or with h_i learnt from x+ alone."""
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    method = ps.Scaffold(0.2, K=5)
+    if len(cohort) == 1:
+        assert close(trajectory(method, problem, cohort=cohort), trajectory(method, problem), TOL)
+    else:
+        c = Machine(method, problem, cohort)
+        c.put(method.start(problem, np.ones(problem.d)), {})
+        for r in range(20):
+            c.round(r)
+            assert close(problem.weights @ c.memory["c"] + 1, c.server["c"] + 1, TOL)
+
+
+# -- the decentralized method ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["ring", "path", "star"])
+def test_splitskip_with_the_root_of_I_minus_W_is_decentralized_scaffnew(name: str) -> None:
+    problem = clients()
+    graph = ps.graph(name, problem.n)
+    values, vectors = np.linalg.eigh(np.eye(problem.n) - graph.W)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    gamma, p = 1 / problem.L_max, 0.3
+    tau = 0.95 * p / (gamma * graph.lmax)
+    stacked = ps.Problem([Stacked(problem.clients)])
+    stacked = stacked.with_psi(ps.prox.Singleton(), np.kron(root, np.eye(problem.d)))
+    gossip = trajectory(ps.DecentralizedScaffnew(gamma, p, tau, graph), problem)
+    assert close(trajectory(ps.SplitSkip(gamma, p, tau), stacked), gossip, TOL)
+
+
+def test_gossip_with_everybody_is_scaffnew() -> None:
+    problem = clients()
+    gamma, p = 1 / problem.L_max, 0.2
+    gossip = ps.DecentralizedScaffnew(gamma, p, p / gamma, ps.graph("complete", problem.n))
+    assert close(trajectory(gossip, problem), trajectory(ps.Scaffnew(gamma, p), problem), TOL)
+
+
+@pytest.mark.parametrize("psi", [ps.prox.L1(0.05), ps.prox.SquaredL2(0.3), ps.prox.Box(-0.1, 0.2)], ids=repr)
+def test_splitskip_without_D_is_proxskip(psi: Any) -> None:
+    problem = ps.Problem(quadratics(1))
+    gamma, p = 1 / problem.L, 0.2
+    split = ps.SplitSkip(gamma, p, tau=p / gamma)
+    plain = trajectory(ps.ProxSkip(gamma, p), problem.with_psi(psi))
+    assert close(trajectory(split, problem.with_psi(psi, np.eye(problem.d))), plain, TOL)
+
+
+# -- weights, order and samples ----------------------------------------------------------------------------------------
+WEIGHTED = {
+    "gd": ps.GD(0.2),
+    "accelerated": ps.Accelerated(0.2, 0.3),
+    "local-gd": ps.LocalGD(0.1, 5),
+    "scaffold": ps.Scaffold(0.1, 5, eta_g=0.7),
+    "scaffold-I": ps.Scaffold(0.05, 5, option="I"),
+    "fedlin": ps.FedLin(0.05, 5),
+    "s-local-gd": ps.SLocalGD(0.05, 0.2, 0.5),
+    "scaffnew": ps.Scaffnew(0.5, 0.2),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_two_copies_of_a_client_with_half_its_weight_are_the_client(name: str) -> None:
+    f = quadratics(3)
+    once = ps.Problem(f, (0.5, 0.2, 0.3))
+    twice = ps.Problem((f[0], f[0], f[1], f[2]), (0.25, 0.25, 0.2, 0.3))
+    d = once.d
+    expected, found = trajectory(WEIGHTED[name], once), trajectory(WEIGHTED[name], twice)
+    assert close(found[:, :d], expected[:, :d], TOL)
+
+
+def test_two_copies_of_a_client_keep_its_own_step() -> None:
+    f = quadratics(3, own=True)
+    once, twice = ps.Problem(f, (0.5, 0.2, 0.3)), ps.Problem((f[0], *f), (0.25, 0.25, 0.2, 0.3))
+    own = [ps.Scaffnew.theory(problem, own_steps=True) for problem in (once, twice)]
+    expected, found = trajectory(own[0], once), trajectory(own[1], twice)
+    assert close(found[:, : once.d], expected[:, : once.d], TOL)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_the_order_of_the_clients_does_not_matter(name: str) -> None:
+    f, order = quadratics(4), [2, 0, 3, 1]
+    straight = ps.Problem(f, WEIGHTS)
+    shuffled = ps.Problem([f[i] for i in order], [WEIGHTS[i] for i in order])
+    d = straight.d
+    assert close(trajectory(WEIGHTED[name], shuffled)[:, :d], trajectory(WEIGHTED[name], straight)[:, :d], TOL)
+
+
+@pytest.mark.parametrize("name", ["gd", "local-gd", "scaffold", "fedlin", "scaffnew", "decentralized"])
+def test_a_minibatch_of_all_rows_is_the_full_gradient(name: str) -> None:
+    problem = NAMED[name].rows()
+    method = NAMED[name].make(problem)
+    assert problem.sizes == [24] * 4
+    assert close(trajectory(method, problem.with_batch(24)), trajectory(method, problem), TOL)
+
+
+def test_a_warm_start_goes_on_where_the_run_stopped() -> None:
+    """With a fixed K nothing is drawn, so x and h are the whole state."""
+    problem = clients()
+    method = ps.Scaffnew(1 / problem.L_max, 0.25, K=4)
+    straight = ps.run(method, problem, rounds=20)
+    first = ps.run(method, problem, rounds=12)
+    second = ps.run(method, problem, rounds=8, warm=first)
+    assert np.array_equal(second.x, straight.x)
+    assert np.array_equal(second.h, straight.h)
+
+
+def test_the_number_of_local_steps_is_geometric() -> None:
+    """The round form is the iteration form: P(K = k) = p (1 - p)^(k - 1)."""
+    rng = np.random.Generator(np.random.Philox(0))
+    p, draws = 0.3, 20_000
+    K = np.array([geometric(rng, p) for _ in range(draws)])
+    cells = np.append(np.bincount(K, minlength=12)[1:11], np.count_nonzero(K > 10))
+    chances = np.append(p * (1 - p) ** np.arange(10), (1 - p) ** 10)
+    assert K.min() == 1
+    assert scipy.stats.chisquare(cells, chances * draws).pvalue > 1e-3
+    assert {geometric(rng, 1.0) for _ in range(10)} == {1}

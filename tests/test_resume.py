@@ -1,0 +1,216 @@
+"""A resumed run is bitwise the run that was never interrupted; another run's checkpoint is refused with reasons."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip import folder
+from proxskip.seam import InputError
+
+R = 14
+FAST = frozenset({"seconds"})
+
+
+def same(a: ps.Result, b: ps.Result) -> None:
+    """Bitwise, but for the clock."""
+    assert np.array_equal(a.x, b.x)
+    for one, other in ((a.server, b.server), (a.memory, b.memory)):
+        assert one.keys() == other.keys()
+        for k in one:
+            assert one[k].tobytes() == other[k].tobytes(), k
+    assert np.array_equal(a.participation, b.participation)
+    assert a.trace.columns == b.trace.columns
+    for k in a.trace.columns:
+        if k not in FAST:
+            assert a.trace[k].tobytes() == b.trace[k].tobytes(), k
+    assert a.status is b.status
+    assert a.message == b.message
+    ours, theirs = dict(a.summary()), dict(b.summary())
+    assert {k: v for k, v in ours.items() if k not in FAST} == {k: v for k, v in theirs.items() if k not in FAST}
+
+
+def cut_and_resume(path: Path, method: Any, problem: ps.Problem, cuts: list[int], rounds: int = R, **given: Any) -> None:
+    """Run straight; run to each cut and resume; compare."""
+    straight = ps.run(method, problem, rounds=rounds, **given)
+    ps.run(method, problem, rounds=cuts[0], out=path, checkpoint_every=1, **given)
+    for cut in cuts[1:]:
+        ps.resume(path, problem, rounds=cut)
+    same(ps.resume(path, problem, rounds=rounds), straight)
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
+    problem = row.quadratic()
+    method = row.make(problem)
+    draw = np.random.Generator(np.random.Philox(len(row.name)))
+    for k in range(3):
+        cuts = sorted(int(c) for c in draw.integers(0, R, size=k + 1))
+        cut_and_resume(tmp_path / str(k), method, problem, cuts, cohort=row.cohort, seed=11)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_resume_at_any_cut_of_any_method(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    row = data.draw(st.sampled_from(METHODS), label="method")
+    problem = row.quadratic()
+    given = {
+        "seed": data.draw(st.integers(0, 2**63 - 1), label="seed"),
+        "engine": data.draw(st.sampled_from(["cpu", "reference"]), label="engine"),
+        "every": data.draw(st.sampled_from([None, 1, 3]), label="every"),
+    }
+    cuts = sorted(data.draw(st.lists(st.integers(0, R), min_size=1, max_size=3), label="cuts"))
+    cut_and_resume(tmp_path_factory.mktemp("run"), row.make(problem), problem, cuts, cohort=row.cohort, **given)
+
+
+@pytest.mark.parametrize("name", ["scaffnew", "scaffnew-cohort", "scaffold-I", "sproxskip", "decentralized"])
+def test_resume_with_minibatches(name: str, tmp_path: Path, quiet_steps: None) -> None:
+    row = NAMED[name]
+    problem = row.rows(sparse=True).with_batch(5)
+    given: dict[str, Any] = {"cohort": row.cohort, "seed": 3, "allow_unsafe_step": True}
+    cut_and_resume(tmp_path / "a", row.make(problem), problem, [4, 9], **given)
+
+
+def test_resume_after_many_records(tmp_path: Path) -> None:
+    """Beyond 100 rounds records get rarer; the one that only the cut made is not kept."""
+    problem = ps.Problem(quadratics(3))
+    cut_and_resume(tmp_path / "a", ps.Scaffnew(1 / problem.L_max, 0.3), problem, [101, 117, 203], rounds=310)
+
+
+def test_resume_keeps_the_start_and_the_warnings(tmp_path: Path, quiet_steps: None) -> None:
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    h0 = np.arange(16.0).reshape(4, 4) / 10
+    method = ps.Scaffnew(1.5 / problem.L_max, 0.3)
+    cut_and_resume(tmp_path / "a", method, problem, [0, 5], x0=np.ones(4), h0=h0)
+
+
+class Crash(Exception):
+    pass
+
+
+class At:
+    """Does something at one record."""
+
+    def __init__(self, round: int, act: Any) -> None:
+        self.round, self.act = round, act
+
+    def on_run_start(self, config: Any) -> None: ...
+
+    def on_record(self, step: int, metrics: Any) -> None:
+        if step == self.round:
+            self.act()
+
+    def on_run_end(self, result: Any) -> None: ...
+
+
+def crash() -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", ["scaffnew-cohort", "scaffold", "splitskip", "decentralized"])
+def test_a_crash_costs_only_the_rounds_since_the_last_checkpoint(name: str, every: int, tmp_path: Path) -> None:
+    row = NAMED[name]
+    problem = row.quadratic()
+    method = row.make(problem)
+    straight = ps.run(method, problem, rounds=R, cohort=row.cohort)
+    with pytest.raises(Crash):
+        ps.run(
+            method, problem, rounds=R, cohort=row.cohort, out=tmp_path, checkpoint_every=every, callbacks=[At(8, crash)]
+        )
+    same(ps.resume(tmp_path, problem), straight)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_stops(number: int, tmp_path: Path) -> None:
+    problem = ps.Problem(quadratics(4))
+    method = ps.Scaffnew(1 / problem.L_max, 0.3)
+    straight = ps.run(method, problem, rounds=R)
+    stop = At(6, lambda: os.kill(os.getpid(), number))
+    result = ps.run(method, problem, rounds=R, out=tmp_path, callbacks=[stop])
+    assert result.status is ps.Status.INTERRUPTED
+    assert not result.success
+    assert result.rounds == 6
+    same(ps.resume(tmp_path, problem), straight)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+def saved(path: Path, problem: ps.Problem, method: Any) -> None:
+    ps.run(method, problem, rounds=3, out=path, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (lambda p: ps.Problem(quadratics(4, seed=99), WEIGHTS), "fingerprint"),
+        (lambda p: ps.Problem(p.clients, (4.0, 3.0, 2.0, 1.0)), "fingerprint"),
+        (lambda p: ps.Problem(p.clients), "weights"),
+        (lambda p: ps.Problem(p.clients[:3], WEIGHTS[:3]), "clients"),
+        (lambda p: p.with_psi(ps.prox.L1(0.1)), "psi"),
+        (lambda p: ps.Problem(p.clients, WEIGHTS, L_kind="global"), "L_kind"),
+    ],
+    ids=["data", "order", "weights", "clients", "psi", "L"],
+)
+def test_another_problem_is_refused_with_the_difference(other: Any, says: str, tmp_path: Path) -> None:
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    saved(tmp_path, problem, ps.Scaffnew(1 / problem.L_max, 0.3))
+    with pytest.raises(InputError, match=f"another run.*{says}"):
+        ps.resume(tmp_path, other(problem), rounds=5)
+    ps.resume(tmp_path, problem, rounds=5)
+
+
+def test_another_batch_dtype_or_lambda_is_refused(tmp_path: Path, quiet_steps: None) -> None:
+    problem = NAMED["scaffnew"].rows()
+    saved(tmp_path, problem, ps.Scaffnew.theory(problem))
+    for other, says in (
+        (problem.with_batch(5), "batch"),
+        (NAMED["scaffnew"].rows(dtype="float32"), "dtype"),
+        (NAMED["scaffnew"].rows(loss="squared"), "loss"),
+    ):
+        with pytest.raises(InputError, match=f"another run.*{says}"):
+            ps.resume(tmp_path, other, rounds=5)
+
+
+def test_another_operator_is_refused(tmp_path: Path) -> None:
+    problem = NAMED["splitskip"].quadratic()
+    saved(tmp_path, problem, ps.SplitSkip.theory(problem))
+    other = problem.with_psi(problem.psi, -difference(problem.d))
+    with pytest.raises(InputError, match=r"another run.*D"):
+        ps.resume(tmp_path, other, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", 2), ("method", "gd"), ("engine", "reference"), ("cohort", {"uniform": 2})]
+)
+def test_every_difference_is_named(key: str, value: Any) -> None:
+    run = {"method": "scaffnew", "parameters": {"gamma": 1.0, "p": 0.5}, "problem": {"d": 3}, "seed": 1}
+    run |= {"cohort": {"everyone": None}, "engine": "cpu"}
+    folder.same_run(run, dict(run))
+    with pytest.raises(InputError, match=key):
+        folder.same_run(run, run | {key: value})
+    with pytest.raises(InputError, match=r"gamma.*d"):
+        folder.same_run(run, run | {"parameters": {"gamma": 2.0, "p": 0.5}, "problem": {"d": 4}})
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run folder"):
+        ps.resume(tmp_path / "nowhere", ps.Problem(quadratics(2)))
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    problem = ps.Problem(quadratics(2))
+    saved(tmp_path, problem, ps.GD(1.0))
+    before = (tmp_path / "summary.json").read_bytes()
+    with pytest.raises(InputError, match="already holds a run"):
+        saved(tmp_path, problem, ps.GD(1.0))
+    assert (tmp_path / "summary.json").read_bytes() == before
+    ps.run(ps.GD(1.0), problem, rounds=1, out=tmp_path, force=True)
