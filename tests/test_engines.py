@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from proxskip.engines import kernels
+from proxskip.engines import kernels, shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.shards import Shards
 from proxskip.problems.sampling import minibatch, philox4x32
 
 R = 10
@@ -70,7 +69,7 @@ def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> No
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
 def test_every_loss_and_storage(name: str, loss: str, sparse: bool, batch: int | None) -> None:
     problem = NAMED[name].rows(loss, sparse).with_batch(batch)
-    assert Shards.fit(problem)
+    assert shards.pack(problem) is not None
     same(run(NAMED[name], problem), run(NAMED[name], problem, "reference"), 1e-12)
 
 
@@ -80,8 +79,38 @@ def test_rows_of_ones_are_stored_without_values(batch: int | None) -> None:
     ones = scipy.sparse.csr_matrix((np.abs(A) > 0.5).astype(float))
     whole = ps.Logistic(ones, b, l2=0.02, l2_relative=True)
     problem = ps.split(whole, clients=4, by="label").with_batch(batch)
-    assert Shards(problem).unit
     same(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_thin_equal_and_empty_rows(loss: str, share: float) -> None:
+    """Sparse rows of any length: none, one and many entries, equal rows, a client whose rows are all empty."""
+    rng = np.random.Generator(np.random.Philox(8))
+    A = rng.standard_normal((60, 15)) * (rng.random((60, 15)) < share)
+    A[10:20] = A[30:40]  # equal rows, with either label
+    A[48:] = 0.0
+    b = np.where(rng.random(60) < 0.5, 1.0, -1.0)
+    kind = ps.Logistic if loss == "logistic" else ps.LeastSquares
+    problem = ps.split(kind(scipy.sparse.csr_matrix(A), b, l2=0.3), clients=5, by="contiguous")
+    method = ps.Scaffnew(1 / problem.L_max, 0.2)
+    a, judge = (ps.run(method, problem, rounds=R, engine=e, seed=1, every=1) for e in ("cpu", "reference"))
+    same(a, judge, 1e-12)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 4])
+@pytest.mark.parametrize("batch", [None, 12])
+@pytest.mark.parametrize(("loss", "sparse"), KINDS)
+def test_a_large_client_on_many_threads(
+    loss: str, sparse: bool, batch: int | None, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where rows of one client are spread over threads, the bits stay those of one thread."""
+    monkeypatch.setattr(shards, "LARGE", 16)
+    problem = ps.split(model(loss, sparse), clients=clients, by="label", batch=batch)
+    method = ps.Scaffnew(1 / problem.es_A, 0.2)
+    runs = [ps.run(method, problem, rounds=4, threads=t, seed=1, every=1) for t in (1, 2, 3, 5)]
+    assert len({bits(r) for r in runs}) == 1
+    same(runs[0], ps.run(method, problem, rounds=4, engine="reference", seed=1, every=1), 1e-12)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -115,7 +144,7 @@ def test_oracles_without_a_kernel_run_too() -> None:
     A, b = data()
     weighed = [ps.Logistic(A[i::2], b[i::2], l2=0.1, row_weights=np.arange(1, 49)) for i in range(2)]
     for problem in (ps.Problem(quadratics(4)), ps.Problem(weighed)):
-        assert not Shards.fit(problem)
+        assert shards.pack(problem) is None
         method = ps.Scaffnew(1 / problem.L_max, 0.2)
         runs = [ps.run(method, problem, rounds=R, engine=e) for e in ("reference", "cpu")]
         assert bits(runs[0]) == bits(runs[1])

@@ -19,7 +19,7 @@ COLUMNS = tuple({c: None for names, _ in plots.X_AXES.values() for c in names} |
 def trace(gaps, pace=1.0, **other) -> Trace:
     made = Trace(COLUMNS)
     for r, gap in enumerate(gaps):
-        row = {c: pace * r for c in COLUMNS} | {"round": r, "gap": gap, "grad_norm": abs(gap), "lyapunov": gap**2}
+        row = dict.fromkeys(COLUMNS, pace * r) | {"round": r, "gap": gap, "grad_norm": abs(gap), "lyapunov": gap**2}
         made.append(row | other)
     return made
 
@@ -93,6 +93,7 @@ def test_curves_without_a_value_are_left_out_and_none_is_refused():
     unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
     figure = plots.curves([Curve("a", (trace(DECAY),)), unknown])
     assert len(figure.axes[0].lines) == 1
+    assert figure.get_supxlabel() == "Without a value: unknown."
     with pytest.raises(InputError, match="no run has a value of gap"):
         plots.curves([unknown])
     with pytest.raises(InputError, match='x = "time" cannot be drawn'):

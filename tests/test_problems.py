@@ -251,7 +251,7 @@ def test_bad_problems_get_one_sentence():
         ps.Problem([two, "three"])
     with pytest.raises(ps.InputError, match="D was given without psi"):
         ps.Problem([two], D=np.eye(2))
-    with pytest.raises(ps.InputError, match="has no prox"):
+    with pytest.raises(ps.InputError, match="psi needs a method prox"):
         ps.Problem([two], psi=abs)
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-from proxskip import theory
+from proxskip.cli_values import cohort, nonnegative, positive, probability, whole
 from proxskip.links import NAMES as GRAPHS
 from proxskip.methods import METHODS
 from proxskip.plots import X_AXES, Y_AXES
@@ -85,85 +83,6 @@ class Parser(argparse.ArgumentParser):
         return near[0] if near else None
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A converter whose InputError reaches the user as it is."""
-
-    def parse(text: str) -> Any:
-        try:
-            return convert(text)
-        except InputError as error:
-            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
-
-    return parse
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is not a number") from None
-
-
-def _positive(name: str, *words: str) -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        if text in words:
-            return None if text == "theory" else text
-        if words and not _is_number(text):
-            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
-        value = _number(text)
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} = {text} must be positive")
-        return value
-
-    return _value(convert)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _probability(name: str, *words: str) -> Callable[[str], Any]:
-    def convert(text: str) -> Any:
-        if text in words:
-            return None
-        if words and not _is_number(text):
-            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
-        return theory.probability(name, _number(text))
-
-    return _value(convert)
-
-
-def _whole(name: str, least: int = 1) -> Callable[[str], Any]:
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise InputError(f"{text!r} is not a whole number") from None
-        return theory.whole(name, value, least)
-
-    return _value(convert)
-
-
-def _nonnegative(name: str) -> Callable[[str], Any]:
-    return _value(lambda text: theory.nonnegative(name, _number(text)))
-
-
-@_value
-def _cohort(text: str) -> int | float:
-    """A number of clients, or a probability below one."""
-    if text.isdigit():
-        return theory.whole("cohort", int(text))
-    value = _number(text)
-    if not 0 < value < 1:
-        raise InputError(f"cohort = {text} is neither a whole number of clients nor a probability below 1")
-    return value
-
-
 # -- groups of flags ---------------------------------------------------------------------------------------------------
 def _problem_flags() -> Parser:
     parent = Parser(add_help=False)
@@ -172,7 +91,7 @@ def _problem_flags() -> Parser:
     add("--data", metavar="NAME|FILE", required=True, help="a data set (see `proxskip data list`) or an svmlight file")
     add("--data-dir", metavar="DIR", help="where data sets lie; looked in before $PROXSKIP_DATA and the cache")
     add("--loss", choices=("logistic", "squares", "softmax"), default="logistic", help="default: logistic")
-    add("--l2", metavar="LAMBDA", type=_nonnegative("l2"), default=1e-4, help="of lambda/2 |x|^2; default: 1e-4")
+    add("--l2", metavar="LAMBDA", type=nonnegative("l2"), default=1e-4, help="of lambda/2 |x|^2; default: 1e-4")
     add(
         "--l2-relative",
         action=argparse.BooleanOptionalAction,
@@ -183,18 +102,18 @@ def _problem_flags() -> Parser:
     add("--psi", metavar="PSI", help="a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI")
     add("--D", choices=("difference", "identity"), help="psi(D x), for splitskip; default there: difference")
     add("--dtype", choices=("float64", "float32"), default="float64", help="default: float64")
-    add("--clients", metavar="n", type=_whole("clients"), help="default: 20; one a group with --split group")
+    add("--clients", metavar="n", type=whole("clients"), help="default: 20; one a group with --split group")
     add(
         "--split",
         choices=("label", "iid", "dirichlet", "contiguous", "group"),
         default="label",
         help="how rows are dealt to clients; label sorts by label (the most heterogeneous); default: label",
     )
-    add("--alpha", type=_positive("alpha"), default=0.5, help="of --split dirichlet; default: 0.5")
+    add("--alpha", type=positive("alpha"), default=0.5, help="of --split dirichlet; default: 0.5")
     add(
         "--split-seed",
         metavar="SEED",
-        type=_whole("split-seed", 0),
+        type=whole("split-seed", 0),
         default=0,
         help="of random splits and graphs; default: 0",
     )
@@ -208,7 +127,7 @@ def _problem_flags() -> Parser:
     add(
         "--batch",
         metavar="ROWS",
-        type=_whole("batch"),
+        type=whole("batch"),
         help="minibatches of so many rows a client; default: full gradients",
     )
     return parent
@@ -221,26 +140,26 @@ def _method_flags() -> Parser:
     add(
         "--gamma",
         metavar="NUMBER|theory|figure",
-        type=_positive("gamma", "theory", "figure"),
+        type=positive("gamma", "theory", "figure"),
         help="step size; figure: the constants behind the paper's figures; default: theory",
     )
     add(
         "--p",
         metavar="NUMBER|theory",
-        type=_probability("p", "theory"),
+        type=probability("p", "theory"),
         help="probability of communicating; default: theory",
     )
-    add("--K", type=_whole("K"), help="local steps a round; default: sqrt(kappa); a fixed K for scaffnew means p = 1/K")
-    add("--tau", type=_positive("tau"), help="dual step size; default: p/(gamma lmax(I - W))")
-    add("--q", type=_probability("q"), help="probability that s-local-gd refreshes its anchor; default: 1")
-    add("--eta-g", type=_positive("eta_g"), help="global step size of scaffold; default: 1")
+    add("--K", type=whole("K"), help="local steps a round; default: sqrt(kappa); a fixed K for scaffnew means p = 1/K")
+    add("--tau", type=positive("tau"), help="dual step size; default: p/(gamma lmax(I - W))")
+    add("--q", type=probability("q"), help="probability that s-local-gd refreshes its anchor; default: 1")
+    add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
     add("--option", choices=("I", "II"), help="of scaffold; default: II")
     add("--own-steps", action="store_true", default=None, help="gamma_i = 1/L_i for scaffnew")
     add("--graph", metavar="NAME", help=f"for decentralized-scaffnew: {', '.join(GRAPHS)}; default: ring")
     add(
         "--cohort",
         metavar="c",
-        type=_cohort,
+        type=cohort,
         help="so many clients a round, or each with probability c < 1; default: everybody",
     )
     add("--allow-unsafe-step", action="store_true", help="run with steps from 2/L on, which are refused otherwise")
@@ -253,11 +172,11 @@ def _stopping_flags() -> Parser:
         "stopping", "the first limit that is reached, or all tolerances together; give one at least"
     )
     add = g.add_argument
-    add("--rounds", metavar="R", type=_whole("rounds", 0), help="communication rounds")
-    add("--iterations", metavar="T", type=_whole("iterations"), help="local steps of a client")
-    add("--seconds", metavar="S", type=_positive("seconds"), help="seconds, without evaluation")
-    add("--tol", type=_positive("tol"), help="gradient norm at the communicated x")
-    add("--target", metavar="EPS", type=_positive("target"), help="f(x) - f*")
+    add("--rounds", metavar="R", type=whole("rounds", 0), help="communication rounds")
+    add("--iterations", metavar="T", type=whole("iterations"), help="local steps of a client")
+    add("--seconds", metavar="S", type=positive("seconds"), help="seconds, without evaluation")
+    add("--tol", type=positive("tol"), help="gradient norm at the communicated x")
+    add("--target", metavar="EPS", type=positive("target"), help="f(x) - f*")
     return parent
 
 
@@ -266,9 +185,9 @@ def _running_flags() -> Parser:
     g = parent.add_argument_group("running")
     add = g.add_argument
     add("--engine", choices=("cpu", "reference"), default="cpu", help="default: cpu")
-    add("--seed", type=_whole("seed", 0), default=0, help="default: 0")
-    add("--seeds", metavar="N", type=_whole("seeds"), help="N runs, with seeds seed to seed + N - 1")
-    add("--threads", metavar="N", type=_whole("threads"), help="default: one a core; the numbers do not depend on it")
+    add("--seed", type=whole("seed", 0), default=0, help="default: 0")
+    add("--seeds", metavar="N", type=whole("seeds"), help="N runs, with seeds seed to seed + N - 1")
+    add("--threads", metavar="N", type=whole("threads"), help="default: one a core; the numbers do not depend on it")
     return parent
 
 
@@ -279,10 +198,8 @@ def _output_flags(out: str | None = None) -> Parser:
     if out is not None:
         add("--out", metavar="DIR", help=out)
         add("--force", action="store_true", help="overwrite the runs that the folder holds")
-        add("--every", metavar="R", type=_whole("every"), help="record every R rounds; default: ever more rarely")
-        add(
-            "--checkpoint-every", metavar="R", type=_whole("checkpoint-every"), help="rounds; default: about every 30 s"
-        )
+        add("--every", metavar="R", type=whole("every"), help="record every R rounds; default: ever more rarely")
+        add("--checkpoint-every", metavar="R", type=whole("checkpoint-every"), help="rounds; default: about every 30 s")
     add("--json", action="store_true", help="the result as JSON on stdout, and nothing else there")
     add("--quiet", action="store_true", help="no progress and no report; warnings and errors only")
     return parent
@@ -320,7 +237,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         (stop, _output_flags()),
     )
     resume.add_argument("folder", metavar="DIR", help="the run folder")
-    resume.add_argument("--threads", metavar="N", type=_whole("threads"))
+    resume.add_argument("--threads", metavar="N", type=whole("threads"))
     resume.add_argument("--data-dir", metavar="DIR", help="where data sets lie now")
     _theory(
         command(
@@ -341,28 +258,28 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         "Even against odd digits, 20 clients sorted by the digit, the same number of rounds for every method.\n",
     )
     demo.add_argument("--out", metavar="DIR", default="demo", help="default: demo")
-    demo.add_argument("--rounds", metavar="R", type=_whole("rounds"), default=300, help="default: 300")
+    demo.add_argument("--rounds", metavar="R", type=whole("rounds"), default=300, help="default: 300")
     for flag, text in (
         ("--force", "overwrite an earlier demo"),
         ("--json", "the results as JSON"),
         ("--quiet", "no report"),
     ):
         demo.add_argument(flag, action="store_true", help=text)
-    demo.add_argument("--threads", metavar="N", type=_whole("threads"))
+    demo.add_argument("--threads", metavar="N", type=whole("threads"))
     return top, made
 
 
 def _theory(p: Parser) -> None:
     add = p.add_argument
-    add("--L", type=_positive("L"), required=True, help="smoothness")
-    add("--mu", type=_positive("mu"), required=True, help="strong convexity")
-    add("--eps", type=_positive("eps"), default=1e-6, help="accuracy, between 0 and 1; default: 1e-6")
-    add("--n", type=_whole("n"), default=20, help="clients; default: 20")
-    add("--d", type=_whole("d"), help="unknowns: then floats are counted")
-    add("--G2", type=_nonnegative("G2"), help="(1/n) sum_i |grad f_i(x*)|^2: then LocalGD's row has a number")
-    add("--K", type=_whole("K"), help="local steps; default: sqrt(kappa)")
-    add("--p", type=_probability("p"), help="a row for Scaffnew with this p")
-    add("--q", type=_probability("q"), help="of S-Local-GD; default: 1 is counted")
+    add("--L", type=positive("L"), required=True, help="smoothness")
+    add("--mu", type=positive("mu"), required=True, help="strong convexity")
+    add("--eps", type=positive("eps"), default=1e-6, help="accuracy, between 0 and 1; default: 1e-6")
+    add("--n", type=whole("n"), default=20, help="clients; default: 20")
+    add("--d", type=whole("d"), help="unknowns: then floats are counted")
+    add("--G2", type=nonnegative("G2"), help="(1/n) sum_i |grad f_i(x*)|^2: then LocalGD's row has a number")
+    add("--K", type=whole("K"), help="local steps; default: sqrt(kappa)")
+    add("--p", type=probability("p"), help="a row for Scaffnew with this p")
+    add("--q", type=probability("q"), help="of S-Local-GD; default: 1 is counted")
     add("--json", action="store_true", help="the rows as JSON")
 
 

@@ -35,14 +35,27 @@ DRAWS = 100
 """How many random graphs are drawn before giving up on a connected one."""
 
 
+SUM_BLOCK = 256
+"""Rows are summed one after another in blocks of this many, and then the blocks one after another."""
+
+
 def weighted_sum(w: npt.ArrayLike, U: npt.ArrayLike) -> Array:
-    """``sum_i w_i U_i``, row after row: the same bytes whatever the memory layout or the BLAS."""
+    """``sum_i w_i U_i`` in client order: the same bytes whatever the memory layout, the BLAS or the engine."""
     w, U = np.asarray(w, dtype=np.float64), np.asarray(U, dtype=np.float64)
     if U.ndim != 2 or w.shape != U.shape[:1]:
         raise InputError(f"a weighted sum takes n weights and n rows, not shapes {w.shape} and {U.shape}.")
-    total = np.zeros(U.shape[1])
-    for w_i, u_i in zip(w, U, strict=True):
-        total += w_i * u_i
+    blocks = np.zeros((-(-len(U) // SUM_BLOCK), U.shape[1]))
+    for k in range(min(SUM_BLOCK, len(U))):
+        w_k, U_k = w[k::SUM_BLOCK], U[k::SUM_BLOCK]
+        blocks[: len(U_k)] += w_k[:, None] * U_k
+    return sum_in_order(blocks)
+
+
+def sum_in_order(blocks: Array) -> Array:
+    """The rows' sum, row after row."""
+    total = np.zeros(blocks.shape[1])
+    for row in blocks:
+        total += row
     return total
 
 

@@ -153,6 +153,8 @@ def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", title: str 
     if title:
         figure.suptitle(title, fontsize=11)
     notes = [note] if note else []
+    if missing := [c.label for c in runs if c not in shown]:
+        notes.append(f"Without a value: {', '.join(missing)}.")
     if max(len(c.traces) for c in shown) > 1:
         notes.append("Lines are medians over the seeds, bands reach from the smallest to the largest.")
     if any(np.nanmin(t[y]) < floor for c in shown for t in c.traces if np.isfinite(t[y]).any()):

@@ -11,7 +11,7 @@ from proxskip.trace import Trace
 
 
 class Status(Enum):
-    """How a run ended, and the exit code of the command line that goes with it."""
+    """How a run ended."""
 
     CONVERGED = "converged"
     MAX_ROUNDS = "max-rounds"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip import describe, folder
-from proxskip.cohorts import Everyone, Participation, as_participation
+from proxskip.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.meter import Engine, Ledger, Line
 from proxskip.engines.reference import ReferenceEngine
@@ -137,7 +137,7 @@ def run(
     loop.config = describe.config(method, problem, stop, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
-    loop.start(*starting_point(method, problem, participation, x0, h0, warm))
+    loop.start(*starting_point(method, problem, participation, x0, h0, warm), warm)
     return loop.go(callbacks)
 
 
@@ -207,6 +207,8 @@ def starting_point(
     if warm is not None:
         x0 = warm.x if x0 is None else x0
         h0 = warm.h if h0 is None else h0
+    if problem.D is not None and h0 is not None and (warm is None or "y" not in warm.server):
+        raise InputError("with psi(D x) the control variate is h = -D'y; start from an earlier result with warm.")
     x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
     h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
     if x.shape != (problem.d,) or not np.isfinite(x).all():
@@ -216,7 +218,7 @@ def starting_point(
     if h.any() and "h" not in method.remembers:
         raise InputError(f"{method.name} has no control variates; start it without h0.")
     total = np.abs(weighted_sum(problem.weights, h)).max()
-    heals = method.name in ("proxskip", "sproxskip", "scaffnew") and isinstance(participation, Everyone)
+    heals = method.name in ("proxskip", "sproxskip", "scaffnew", "splitskip") and isinstance(participation, Everyone)
     if not heals and total > 1e-9 * (1.0 + np.abs(h).max()):
         raise InputError(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
@@ -247,7 +249,8 @@ class Loop:
         if every is not None and every < 1:
             raise InputError(f"every = {every} must be at least 1.")
         self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
-        self.engine, self.every, self.notes = engine, every, notes
+        self.engine, self.every, self.notes = engine, every, list(notes)
+        self.unsafe = bool(notes)
         self.line = Line(engine, problem, seed, participation)
         self.trace = Trace(COLUMNS)
         self.round = 0
@@ -257,7 +260,7 @@ class Loop:
         self.keep: folder.Folder | None = None
 
     # -- where it begins -----------------------------------------------------------------------------------------------
-    def start(self, x0: Array, h0: Array) -> None:
+    def start(self, x0: Array, h0: Array, warm: Result | None) -> None:
         """The state before the first round."""
         n, d = self.problem.n, self.problem.d
         memory = {k: np.zeros((n, d)) for k in self.method.remembers}
@@ -266,6 +269,8 @@ class Loop:
         if "x" in memory:
             memory["x"] = np.tile(x0, (n, 1))
         self.server = self.method.start(self.problem, x0)
+        if warm is not None and "y" in warm.server and self.problem.D is not None:
+            self.server["y"] = warm.server["y"]
         self.engine.open(self.problem, memory, self.seed)
         self.x0, self.h0 = x0, h0
         self.x = x0
@@ -293,10 +298,10 @@ class Loop:
     def _prepare_watch(self) -> None:
         residual0 = describe.residual(self.problem, self.x0, self.method.start(self.problem, self.x0))
         self.watch = Watch.of(self.method, self.problem, self.x0, self.h0, residual0)
-        zeta = self.method.zeta(self.problem)
-        self.zeta = None if zeta is None or self.notes else zeta
+        self.claimed = None if isinstance(self.line.cohorts, Given) else self.method.zeta(self.problem)
+        self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None
-        self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[attr-defined,operator]
+        self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
     # -- the loop ------------------------------------------------------------------------------------------------------
     def go(self, callbacks: Sequence[Callback]) -> Result:
@@ -354,11 +359,7 @@ class Loop:
             )
         if fresh and self.stop.reached(row):
             return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
-        if (
-            fresh
-            and (self.stop.asked or self.method.zeta(self.problem) is not None)
-            and self.watch.stalled(self.trace, self.x)
-        ):
+        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.stalled(self.trace, self.x):
             window = self.watch.window or 0.0
             return Status.STALLED, (
                 f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
@@ -391,7 +392,7 @@ class Loop:
         row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, self.server, memory)
         row["round"] = self.round
         row["passes"] = row["grad_evals"] / (self.problem.N or self.problem.n)
-        if self.psi0 is None:
+        if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise

@@ -144,6 +144,11 @@ class Method(Protocol):
     remembers: ClassVar[tuple[str, ...]]
     """The vectors a client keeps between rounds; they start at zero, ``x`` at x0."""
 
+    @property
+    def gamma(self) -> Any:
+        """The step size, or one a client."""
+        ...
+
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """Raise InputError for parameters the method cannot run with; return warnings for unsafe ones.
 

@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.engines import kernels
 from proxskip.engines.reference import OneClient
 from proxskip.engines.shards import pack
+from proxskip.links import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+
+PIECE = 1 << 18
+"""Bytes of one vector of a piece of a large cohort: a few of them fit a core's cache."""
 
 
 class Cohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
-    def __init__(self, engine: CpuEngine, members: Indices, round: int) -> None:
-        self.engine, self.members, self.round = engine, members, round
+    def __init__(self, engine: CpuEngine, members: Indices, round: int, alone: bool) -> None:
+        self.engine, self.members, self.round, self.alone = engine, members, round, alone
         self.gradients = 0
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
@@ -32,7 +37,7 @@ class Cohort:
         problem = self.engine.problem
         rows = problem.batch or self.engine.rows[self.members]
         self.gradients += int(np.sum(steps * rows))
-        return self.engine.descend(self.members, X, H, gammas, steps, self.round)
+        return self.engine.descend(self.members, X, H, gammas, steps, self.round, self.alone)
 
     def gradient(self, x: Array) -> Array:
         """The members' full gradients, one row each."""
@@ -69,18 +74,24 @@ class CpuEngine:
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
-    def descend(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
-        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members."""
+    def descend(
+        self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, alone: bool = False
+    ) -> Array:
+        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members.
+
+        Args:
+            alone: this call has one thread to itself.
+        """
         if self.shards is None:
             return self._descend_any(members, X, H, gamma, K, round)
         kind = self.shards.dtype
         X, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (X, H, gamma))
-        if len(members) < self.threads and self.shards.large(int(members[0])):
+        if not alone and len(members) < self.threads and self.shards.large(int(members[0])):
             for j, i in enumerate(members):
                 self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._share)
         else:
             work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
-            self._spread(work, balanced(K * self.shards.work[members], self.threads))
+            self._spread(work, balanced(K * self.shards.work[members], 1 if alone else self.threads))
         return X.astype(np.float64, copy=False)
 
     def _share(self, work: Any, ranges: Any) -> None:
@@ -110,28 +121,76 @@ class CpuEngine:
     def run(
         self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
     ) -> tuple[tuple[Array, ...], int]:
-        """The whole cohort in one call of the half."""
-        client = Cohort(self, cohort, round)
-        shape = (len(cohort), self.problem.d)
-        up, memory = half(client, self._of(cohort), K, *down)
-        self._keep(cohort, memory)
-        return tuple(np.ascontiguousarray(np.broadcast_to(u, shape)) for u in up), client.gradients
+        """The whole cohort in one call of the half, or, where it is large, many calls on pieces that fit the cache."""
+        pieces = self._pieces(len(cohort))
+        results: dict[int, tuple[tuple[Array, ...], int]] = {}
+        whole: list[Array] = []
+
+        def work(lo: int, hi: int) -> None:
+            client = Cohort(self, cohort[lo:hi], round, alone=len(pieces) > 1)
+            up, memory = half(client, self._of(cohort, lo, hi), K if np.ndim(K) == 0 else K[lo:hi], *down)
+            self._keep(cohort, lo, hi, memory)
+            results[lo] = up, client.gradients
+
+        if len(pieces) == 1:
+            work(*pieces[0])
+            up, gradients = results[0]
+            shape = (len(cohort), self.problem.d)
+            return tuple(np.ascontiguousarray(np.broadcast_to(u, shape)) for u in up), gradients
+
+        def piece(lo: int, hi: int) -> None:
+            work(lo, hi)
+            up, gradients = results[lo]
+            for total, u in zip(whole, up, strict=True):
+                total[lo:hi] = u
+            results[lo] = (), gradients
+
+        work(*pieces[0])
+        for u in results[0][0]:
+            whole.append(np.empty((len(cohort), self.problem.d)))
+            whole[-1][: pieces[0][1]] = u
+        self._spread(piece, pieces[1:])
+        return tuple(whole), sum(gradients for _, gradients in results.values())
+
+    def _pieces(self, c: int) -> list[tuple[int, int]]:
+        """Ranges of the cohort whose vectors fit the cache; one range where that is all there is to spread."""
+        size = max(1, PIECE // (8 * self.problem.d))
+        if c < 4 * self.threads * size or self.shards is None:
+            return [(0, c)]
+        return list(pairwise([*range(0, c, size), c]))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The whole cohort in one call of the half."""
-        self._keep(cohort, half(Cohort(self, cohort, 0), self._of(cohort), *outcome))
+        """The same pieces as in ``run``."""
+        pieces = self._pieces(len(cohort))
 
-    def _of(self, cohort: Indices) -> Vectors:
+        def work(lo: int, hi: int) -> None:
+            told = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
+            client = Cohort(self, cohort[lo:hi], 0, alone=True)
+            self._keep(cohort, lo, hi, half(client, self._of(cohort, lo, hi), *told))
+
+        self._spread(work, pieces)
+
+    def _of(self, cohort: Indices, lo: int, hi: int) -> Vectors:
         everyone = len(cohort) == self.problem.n
-        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
+        return {k: v[lo:hi] if everyone else v[cohort[lo:hi]] for k, v in self.kept.items()}
 
-    def _keep(self, cohort: Indices, memory: Vectors) -> None:
-        shape = (len(cohort), self.problem.d)
+    def _keep(self, cohort: Indices, lo: int, hi: int, memory: Vectors) -> None:
+        everyone = len(cohort) == self.problem.n
         for k, v in memory.items():
-            if len(cohort) == self.problem.n:
-                self.kept[k] = np.array(np.broadcast_to(v, shape)) if v.shape != shape else v
+            if everyone and hi - lo == self.problem.n and v.shape == self.kept[k].shape:
+                self.kept[k] = v
             else:
-                self.kept[k][cohort] = v
+                self.kept[k][slice(lo, hi) if everyone else cohort[lo:hi]] = v
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """Block after block, the blocks spread over threads."""
+        blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
+        w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
+        self._spread(
+            lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks),
+            balanced(np.ones(len(blocks)), self.threads),
+        )
+        return sum_in_order(blocks)
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""
@@ -153,6 +212,7 @@ def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
     n, total = len(load), float(load.sum())
     parts = min(parts, n)
-    inner = np.searchsorted(np.cumsum(load), total * np.arange(1, parts) / parts) + 1 if total > 0 else []
-    bounds = [0, *(min(int(c), n) for c in inner), n]
+    goals = total * np.arange(1, parts) / parts
+    inner = [min(int(c) + 1, n) for c in np.searchsorted(np.cumsum(load), goals)] if total > 0 else []
+    bounds = [0, *inner, n]
     return list(pairwise(bounds))

@@ -2,17 +2,18 @@
 
 Every kernel does, for each client j in [lo, hi) of the cohort,
 
-    K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),     g(x) = A_j' c + reg * x,     c_r = scale_r * slope(A_j x, b_j)
+    K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),   g(x) = A_j' c + reg * x,   c_r = scale_r * slope(A_j x, b_j)
 
-* Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at a
-  time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the margins
-  read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal rows merged.
+* Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at
+  a time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the
+  margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal
+  rows merged.
 * Sparse shards with few entries a column, and minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
-A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. Indices are
-unsigned because signed ones cost a check each; ``reassoc`` lets the compiler vectorise sums, in an order that is fixed when
-it compiles. NaN and infinity keep their meaning.
+A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. Indices
+are unsigned because signed ones cost a check each; ``reassoc`` lets the compiler vectorise sums, in an order that is
+fixed when it compiles. NaN and infinity keep their meaning.
 """
 
 import math
@@ -336,6 +337,18 @@ def descend_rows(
                 for c in range(d):
                     total[c] += g[c]
             step(x, 0, d, gamma[j], total, reg, H[j])
+
+
+# -- sums over clients -------------------------------------------------------------------------------------------------
+@njit(nogil=True, cache=True, error_model="numpy")
+def block_sums(lo, hi, w, U, block, out):
+    """out[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused operations."""
+    for q in range(lo, hi):
+        for c in range(U.shape[1]):
+            out[q, c] = 0.0
+        for i in range(q * block, min((q + 1) * block, U.shape[0])):
+            for c in range(U.shape[1]):
+                out[q, c] += w[i] * U[i, c]
 
 
 # -- minibatches -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip.cohorts import Everyone, Participation
-from proxskip.links import Graph, weighted_sum
+from proxskip.links import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
@@ -65,6 +65,10 @@ class Engine(Protocol):
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row a client)."""
+        ...
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.weighted_sum``."""
         ...
 
     def memory(self) -> Vectors:
@@ -117,7 +121,7 @@ class Line:
         self._count_down(down)
         self._count_up(len(up), len(self.cohort))
         self.ledger.exchanges += 1
-        return tuple(weighted_sum(w / w.sum(), U) for U in up)
+        return tuple(self.engine.sum(w / w.sum(), U) for U in up)
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         (U,) = self._run(half, K, ())

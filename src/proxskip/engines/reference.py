@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.links import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.sampling import minibatch
 from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
@@ -80,6 +81,10 @@ class ReferenceEngine:
     def _keep(self, i: int, memory: Vectors) -> None:
         for k, v in memory.items():
             self.kept[k][i] = v
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """In client order."""
+        return weighted_sum(w, U)
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""

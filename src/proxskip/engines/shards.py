@@ -1,4 +1,4 @@
-"""The clients' data in the layout the kernels read; ``Tiles`` for full gradients of sparse data, ``Rows`` for the rest."""
+"""The clients' data in the layouts the kernels read: ``Tiles`` for full sparse gradients, ``Rows`` for the rest."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
 def _ranges(start: Indices, length: Indices) -> Indices:
     """start[k], start[k]+1, ..., length[k] of them, for every k, end to end."""
     ends = np.cumsum(length)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - length), length)
+    return np.asarray(np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - length), length))
 
 
 def _width(largest: int) -> Any:

@@ -46,6 +46,8 @@ class DecentralizedScaffnew:
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node a client."""
         steps.check_probability("p", self.p)
+        if self.K is not None:
+            steps.check_count("K", self.K)
         if self.graph.n != problem.n:
             raise InputError(
                 f"the graph '{self.graph.name}' has {self.graph.n} nodes but there are {problem.n} clients."
@@ -82,7 +84,7 @@ class DecentralizedScaffnew:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p gamma tau delta): Theorem 5.7."""
-        if problem.mu is None:
+        if problem.mu is None or self.K is not None:
             return None
         return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.graph.delta)
 

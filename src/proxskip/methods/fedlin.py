@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from proxskip import table1
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, Vectors
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,11 @@ class FedLin:
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
         steps.check_count("K", self.K, problem.n)
-        longest = self.K if isinstance(self.K, int) else max(self.K)
-        return steps.check_steps(
-            "fedlin", self.gamma, problem, insist, K=longest if isinstance(self.gamma, float) else 1
-        )
+        if isinstance(self.gamma, tuple) and len(self.gamma) != problem.n:
+            raise InputError(f"gamma has {len(self.gamma)} entries for {problem.n} clients.")
+        gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
+        worst = int(np.argmax(gammas * counts))
+        return steps.check_steps("fedlin", float(gammas[worst]), problem, insist, K=int(counts[worst]))
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x."""

@@ -68,7 +68,7 @@ class ProxSkip:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p^2): Theorem 3.6."""
-        return None if problem.mu is None else theory.zeta(self.gamma, problem.mu, self.p)
+        return None if problem.mu is None or self.K is not None else theory.zeta(self.gamma, problem.mu, self.p)
 
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """Psi of Section 3.3."""
@@ -80,7 +80,7 @@ class ProxSkip:
 class SProxSkip:
     """ProxSkip with stochastic gradients, which converges to a ball of radius^2  gamma^2 C / zeta.
 
-    The same paper, Algorithm 5 and Theorem 5.5; the gradients are the problem's minibatches
+    The same paper, Algorithm 4 and Theorem 5.5; the gradients are the problem's minibatches
     (``problem.with_batch``), and A and C the constants of expected smoothness (Gower et al., 2019).
 
         xhat = K times  y <- y - gamma (g(y) - h)   from y = x

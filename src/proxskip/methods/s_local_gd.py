@@ -13,14 +13,14 @@ from proxskip.seam import Array, Client, Exchange, Vectors
 
 @dataclass(frozen=True, slots=True)
 class SLocalGD:
-    """Local steps corrected at an anchor w; communicate with probability p, then refresh w with probability q.
+    """Local steps corrected at an anchor z; communicate with probability p, then move z with probability q.
 
     E. Gorbunov, F. Hanzely, P. Richtarik, Local SGD: unified theory and new efficient methods, AISTATS 2021,
     arXiv:2011.02828 (S-Local-SVRG with full gradients).
 
-        h_i    = grad f_i(w) - sum_j w_j grad f_j(w)
+        h_i    = grad f_i(z) - sum_j w_j grad f_j(z)
         xhat_i = K times  y <- y - gamma (grad f_i(y) - h_i)   from y = x,    K ~ Geom(p)
-        x+     = sum_i w_i xhat_i;    w <- x+ with probability q
+        x+     = sum_i w_i xhat_i;    z <- x+ with probability q
 
     It is not FedLin: K is drawn, and for q < 1 most rounds cost one exchange instead of two.
     """

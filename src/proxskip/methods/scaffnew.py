@@ -131,7 +131,7 @@ class Scaffnew:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""
-        if problem.mu is None or problem.mu_i is None:
+        if problem.mu is None or problem.mu_i is None or self.K is not None:
             return None
         if self.chi is None:
             gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))

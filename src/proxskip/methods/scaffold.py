@@ -34,7 +34,7 @@ class Scaffold:
 
     name: ClassVar[str] = "scaffold"
     handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "cohort"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "c", "x", "y")
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "y")
 
     @classmethod
     def theory(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
@@ -86,15 +86,15 @@ class Scaffold:
     def local_with_c(
         self, client: Client, memory: Vectors, K: int, x: Array, c: Array
     ) -> tuple[tuple[Array, ...], Vectors]:
-        """K steps with h_i = c_i - c, then the new c_i."""
-        h = memory["c"] - c
+        """K steps with h_i = c_i - c, then the new c_i, which this form keeps in the place of h_i."""
+        h = memory["h"] - c
         y = client.descend(x, h, self.gamma, K)
         c_new = client.gradient(x) if self.option == "I" else h + (x - y) / (K * self.gamma)
-        return (y - x, c_new - memory["c"]), {"c": c_new}
+        return (y - x, c_new - memory["h"]), {"h": c_new}
 
     def controls(self, server: Vectors, memory: Vectors) -> Array:
-        """h_i = c_i - c, in whichever of the two forms it is kept."""
-        return memory["h"] + memory["c"] - server["c"]
+        """h_i = c_i - c; in the one-vector form c stays zero and the clients keep h_i itself."""
+        return memory["h"] - server["c"]
 
     def zeta(self, problem: Problem) -> float | None:
         """The Scaffold paper's rate is by rounds and up to constants."""

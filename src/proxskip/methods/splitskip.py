@@ -19,7 +19,7 @@ class SplitSkip:
     """A primal-dual method that skips the dual step; p = 1 is the method of Loris and Verhoeven (PAPC).
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
-    communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 6 (D is the paper's bold L).
+    communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 5 (D is the paper's bold L).
     K ~ Geom(p).
 
         xhat = K times  u <- u - gamma (grad f(u) + D' y)   from u = x
@@ -53,6 +53,8 @@ class SplitSkip:
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
         steps.check_probability("p", self.p)
+        if self.K is not None:
+            steps.check_count("K", self.K)
         warnings = steps.check_steps("splitskip", self.gamma, problem, insist)
         theory.check_tau(self.tau, self.gamma, self.p, solve.operator_norm2(_operator(problem)))
         return warnings
@@ -83,7 +85,7 @@ class SplitSkip:
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1, where d psi* lies in the range of D."""
         lmin = solve.smallest_positive(_operator(problem))
-        if problem.mu is None or lmin is None:
+        if problem.mu is None or lmin is None or self.K is not None:
             return None
         return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, lmin)
 

@@ -13,6 +13,7 @@ from proxskip import theory
 from proxskip.problems import solve
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
+from proxskip.prox import as_prox
 from proxskip.seam import Array, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
@@ -51,10 +52,7 @@ class Problem:
         put("d", _dimension(self.clients, self.d))
         if self.L_kind not in ("max", "global"):
             raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
-        if self.psi is not None and not isinstance(self.psi, Prox):
-            raise InputError(
-                f"psi of type {type(self.psi).__name__} has no prox(x, t) and no value; see proxskip.prox."
-            )
+        put("psi", as_prox(self.psi))
         if self.D is not None and self.psi is None:
             raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
         if self.batch is not None:

@@ -249,7 +249,7 @@ class LeastSquares(LinearModel):
 
     >>> import numpy as np
     >>> f = LeastSquares(np.array([[1.0], [2.0]]), [1, 2])
-    >>> f.L, f.mu, f.value(np.ones(1))
+    >>> round(f.L, 12), round(f.mu, 12), f.value(np.ones(1))
     (2.5, 2.5, 0.0)
     """
 

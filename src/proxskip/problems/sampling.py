@@ -25,8 +25,8 @@ MASK = 0xFFFFFFFF
 
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]:
     """Philox4x32-10: four random 32-bit words for a counter of four and a 64-bit key."""
-    c0, c1, c2, c3 = (c & MASK for c in counter)
-    k0, k1 = seed & MASK, (seed >> 32) & MASK
+    c0, c1, c2, c3 = (int(c) & MASK for c in counter)
+    k0, k1 = int(seed) & MASK, (int(seed) >> 32) & MASK
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
         c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK, (p0 >> 32) ^ c3 ^ k1, p0 & MASK

@@ -1,0 +1,99 @@
+"""What may stand after a flag; what may not is refused with a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+from proxskip import theory
+from proxskip.seam import InputError
+
+
+def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A converter whose InputError reaches the user as it is."""
+
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+
+    return parse
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is not a number") from None
+
+
+def positive(name: str, *words: str) -> Callable[[str], Any]:
+    """A positive number, or one of the words; "theory" is None."""
+
+    def convert(text: str) -> Any:
+        if text in words:
+            return None if text == "theory" else text
+        if words and not _is_number(text):
+            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
+        value = _number(text)
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} = {text} must be positive")
+        return value
+
+    return _value(convert)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def probability(name: str, *words: str) -> Callable[[str], Any]:
+    """A number in (0, 1], or the word "theory", which is None."""
+
+    def convert(text: str) -> Any:
+        if text in words:
+            return None
+        if words and not _is_number(text):
+            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
+        value = _number(text)
+        if not 0 < value <= 1:
+            raise InputError(f"{name} = {text} must lie in (0, 1]")
+        return value
+
+    return _value(convert)
+
+
+def whole(name: str, least: int = 1) -> Callable[[str], Any]:
+    """A whole number of at least ``least``."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise InputError(f"{text!r} is not a whole number") from None
+        return theory.whole(name, value, least)
+
+    return _value(convert)
+
+
+def nonnegative(name: str) -> Callable[[str], Any]:
+    """Zero or a positive number."""
+    return _value(lambda text: theory.nonnegative(name, _number(text)))
+
+
+@_value
+def cohort(text: str) -> int | float:
+    """A number of clients, or a probability below one."""
+    if text.isdigit():
+        return theory.whole("cohort", int(text))
+    value = _number(text)
+    if not 0 < value < 1:
+        raise InputError(f"cohort = {text} is neither a whole number of clients nor a probability below 1")
+    return value

@@ -1,0 +1,198 @@
+"""The compiled kernels against plain numpy, over shapes and edge cases; the same bytes however the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.special
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip.engines import cpu, kernels, shards
+from proxskip.engines.cpu import CpuEngine, balanced
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.links import weighted_sum
+
+LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
+
+
+def problem_of(loss, layout, sizes, d, seed=0, dtype=np.float64, batch=None, scale=1.0, l2=0.1):
+    rng = np.random.Generator(np.random.Philox(seed))
+    N = sum(sizes)
+    A = scale * rng.standard_normal((N, d))
+    if layout != "dense":
+        A = np.where(rng.random((N, d)) < 0.3, 1.0 if layout == "ones" else A, 0.0)
+        A[rng.random(N) < 0.2] = 0.0  # empty rows
+        A[:, rng.random(d) < 0.2] = 0.0  # empty columns
+        A[N // 2] = A[0]  # a row twice
+    b = rng.integers(0, 3 if loss == "softmax" else 2, N).astype(float)
+    b[: min(3, N)] = np.arange(min(3, N)) % (3 if loss == "softmax" else 2)
+    whole = LOSSES[loss](scipy.sparse.csr_matrix(A) if layout != "dense" else A, b, l2=l2, dtype=dtype)
+    edges = np.cumsum([0, *sizes])
+    parts = [whole.take(np.arange(lo, hi)) for lo, hi in itertools.pairwise(edges)]
+    return ps.Problem(parts, weights=sizes, batch=batch)
+
+
+def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
+    engine.open(problem, {}, seed)
+    members = np.arange(problem.n)
+
+    def half(client, memory, steps, x, h):
+        return (client.descend(x, h, client.own(tuple(gamma)), steps),), {}
+
+    if isinstance(engine, ReferenceEngine):
+        from proxskip.engines.reference import OneClient
+
+        out = [OneClient(problem, i, seed, round).descend(X[i], H[i], gamma[i], int(K[i])) for i in members]
+        return np.stack(out)
+    out = engine.descend(members, X.copy(), H, np.asarray(gamma), np.asarray(K), round)
+    engine.close()
+    return out
+
+
+@given(
+    st.sampled_from(list(LOSSES)),
+    st.sampled_from(["dense", "sparse", "ones"]),
+    st.lists(st.integers(1, 17), min_size=2, max_size=4),
+    st.integers(1, 9),
+    st.lists(st.integers(0, 4), min_size=4, max_size=4),
+    st.integers(0, 1000),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K, seed, minibatch, gathered):
+    if sum(sizes) < 3:
+        return
+    problem = problem_of(loss, layout, sizes, d, seed, batch=min(sizes) if minibatch else None)
+    rng = np.random.Generator(np.random.Philox(seed + 1))
+    X, H = rng.standard_normal((2, problem.n, problem.d))
+    gamma, K = rng.uniform(0.01, 0.3, problem.n), np.array(K[: problem.n])
+    threshold = shards.SPARSE_COLUMNS
+    shards.SPARSE_COLUMNS = 0.0 if gathered else np.inf
+    try:
+        ours = descend_on(CpuEngine(2), problem, X, H, gamma, K)
+    finally:
+        shards.SPARSE_COLUMNS = threshold
+    judge = descend_on(ReferenceEngine(), problem, X, H, gamma, K)
+    assert np.allclose(ours, judge, rtol=1e-12, atol=1e-13)
+    assert np.array_equal(ours[K == 0], X[K == 0])
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
+@pytest.mark.parametrize("loss", ["logistic", "squares"])
+def test_float32(loss, layout):
+    problem = problem_of(loss, layout, [30, 40], 5, dtype=np.float32)
+    double = problem_of(loss, layout, [30, 40], 5)
+    X, H = np.ones((2, 2, 5))
+    args = (X, 0.1 * H, [0.1, 0.2], [20, 20])
+    assert np.allclose(
+        descend_on(CpuEngine(1), problem, *args), descend_on(ReferenceEngine(), double, *args), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
+@pytest.mark.parametrize("size", [1e-300, 1.0, 300.0, 5e3, 1e150])
+def test_extreme_margins(layout, size):
+    problem = problem_of("logistic", layout, [9, 8], 4, l2=0.0)
+    X = size * np.array([[1.0, -1.0, 2.0, 0.5], [-1.0, 1.0, 1.0, -2.0]])
+    H = np.zeros((2, 4))
+    ours = descend_on(CpuEngine(1), problem, X, H, [0.5, 0.5], [2, 2])
+    judge = descend_on(ReferenceEngine(), problem, X, H, [0.5, 0.5], [2, 2])
+    assert np.isfinite(ours).all()
+    assert np.allclose(ours, judge, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_what_is_not_finite_stays_so(layout):
+    problem = problem_of("logistic", layout, [9, 8], 4)
+    for bad in (np.nan, np.inf):
+        X = np.array([[bad, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+        out = descend_on(CpuEngine(1), problem, X, np.zeros((2, 4)), [0.1, 0.1], [3, 3])
+        assert not np.isfinite(out[0]).all()
+        assert np.isfinite(out[1]).all()
+
+
+def test_slopes_are_accurate_to_the_last_bits():
+    rng = np.random.Generator(np.random.Philox(0))
+    z = np.concatenate([rng.uniform(-40, 40, 4001), rng.uniform(-680, 680, 1000), [0.0, -0.0, 1e-300, 690.0, -690.0]])
+    b, scale = rng.choice([-1.0, 1.0], len(z)), np.ones(len(z))
+    bits = np.zeros(len(z), np.int64)
+    expected = -b * scipy.special.expit(-b * z)
+    for safe in (True, False):
+        ours = z.copy()
+        kernels.slopes(kernels.LOGISTIC, ours, b, scale, 0, len(z), safe, bits, bits.view(np.float64))
+        assert np.allclose(ours, expected, rtol=4e-15, atol=0)
+
+
+# -- the same bytes however the work is cut ----------------------------------------------------------------------------
+@pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
+@pytest.mark.parametrize("batch", [None, 40])
+def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
+    monkeypatch.setattr(shards, "LARGE", 64)
+    problem = problem_of("logistic", layout, [150], 6, batch=batch)
+    X, H = np.ones((1, 6)), 0.1 * np.ones((1, 6))
+    outs = {descend_on(CpuEngine(k), problem, X, H, [0.2], [7]).tobytes() for k in (1, 2, 3, 5)}
+    assert len(outs) == 1
+    judge = descend_on(ReferenceEngine(), problem, X, H, [0.2], [7])
+    assert np.allclose(np.frombuffer(outs.pop()), judge[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("cohort", [None, 30, 0.5])
+def test_many_clients_in_pieces_and_on_threads(cohort, monkeypatch):
+    problem = problem_of("logistic", "sparse", [3 + i % 4 for i in range(60)], 5)
+    method = ps.Scaffnew(gamma=0.5 / problem.L, p=0.3)
+    straight = ps.run(method, problem, rounds=12, cohort=cohort, threads=1)
+    judge = ps.run(method, problem, rounds=12, cohort=cohort, engine="reference")
+    monkeypatch.setattr(cpu, "PIECE", 5 * 8 * 2)
+    for threads in (1, 2, 3):
+        pieces = ps.run(method, problem, rounds=12, cohort=cohort, threads=threads)
+        assert pieces.x.tobytes() == straight.x.tobytes()
+        assert pieces.h.tobytes() == straight.h.tobytes()
+        assert pieces.summary()["grad_evals"] == judge.summary()["grad_evals"]
+    assert np.allclose(straight.x, judge.x, rtol=1e-12)
+
+
+@given(st.integers(1, 700), st.integers(1, 4), st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_sums_over_clients_have_the_same_bytes_on_every_engine(n, d, seed):
+    rng = np.random.Generator(np.random.Philox(seed))
+    w, U = rng.random(n), rng.standard_normal((n, d))
+    engine = CpuEngine(2)
+    assert engine.sum(w, U).tobytes() == weighted_sum(w, U).tobytes()
+    assert np.allclose(weighted_sum(w, U), w @ U, rtol=1e-12, atol=1e-12)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.integers(1, 8))
+def test_balanced_ranges_cover_everything_once(load, parts):
+    ranges = balanced(np.array(load), parts)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == len(load)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+
+
+# -- merging equal rows ------------------------------------------------------------------------------------------------
+@given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 100))
+@settings(max_examples=60, deadline=None)
+def test_merged_rows_stand_for_all_rows(N, d, clients, seed):
+    rng = np.random.Generator(np.random.Philox(seed))
+    M = scipy.sparse.csr_matrix(rng.integers(0, 2, (N, d)).astype(float) * rng.integers(1, 3, (N, d)))
+    M.eliminate_zeros()
+    owner, b = np.sort(rng.integers(0, clients, N)), rng.choice([-1.0, 1.0], N)
+    kept, count = shards.merged_rows(M.indptr.astype(np.int64), M.indices, M.data, owner, b)
+    key = lambda r: (owner[r], b[r], tuple(M[[r]].toarray().ravel()))  # noqa: E731
+    full = [key(r) for r in range(N) if M.indptr[r + 1] > M.indptr[r]]
+    assert sorted(k for r, c in zip(kept, count, strict=True) for k in [key(r)] * c) == sorted(full)
+    assert len({key(r) for r in kept}) == len(kept)
+
+
+def test_a_hash_collision_merges_nothing(monkeypatch):
+    monkeypatch.setattr(shards, "_mix", lambda indices, values, k: np.zeros(len(indices), np.uint64))
+    M = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    kept, count = shards.merged_rows(M.indptr.astype(np.int64), M.indices, M.data, np.zeros(2, int), np.ones(2))
+    assert kept.tolist() == [0, 1]
+    assert count.tolist() == [1, 1]

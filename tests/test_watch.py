@@ -1,0 +1,280 @@
+"""Divergence and stalling are noticed, without false alarms; success means that the tolerance holds at the returned x."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
+
+import proxskip as ps
+from proxskip.seam import InputError
+
+DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
+
+
+def squares(clients: int = 4) -> ps.Problem:
+    return ps.split(model("squared", l2=0.01), clients=clients, by="label")
+
+
+def logistic(l2: float = 0.01, clients: int = 4) -> ps.Problem:
+    return ps.split(model("logistic", l2=l2), clients=clients, by="label")
+
+
+def unsafe(method: Any, problem: ps.Problem, **given: Any) -> ps.Result:
+    """Run with a step that is refused otherwise; only that warning is expected."""
+    with pytest.warns(ps.UnsafeStepWarning, match="up to where"):
+        return ps.run(method, problem, allow_unsafe_step=True, **given)
+
+
+# -- divergence --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("times", [2.1, 3.0, 10.0])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_divergence_on_least_squares_is_noticed(times: float, engine: str) -> None:
+    """RELIABILITY D3: before overflow, without a RuntimeWarning, with the last x finite."""
+    problem = squares()
+    methods = (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.3))
+    for method in methods:
+        result = unsafe(method, problem, rounds=20_000, engine=engine)
+        assert result.status is DIVERGED
+        assert not result.success
+        assert result.rounds < 20_000
+        assert np.isfinite(result.x).all()
+        assert result.summary()["success"] is False
+
+
+def test_divergence_between_records_is_noticed_as_soon_as_a_value_is_not_finite() -> None:
+    """One record at the end only: the iterate overflows long before, the run stops there and returns a finite x."""
+    problem = squares()
+    result = unsafe(ps.GD(10 / problem.L_global), problem, rounds=100_000, every=100_000)
+    assert result.status is DIVERGED
+    assert "not finite" in result.message
+    assert result.rounds < 1000
+    assert np.isfinite(result.x).all()
+
+
+class Poisoned:
+    """A client whose gradient is one day not a number."""
+
+    d, L, mu = 3, 1.0, 1.0
+
+    def __init__(self, bad: float, at: int, after: int) -> None:
+        self.bad, self.at, self.after, self.calls = bad, at, after, 0
+
+    def value(self, x: Any) -> float:
+        return float(x @ x) / 2
+
+    def gradient(self, x: Any) -> Any:
+        self.calls += 1
+        g = np.array(x)
+        if self.calls > self.after:
+            g[self.at] = self.bad
+        return g
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -> None:
+    """It is never averaged quietly into an answer: the run is DIVERGED and returns the last finite x."""
+    clients: list[Any] = [ps.Quadratic([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) for _ in range(3)]
+    clients[who] = Poisoned(bad, at, after=200)
+    problem = ps.Problem(clients)
+    assert problem.L_max == 1.0
+    clients[who].calls = 0
+    result = ps.run(ps.Scaffnew(0.5, 0.2), problem, rounds=500, every=500, engine="reference")
+    assert result.status is DIVERGED
+    assert not result.success
+    assert np.isfinite(result.x).all()
+
+
+# -- stalling ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float, seed: int) -> None:
+    """RELIABILITY D4: gradients are bounded, everything stays finite, and only the lack of a fall tells."""
+    problem = logistic(l2=0.01)
+    method = ps.Scaffnew(times / problem.L_max, 0.1)
+    result = unsafe(method, problem, rounds=20_000, tol=1e-8, seed=seed)
+    assert result.status in (STALLED, DIVERGED)
+    assert not result.success
+    assert result.rounds < 20_000
+
+
+@pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
+def test_gd_far_too_fast_on_logistic_loss_stalls(times: float) -> None:
+    problem = logistic(l2=0.01)
+    result = unsafe(ps.GD(times / problem.L_global), problem, rounds=50_000)
+    assert result.status is STALLED
+    assert "take a smaller gamma" in result.message
+
+
+# -- no false alarm ----------------------------------------------------------------------------------------------------
+def calm(result: ps.Result) -> None:
+    assert result.status not in (DIVERGED, STALLED), result.message
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_no_alarm_at_machine_precision(row: Row) -> None:
+    """Many rounds after the end of convergence, where the residual wanders on the last digits."""
+    problem = row.quadratic()
+    method: Any = row.make(problem)
+    if row.claims("converges"):
+        calm(ps.run(method, problem, rounds=3000, cohort=row.cohort, every=5, threads=1))
+
+
+@pytest.mark.parametrize("distance", [1e-3, 1e-6, 1e-9])
+def test_no_alarm_for_a_warm_start_with_h_zero(distance: float) -> None:
+    """Near x* with h0 = 0 the gradient norm first grows a thousandfold, and then it converges."""
+    problem = logistic(l2=1e-3)
+    assert problem.solution is not None
+    direction = np.ones(problem.d) / np.sqrt(problem.d)
+    x0 = problem.solution.x + distance * direction
+    result = ps.run(ps.Scaffnew.theory(problem), problem, x0=x0, tol=1e-11, rounds=5000, every=1)
+    assert result.success, result.message
+    if distance <= 1e-6:
+        assert result.trace["grad_norm"].max() > 100 * result.trace["grad_norm"][0]
+
+
+def test_no_alarm_at_the_noise_floor() -> None:
+    problem = logistic().with_batch(6)
+    calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, threads=1))
+    calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, tol=1e-10, threads=1))
+
+
+def test_no_alarm_where_mu_is_unknown() -> None:
+    """kappa is huge and nobody says how huge: slow is not stalled."""
+    A, b = data()
+    problem = ps.split(ps.Logistic(np.hstack([A, A * 1e-3]), b, l2=0.0), clients=4, by="label")
+    assert problem.mu is None
+    calm(ps.run(ps.Scaffnew(1 / problem.L_max, 0.05), problem, rounds=1500, tol=1e-12, threads=1))
+
+
+@pytest.mark.parametrize("times", [1.0, 0.3, 0.05])
+def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
+    for seed in range(12):
+        for problem in (logistic(l2=0.003), squares(), ps.Problem(quadratics(4, kappa=300.0, seed=seed))):
+            for p in (0.03, 0.3):
+                calm(ps.run(ps.Scaffnew(times / problem.L_max, p), problem, rounds=250, seed=seed, threads=1))
+
+
+@pytest.mark.parametrize("cohort", [2, 3, 0.5])
+def test_no_alarm_on_cohorts(cohort: Any) -> None:
+    problem = ps.split(model("logistic", l2=0.003), clients=4, by="label", weights="equal")
+    for seed in range(6):
+        method = ps.Scaffnew.theory(problem, cohort=cohort)
+        calm(ps.run(method, problem, rounds=600, seed=seed, cohort=cohort, tol=1e-13, threads=1))
+
+
+# -- success -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_success_means_the_tolerance_holds_at_the_returned_x(row: Row) -> None:
+    problem = row.quadratic()
+    tol = 1e-6
+    result = ps.run(row.make(problem), problem, tol=tol, rounds=4000, cohort=row.cohort, every=7, threads=1)
+    assert result.success == (result.status is CONVERGED) == row.claims("converges")
+    if result.success:
+        assert result.trace.last()["round"] == result.rounds
+        assert result.trace.last()["grad_norm"] <= tol
+        if problem.psi is None:
+            assert np.linalg.norm(problem.gradient(result.x)) <= tol
+
+
+def test_without_a_tolerance_there_is_no_success() -> None:
+    problem = ps.Problem(quadratics(4))
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=500)
+    assert result.status is ps.Status.MAX_ROUNDS
+    assert not result.success
+    assert "as asked" in result.message
+    missed = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, tol=1e-12)
+    assert not missed.success
+    assert "without reaching the tolerance" in missed.message
+
+
+def test_a_target_is_checked_at_the_returned_x() -> None:
+    problem = ps.Problem(quadratics(4))
+    result = ps.run(ps.Scaffnew.theory(problem), problem, target=1e-8)
+    assert result.success
+    assert problem.solution is not None
+    assert problem.value(result.x) - problem.solution.f <= 1e-8
+    both = ps.run(ps.Scaffnew.theory(problem), problem, target=1e-3, tol=1e-9)
+    assert both.trace.last()["grad_norm"] <= 1e-9
+
+
+# -- steps (RELIABILITY D1) --------------------------------------------------------------------------------------------
+SAFE = {
+    "gd": lambda p, g: ps.GD(g),
+    "proxgd": lambda p, g: ps.ProxGD(g),
+    "scaffnew": lambda p, g: ps.Scaffnew(g, 0.5),
+    "proxskip": lambda p, g: ps.ProxSkip(g, 0.5),
+    "sproxskip": lambda p, g: ps.SProxSkip(g, 0.5),
+    "decentralized": lambda p, g: ps.DecentralizedScaffnew(g, 0.5, 0.1, ps.graph("ring", p.n)),
+    "splitskip": lambda p, g: ps.SplitSkip(g, 0.5, 0.1 / p.L),
+}
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "rows"])
+@pytest.mark.parametrize("name", SAFE)
+def test_one_over_L_is_silent_the_next_number_warns_and_two_over_L_is_refused(name: str, kind: str) -> None:
+    problem = getattr(NAMED[name], kind)()
+    L = problem.L_global if name in ("gd", "proxgd") else problem.L_max
+    assert SAFE[name](problem, 1 / L).check(problem) == []
+    next_up = float(np.nextafter(1 / L, np.inf))
+    (note,) = SAFE[name](problem, next_up).check(problem)
+    assert "/L" in note
+    with pytest.warns(ps.UnsafeStepWarning, match=r"gamma = .*/L is above"):
+        ps.run(SAFE[name](problem, next_up), problem, rounds=1)
+    with pytest.raises(InputError, match="can diverge"):
+        SAFE[name](problem, 2 / L).check(problem)
+    assert SAFE[name](problem, 2 / L).check(problem, insist=True)
+
+
+@pytest.mark.parametrize("who", range(4))
+def test_own_steps_are_checked_client_by_client(who: int) -> None:
+    problem = NAMED["scaffnew-weighted"].quadratic()
+    gammas = [float(1 / L) for L in problem.L_i]
+    assert ps.Scaffnew(tuple(gammas), 0.5).check(problem) == []
+    over = gammas.copy()
+    over[who] = float(np.nextafter(over[who], np.inf))
+    assert len(ps.Scaffnew(tuple(over), 0.5).check(problem)) == 1
+    over[who] = 2 * gammas[who]
+    with pytest.raises(InputError, match="can diverge"):
+        ps.Scaffnew(tuple(over), 0.5).check(problem)
+
+
+def test_the_figures_L_counts_as_asking() -> None:
+    problem = ps.split(model(), clients=4, by="label", L="global")
+    assert problem.L_global < problem.L_max
+    with pytest.warns(ps.UnsafeStepWarning):
+        ps.run(ps.Scaffnew(2.5 / problem.L_max, 0.5), problem, rounds=1)
+
+
+@pytest.mark.parametrize("batch", [None, 6, 24])
+@pytest.mark.parametrize("name", sorted(ps.METHODS))
+def test_theory_never_warns_about_itself(name: str, batch: int | None) -> None:
+    row = next(r for r in METHODS if r.make(r.quadratic()).name == name)
+    kind = ps.METHODS[name]
+    for problem in (row.quadratic(), row.rows(), row.rows().with_batch(batch)):
+        if problem.batch is None or "batch" in kind.handles:
+            assert kind.theory(problem).check(problem) == []
+
+
+def test_own_steps_in_theory_never_warn_about_themselves() -> None:
+    problem = NAMED["scaffnew-weighted"].rows().with_batch(6)
+    method = ps.Scaffnew.theory(problem, own_steps=True)
+    assert method.check(problem) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ps.run(method, problem, rounds=3)
+
+
+def test_the_watch_never_changes_the_run() -> None:
+    """What is measured leaves no trace in what is computed."""
+    problem = logistic()
+    method = ps.Scaffnew.theory(problem)
+    often, seldom = (ps.run(method, problem, rounds=40, every=e) for e in (1, 40))
+    machine = Machine(method, problem)
+    machine.put({"x": np.zeros(problem.d)}, {})
+    assert np.array_equal(often.x, seldom.x)
