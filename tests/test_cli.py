@@ -18,7 +18,10 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import cli, cli_build, cli_flags, cli_progress
+from proxskip import cli
+from proxskip.cli import build as cli_build
+from proxskip.cli import flags as cli_flags
+from proxskip.cli import progress as cli_progress
 from proxskip.table1 import table1
 from proxskip.trace import Trace
 
@@ -172,7 +175,7 @@ def test_flags_make_the_method_they_name(call, flags, expected):
     argv = ["run", *flags.split(), "--data", "digits", *few, "--rounds", "2", "--quiet"]
     if "--l2 " not in flags:
         argv += ["--l2", "0.1"]
-    o = cli._parse(argv)
+    o = commands._parse(argv)
     problem, _ = cli_build.problem_of(cli_build.spec_of([o.method], o))
     made, wanted = cli_build.method_of(o.method, o, problem), expected(problem)
     if wanted is not None:
@@ -253,16 +256,16 @@ def test_exit_5_when_it_stalls(call):
 def test_the_worst_run_of_a_comparison_counts(call):
     flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
     assert call("compare", "scaffnew", "local-gd", *flags)[0] == 5
-    assert cli.worst([0, 3, 130, 4, 5]) == 130
-    assert cli.worst([0, 3, 4, 5]) == 4
-    assert cli.worst([0, 3]) == 3
+    assert commands.worst([0, 3, 130, 4, 5]) == 130
+    assert commands.worst([0, 3, 4, 5]) == 4
+    assert commands.worst([0, 3]) == 3
 
 
 def test_exit_1_for_what_nobody_expected(call, monkeypatch):
     def broken(o: object) -> int:
         raise RuntimeError("boom")
 
-    monkeypatch.setitem(cli._COMMANDS, "theory", broken)
+    monkeypatch.setitem(commands._COMMANDS, "theory", broken)
     code, _, err = call("theory", "--L", "1", "--mu", "0.1")
     assert code == 1
     assert "Traceback" in err
@@ -271,7 +274,7 @@ def test_exit_1_for_what_nobody_expected(call, monkeypatch):
     def full(o: object) -> int:
         raise OSError(28, "No space left on device", "runs/a/x.npy")
 
-    monkeypatch.setitem(cli._COMMANDS, "theory", full)
+    monkeypatch.setitem(commands._COMMANDS, "theory", full)
     assert call("theory", "--L", "1", "--mu", "0.1")[::2] == (1, "proxskip: runs/a/x.npy: No space left on device.\n")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from conftest import NAMED, Machine, close, quadratics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import NAMED, Machine, close, quadratics
 from proxskip.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
 from proxskip.engines.meter import stream
 from proxskip.engines.reference import ReferenceEngine
@@ -126,7 +126,7 @@ def test_uniform_cohorts_are_uniform() -> None:
     seen: dict[tuple[int, ...], int] = {}
     for r in range(draws):
         S = tuple(Uniform(c).draw(stream(1, r, "cohort"), n, r).tolist())
-        assert S == tuple(sorted(set(S)))
+        assert tuple(sorted(set(S))) == S
         seen[S] = seen.get(S, 0) + 1
     assert len(seen) == 10
     assert scipy.stats.chisquare(list(seen.values())).pvalue > 1e-3

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import proxskip as ps
-from proxskip import cli_flags, folder, result
+from proxskip import folder, result
+from proxskip.cli import flags as cli_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -143,17 +143,17 @@ def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
 
 
 @pytest.mark.parametrize("cohort", [None, 30, 0.5])
-def test_many_clients_in_pieces_and_on_threads(cohort, monkeypatch):
+def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
     problem = problem_of("logistic", "sparse", [3 + i % 4 for i in range(60)], 5)
     method = ps.Scaffnew(gamma=0.5 / problem.L, p=0.3)
     straight = ps.run(method, problem, rounds=12, cohort=cohort, threads=1)
     judge = ps.run(method, problem, rounds=12, cohort=cohort, engine="reference")
-    monkeypatch.setattr(cpu, "PIECE", 5 * 8 * 2)
+    monkeypatch.setattr(cpu, "LAZY", 0)
     for threads in (1, 2, 3):
-        pieces = ps.run(method, problem, rounds=12, cohort=cohort, threads=threads)
-        assert pieces.x.tobytes() == straight.x.tobytes()
-        assert pieces.h.tobytes() == straight.h.tobytes()
-        assert pieces.summary()["grad_evals"] == judge.summary()["grad_evals"]
+        lazy = ps.run(method, problem, rounds=12, cohort=cohort, threads=threads)
+        assert lazy.x.tobytes() == straight.x.tobytes()
+        assert lazy.h.tobytes() == straight.h.tobytes()
+        assert lazy.summary()["grad_evals"] == judge.summary()["grad_evals"]
     assert np.allclose(straight.x, judge.x, rtol=1e-12)
 
 

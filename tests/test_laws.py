@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
 
 import proxskip as ps
+from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
 from proxskip import theory
 from proxskip.seam import Array
 
@@ -119,7 +119,9 @@ class ErrorMaps:
         """The matrix of psi, by polarisation."""
         E = np.eye(len(self.fixed))
         own = np.array([self.psi(self.fixed + e) for e in E])
-        both = [[self.psi(self.fixed + E[i] + E[j]) if i != j else 4 * own[i] for j in range(len(E))] for i in range(len(E))]
+        both = [
+            [self.psi(self.fixed + E[i] + E[j]) if i != j else 4 * own[i] for j in range(len(E))] for i in range(len(E))
+        ]
         return (np.array(both) - own[:, None] - own[None, :]) / 2
 
     def subspace(self) -> Array:
@@ -176,9 +178,7 @@ def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
 @pytest.mark.parametrize(
     "name", ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized"]
 )
-def test_a_wrong_update_of_h_breaks_the_lyapunov_law(
-    name: str, factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law sees the sign and the size of the h update: -1, 0, 1/2 and 3/2 times the right one all break it."""
     maps = ErrorMaps(NAMED[name])
     kind = type(maps.method)
@@ -193,9 +193,7 @@ def test_a_wrong_update_of_h_breaks_the_lyapunov_law(
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5])
-def test_a_wrong_step_of_splitskip_breaks_the_lyapunov_law(
-    factor: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_step_of_splitskip_breaks_the_lyapunov_law(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     maps = ErrorMaps(NAMED["splitskip"])
     right = ps.SplitSkip.settle
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import METHODS, NAMED, Row, quadratics
 
 import proxskip as ps
+from conftest import METHODS, NAMED, Row, quadratics
 from proxskip import table1
 from proxskip.engines.reference import ReferenceEngine
 
@@ -113,7 +113,7 @@ def test_evaluation_is_off_the_meter(row: Row) -> None:
 
 @rows
 def test_both_engines_keep_the_same_ledger(row: Row) -> None:
-    counts = [k for k in ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns]
+    counts = list(ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns)
     counts = counts[: counts.index("seconds")]
     a, b = ledger(row), ledger(row, "cpu")
     assert [a[k] for k in counts] == [b[k] for k in counts]

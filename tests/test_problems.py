@@ -93,7 +93,7 @@ def test_l2_relative_is_the_smoothness_of_the_whole_whatever_L_says():
     for L in ("max", "global"):
         problem = ps.split(f, 4, "label", L=L)
         assert {c.l2 for c in problem.clients} == {f.l2}
-        assert problem.L == (problem.L_max if L == "max" else problem.L_global)
+        assert (problem.L_max if L == "max" else problem.L_global) == problem.L
 
 
 def test_extreme_margins_neither_overflow_nor_warn():

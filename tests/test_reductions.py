@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from conftest import NAMED, WEIGHTS, Machine, close, quadratics
 
 import proxskip as ps
+from conftest import NAMED, WEIGHTS, Machine, close, quadratics
 from proxskip.methods.steps import geometric
 from proxskip.seam import Array
 
@@ -75,7 +75,17 @@ def composite() -> ps.Problem:
         lambda g, n: ps.Accelerated(g, beta=0.0),
         lambda g, n: ps.ProxGD(g),
     ],
-    ids="scaffnew own-steps scaffold scaffold-I fedlin local-gd s-local-gd accelerated proxgd".split(),
+    ids=[
+        "scaffnew",
+        "own-steps",
+        "scaffold",
+        "scaffold-I",
+        "fedlin",
+        "local-gd",
+        "s-local-gd",
+        "accelerated",
+        "proxgd",
+    ],
 )
 @pytest.mark.parametrize("problem", [clients(), weighted()], ids=["equal", "weighted"])
 def test_one_step_a_round_is_gd(make: Any, problem: ps.Problem) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics
 from proxskip import folder
 from proxskip.seam import InputError
 
@@ -39,7 +39,9 @@ def same(a: ps.Result, b: ps.Result) -> None:
     assert {k: v for k, v in ours.items() if k not in FAST} == {k: v for k, v in theirs.items() if k not in FAST}
 
 
-def cut_and_resume(path: Path, method: Any, problem: ps.Problem, cuts: list[int], rounds: int = R, **given: Any) -> None:
+def cut_and_resume(
+    path: Path, method: Any, problem: ps.Problem, cuts: list[int], rounds: int = R, **given: Any
+) -> None:
     """Run straight; run to each cut and resume; compare."""
     straight = ps.run(method, problem, rounds=rounds, **given)
     ps.run(method, problem, rounds=cuts[0], out=path, checkpoint_every=1, **given)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
 
 import proxskip as ps
+from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
 from proxskip.seam import InputError
 
 DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
@@ -35,7 +35,7 @@ def unsafe(method: Any, problem: ps.Problem, **given: Any) -> ps.Result:
 def test_divergence_on_least_squares_is_noticed(times: float, engine: str) -> None:
     """RELIABILITY D3: before overflow, without a RuntimeWarning, with the last x finite."""
     problem = squares()
-    methods = (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.3))
+    methods = (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.05))
     for method in methods:
         result = unsafe(method, problem, rounds=20_000, engine=engine)
         assert result.status is DIVERGED
@@ -154,10 +154,10 @@ def test_no_alarm_where_mu_is_unknown() -> None:
 
 @pytest.mark.parametrize("times", [1.0, 0.3, 0.05])
 def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
-    for seed in range(12):
+    for seed in range(6):
         for problem in (logistic(l2=0.003), squares(), ps.Problem(quadratics(4, kappa=300.0, seed=seed))):
             for p in (0.03, 0.3):
-                calm(ps.run(ps.Scaffnew(times / problem.L_max, p), problem, rounds=250, seed=seed, threads=1))
+                calm(ps.run(ps.Scaffnew(times / problem.L_max, p), problem, rounds=120, seed=seed, threads=1))
 
 
 @pytest.mark.parametrize("cohort", [2, 3, 0.5])
@@ -210,8 +210,8 @@ SAFE = {
     "scaffnew": lambda p, g: ps.Scaffnew(g, 0.5),
     "proxskip": lambda p, g: ps.ProxSkip(g, 0.5),
     "sproxskip": lambda p, g: ps.SProxSkip(g, 0.5),
-    "decentralized": lambda p, g: ps.DecentralizedScaffnew(g, 0.5, 0.1, ps.graph("ring", p.n)),
-    "splitskip": lambda p, g: ps.SplitSkip(g, 0.5, 0.1 / p.L),
+    "decentralized": lambda p, g: ps.DecentralizedScaffnew(g, 0.5, 0.1 / g, ps.graph("ring", p.n)),
+    "splitskip": lambda p, g: ps.SplitSkip(g, 0.5, 0.1 / g),
 }
 
 
@@ -274,7 +274,10 @@ def test_the_watch_never_changes_the_run() -> None:
     """What is measured leaves no trace in what is computed."""
     problem = logistic()
     method = ps.Scaffnew.theory(problem)
-    often, seldom = (ps.run(method, problem, rounds=40, every=e) for e in (1, 40))
+    often, seldom = (ps.run(method, problem, rounds=40, every=e, engine="reference") for e in (1, 40))
     machine = Machine(method, problem)
     machine.put({"x": np.zeros(problem.d)}, {})
+    for r in range(40):
+        machine.round(r)
     assert np.array_equal(often.x, seldom.x)
+    assert np.array_equal(often.x, machine.server["x"])

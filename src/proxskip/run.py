@@ -197,7 +197,11 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
         return CpuEngine(threads)
     if engine == "reference":
         return ReferenceEngine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu" or "reference".')
+    if engine == "gpu":
+        from proxskip.engines.gpu import GpuEngine
+
+        return GpuEngine()
+    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu" or "reference".')
 
 
 def starting_point(
@@ -368,7 +372,7 @@ class Loop:
         if self.interrupted.is_set():
             return (
                 Status.INTERRUPTED,
-                f"interrupted after {self.round} rounds; the checkpoint can be resumed.",
+                f"interrupted after {self.round} rounds" + ("; resume it from its folder." if self.keep else "."),
             )
         limit = self.stop.limit(self.round, self.line.ledger)
         if limit is None:

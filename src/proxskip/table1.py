@@ -182,7 +182,7 @@ def check_step(
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
             f"{given} is not below {limits.refuse_at:g}, from where on {method} can diverge; "
-            f"take {limits.figure:g}, or say that you want it."
+            f"take {limits.figure:g}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
         )
     if gamma > limits.warn_above:
         return [f"{given} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]

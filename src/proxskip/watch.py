@@ -4,7 +4,8 @@
   By the Lyapunov function, h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so the yardstick holds that factor: a warm
   start near x* with h_0 = 0 raises the gradient norm thousands of times and is no divergence.
 * STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the residual did not fall at all (its
-  geometric mean over the second half is above 0.9 of that over the first), and it is not at the floor of rounding. On
+  geometric mean over the second half is 0.9 to 1.2 of that over the first), and it is not at the floor of rounding. What
+  grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
   logistic loss this is the only sign of a step size that is far too large, since gradients are bounded there. It needs
   a known mu, and exact gradients (minibatches have a noise floor).
 """
@@ -22,6 +23,7 @@ from proxskip.trace import Trace
 
 WINDOW = 5.0
 FALLEN = 0.9
+GROWN = 1.2
 BLOWN_UP = 100.0
 
 
@@ -65,7 +67,7 @@ class Watch:
             return False
         now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
         floor = self.noise + 100 * np.finfo(np.float64).eps * self.L * float(np.linalg.norm(x))
-        return bool(now > floor and now > FALLEN * before)
+        return bool(now > floor and FALLEN * before < now < GROWN * before)
 
 
 def _pace(method: Any, problem: Problem) -> tuple[float, float | None]:

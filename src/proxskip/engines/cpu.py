@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines import kernels
+from proxskip.engines.lazy import KEPT, TEMPORARY, Lazy, Sheet
 from proxskip.engines.reference import OneClient
 from proxskip.engines.shards import pack
 from proxskip.links import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
-PIECE = 1 << 18
-"""Bytes of one vector of a piece of a large cohort: a few of them fit a core's cache."""
+LAZY = 1 << 18
+"""Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
 
 class Cohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
-    def __init__(self, engine: CpuEngine, members: Indices, round: int, alone: bool) -> None:
-        self.engine, self.members, self.round, self.alone = engine, members, round, alone
+    def __init__(self, engine: CpuEngine, members: Indices, round: int) -> None:
+        self.engine, self.members, self.round = engine, members, round
         self.gradients = 0
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
@@ -32,16 +33,29 @@ class Cohort:
         shape = (len(self.members), self.engine.problem.d)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (shape[0],)).copy()
         gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
-        X = np.array(np.broadcast_to(x, shape))
-        H = np.broadcast_to(h, shape)
+        X = self.engine.start_from(self._plain(x), shape)
+        H = np.broadcast_to(self._plain(h), shape)
         problem = self.engine.problem
         rows = problem.batch or self.engine.rows[self.members]
         self.gradients += int(np.sum(steps * rows))
-        return self.engine.descend(self.members, X, H, gammas, steps, self.round, self.alone)
+        return self.engine.descend(self.members, X, H, gammas, steps, self.round)
+
+    def _plain(self, v: Any) -> Any:
+        """A vector that is already there as it is; one that is written down, computed."""
+        if not isinstance(v, Lazy):
+            return v
+        if v.kind == KEPT:
+            everyone = len(self.members) == self.engine.problem.n
+            return v.value if everyone else v.value[self.members]
+        if v.kind != TEMPORARY:
+            return v.value
+        out = np.empty((len(self.members), self.engine.problem.d))
+        self.engine.compute(v, out, self.members)
+        return out
 
     def gradient(self, x: Array) -> Array:
         """The members' full gradients, one row each."""
-        x = np.broadcast_to(x, (len(self.members), self.engine.problem.d))
+        x = np.broadcast_to(self._plain(x), (len(self.members), self.engine.problem.d))
         clients = self.engine.problem.clients
         self.gradients += int(self.engine.rows[self.members].sum())
         return np.stack([np.asarray(clients[i].gradient(x[j])) for j, i in enumerate(self.members)])
@@ -68,30 +82,26 @@ class CpuEngine:
         self.kept = {k: v.copy() for k, v in memory.items()}
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
         self.shards = pack(problem)
+        self.buffers: dict[int, Array] = {}
+        self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
         if self.shards is not None:
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
-    def descend(
-        self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, alone: bool = False
-    ) -> Array:
-        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members.
-
-        Args:
-            alone: this call has one thread to itself.
-        """
+    def descend(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members."""
         if self.shards is None:
             return self._descend_any(members, X, H, gamma, K, round)
         kind = self.shards.dtype
         X, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (X, H, gamma))
-        if not alone and len(members) < self.threads and self.shards.large(int(members[0])):
+        if len(members) < self.threads and self.shards.large(int(members[0])):
             for j, i in enumerate(members):
                 self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._share)
         else:
             work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
-            self._spread(work, balanced(K * self.shards.work[members], 1 if alone else self.threads))
+            self._spread(work, balanced(K * self.shards.work[members], self.threads))
         return X.astype(np.float64, copy=False)
 
     def _share(self, work: Any, ranges: Any) -> None:
@@ -121,66 +131,69 @@ class CpuEngine:
     def run(
         self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
     ) -> tuple[tuple[Array, ...], int]:
-        """The whole cohort in one call of the half, or, where it is large, many calls on pieces that fit the cache."""
-        pieces = self._pieces(len(cohort))
-        results: dict[int, tuple[tuple[Array, ...], int]] = {}
-        whole: list[Array] = []
-
-        def work(lo: int, hi: int) -> None:
-            client = Cohort(self, cohort[lo:hi], round, alone=len(pieces) > 1)
-            up, memory = half(client, self._of(cohort, lo, hi), K if np.ndim(K) == 0 else K[lo:hi], *down)
-            self._keep(cohort, lo, hi, memory)
-            results[lo] = up, client.gradients
-
-        if len(pieces) == 1:
-            work(*pieces[0])
-            up, gradients = results[0]
-            shape = (len(cohort), self.problem.d)
-            return tuple(np.ascontiguousarray(np.broadcast_to(u, shape)) for u in up), gradients
-
-        def piece(lo: int, hi: int) -> None:
-            work(lo, hi)
-            up, gradients = results[lo]
-            for total, u in zip(whole, up, strict=True):
-                total[lo:hi] = u
-            results[lo] = (), gradients
-
-        work(*pieces[0])
-        for u in results[0][0]:
-            whole.append(np.empty((len(cohort), self.problem.d)))
-            whole[-1][: pieces[0][1]] = u
-        self._spread(piece, pieces[1:])
-        return tuple(whole), sum(gradients for _, gradients in results.values())
-
-    def _pieces(self, c: int) -> list[tuple[int, int]]:
-        """Ranges of the cohort whose vectors fit the cache; one range where that is all there is to spread."""
-        size = max(1, PIECE // (8 * self.problem.d))
-        if c < 4 * self.threads * size or self.shards is None:
-            return [(0, c)]
-        return list(pairwise([*range(0, c, size), c]))
+        """The whole cohort in one call of the half; a large cohort's arithmetic in one kernel."""
+        client = Cohort(self, cohort, round)
+        up, memory = half(client, self._of(cohort), K, *down)
+        shape = (len(cohort), self.problem.d)
+        return self._compute(cohort, up, memory, shape), client.gradients
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The same pieces as in ``run``."""
-        pieces = self._pieces(len(cohort))
+        """The same."""
+        memory = half(Cohort(self, cohort, 0), self._of(cohort), *outcome)
+        self._compute(cohort, (), memory, (len(cohort), self.problem.d))
 
-        def work(lo: int, hi: int) -> None:
-            told = (v if v.ndim == 1 else v[lo:hi] for v in outcome)
-            client = Cohort(self, cohort[lo:hi], 0, alone=True)
-            self._keep(cohort, lo, hi, half(client, self._of(cohort, lo, hi), *told))
-
-        self._spread(work, pieces)
-
-    def _of(self, cohort: Indices, lo: int, hi: int) -> Vectors:
+    def _of(self, cohort: Indices) -> Vectors:
+        if len(cohort) * self.problem.d >= LAZY:
+            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}  # type: ignore[misc]
         everyone = len(cohort) == self.problem.n
-        return {k: v[lo:hi] if everyone else v[cohort[lo:hi]] for k, v in self.kept.items()}
+        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
 
-    def _keep(self, cohort: Indices, lo: int, hi: int, memory: Vectors) -> None:
-        everyone = len(cohort) == self.problem.n
-        for k, v in memory.items():
-            if everyone and hi - lo == self.problem.n and v.shape == self.kept[k].shape:
-                self.kept[k] = v
-            else:
-                self.kept[k][slice(lo, hi) if everyone else cohort[lo:hi]] = v
+    def _compute(self, cohort: Indices, up: Any, memory: Any, shape: tuple[int, int]) -> tuple[Array, ...]:
+        """Do what the half wrote down: what goes up into buffers, what is remembered into its place."""
+        sheet, ready = Sheet(*shape, cohort), {}
+        for k, v in enumerate(up):
+            if isinstance(v, Lazy):
+                ready[k] = self._buffer(k, shape)
+                sheet.store(v, ready[k], kept=False)
+        for name, v in memory.items():
+            if isinstance(v, Lazy):
+                sheet.store(v, self.kept[name], kept=True)
+        if sheet.out and sheet.fits:
+            self._spread(sheet.work(), balanced(np.ones(shape[0]), self.threads))
+        elif sheet.out:
+            raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
+        for name, v in memory.items():
+            if not isinstance(v, Lazy):
+                self._keep(cohort, name, v, shape)
+        return tuple(
+            ready[k] if k in ready else np.ascontiguousarray(np.broadcast_to(v, shape)) for k, v in enumerate(up)
+        )
+
+    def _keep(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
+        if len(cohort) == self.problem.n and v.shape == shape:
+            self.spare, self.kept[name] = self.kept[name], v
+        else:
+            self.kept[name][cohort] = v
+
+    def _buffer(self, k: int, shape: tuple[int, int]) -> Array:
+        """A stack that is used again in every round: what goes up is read before the next exchange."""
+        if k not in self.buffers or self.buffers[k].shape != shape:
+            self.buffers[k] = np.empty(shape)
+        return self.buffers[k]
+
+    def start_from(self, x: Any, shape: tuple[int, int]) -> Array:
+        """x for every member, in a stack of its own, made of a stack that is no longer needed where there is one."""
+        large = shape[0] * shape[1] >= LAZY
+        spare, self.spare = (self.spare, None) if large else (None, None)
+        X = np.empty(shape) if spare is None or spare.shape != shape else spare
+        X[...] = x
+        return X
+
+    def compute(self, v: Lazy, out: Array, members: Indices) -> None:
+        """One written-down stack at once."""
+        sheet = Sheet(out.shape[0], out.shape[1], members)
+        sheet.store(v, out, kept=False)
+        self._spread(sheet.work(), balanced(np.ones(len(out)), self.threads))
 
     def sum(self, w: Array, U: Array) -> Array:
         """Block after block, the blocks spread over threads."""

@@ -351,6 +351,114 @@ def block_sums(lo, hi, w, U, block, out):
                 out[q, c] += w[i] * U[i, c]
 
 
+LAZY_ROWS = 8
+"""Clients whose rows one line of a lazy program works on at a time: they stay in the first cache."""
+
+
+@njit(inline="always")
+def _at(kind, r, lo, members):
+    """Where client r's row is in an operand of this kind."""
+    if kind == 0:
+        return r
+    if kind == 1:
+        return members[r]
+    return 0 if kind == 2 else r - lo
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _two_vectors(op, ka, A, kb, B, lo, hi, members, out):
+    d = out.shape[1]
+    for r in range(lo, hi):
+        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
+        if op == 0:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] + B[j, c]
+        elif op == 1:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] - B[j, c]
+        elif op == 2:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] * B[j, c]
+        else:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] / B[j, c]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _vector_and_number(op, ka, A, numbers, lo, hi, members, out):
+    d = out.shape[1]
+    for r in range(lo, hi):
+        i, b = np.uint64(_at(ka, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        if op == 0:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] + b
+        elif op == 1:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] - b
+        elif op == 2:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] * b
+        else:
+            for c in range(d):
+                out[r - lo, c] = A[i, c] / b
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _number_and_vector(op, numbers, kb, B, lo, hi, members, out):
+    d = out.shape[1]
+    for r in range(lo, hi):
+        j, a = np.uint64(_at(kb, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        if op == 0:
+            for c in range(d):
+                out[r - lo, c] = a + B[j, c]
+        elif op == 1:
+            for c in range(d):
+                out[r - lo, c] = a - B[j, c]
+        elif op == 2:
+            for c in range(d):
+                out[r - lo, c] = a * B[j, c]
+        else:
+            for c in range(d):
+                out[r - lo, c] = a / B[j, c]
+
+
+@njit(inline="always")
+def _operand(kind, k, arrays, numbers, temporary):
+    if kind == 3:
+        return temporary[k]
+    if kind == 5:
+        return numbers[k : k + 1]
+    return arrays[k]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def evaluate(start, stop, codes, members, arrays, numbers, outs, own, source, temporary):
+    """Run a program of ``engines.lazy`` on clients start .. stop-1, LAZY_ROWS at a time; results are stored at the end.
+
+    A line (op, to, kind, k, kind, k) combines two operands into a temporary; kinds 0 to 3 are vectors (a row of a stack,
+    a kept row, one row for all, a temporary), 4 and 5 numbers (one a client, one for all).
+    """
+    for lo in range(start, stop, LAZY_ROWS):
+        hi = min(lo + LAZY_ROWS, stop)
+        for q in range(codes.shape[0]):
+            op, ka, kb = codes[q, 0], codes[q, 2], codes[q, 4]
+            out = temporary[codes[q, 1]]
+            a = _operand(ka, codes[q, 3], arrays, numbers, temporary)
+            b = _operand(kb, codes[q, 5], arrays, numbers, temporary)
+            if ka >= 4:
+                _number_and_vector(op, a, kb, b, lo, hi, members, out)
+            elif kb >= 4:
+                _vector_and_number(op, ka, a, b, lo, hi, members, out)
+            else:
+                _two_vectors(op, ka, a, kb, b, lo, hi, members, out)
+        for k in range(source.shape[0]):
+            made, out = temporary[source[k]], outs[k]
+            for r in range(lo, hi):
+                i = np.uint64(members[r] if own[k] else r)
+                for c in range(made.shape[1]):
+                    out[i, c] = made[r - lo, c]
+
+
 # -- minibatches -------------------------------------------------------------------------------------------------------
 SMALLEST_BITS = 6
 _MASK = np.uint64(0xFFFFFFFF)

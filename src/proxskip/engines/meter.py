@@ -125,7 +125,7 @@ class Line:
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         (U,) = self._run(half, K, ())
-        self.mixed = graph.mix(U)
+        self.mixed = self.engine.mix(graph, U) if hasattr(self.engine, "mix") else graph.mix(U)
         sent, size = graph.directed_edges, U.shape[1]
         self.ledger.exchanges += 1
         self.ledger.edge_messages += sent

@@ -14,11 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from proxskip import cli_build, cli_demo, cli_show, folder, plots
+from proxskip import folder, plots
 from proxskip.checkpoint import atomic_write_json
-from proxskip.cli_flags import parser
-from proxskip.cli_progress import Download, Progress, stage
-from proxskip.cli_runs import (
+from proxskip.cli import build, demo, show
+from proxskip.cli.flags import parser
+from proxskip.cli.progress import Download, Progress, stage
+from proxskip.cli.runs import (
     BAD_INPUT,
     DONE,
     INTERRUPTED,
@@ -93,18 +94,18 @@ def _show_warning(
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
-    (name,) = cli_build.method_names([o.method])
-    cli_build.check_flags([name], o)
+    (name,) = build.method_names([o.method])
+    build.check_flags([name], o)
     out = claim(o.out, o.force)
-    spec = cli_build.spec_of([name], o)
+    spec = build.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
-    plan = Plan(name, cli_build.method_of(name, o, problem), out)
+    plan = Plan(name, build.method_of(name, o, problem), out)
     check(plan, problem, o)
     _solve(problem, o.quiet)
     (outcome,) = execute([plan], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
-        cli_show.as_json(found[0] if o.seeds is None else found)
+        show.as_json(found[0] if o.seeds is None else found)
     elif not o.quiet:
         _print_run(outcome, labels, o)
     return outcome.code
@@ -112,28 +113,28 @@ def _run(o: Namespace) -> int:
 
 def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) -> None:
     where = None if outcome.plan.out is None else str(outcome.plan.out)
-    print(cli_show.report(outcome.summaries[0], labels, where))
+    print(show.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        cli_show.show(cli_show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+        show.show(show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
 
 def _compare(o: Namespace) -> int:
-    names = cli_build.method_names(o.methods)
-    cli_build.check_flags(names, o)
+    names = build.method_names(o.methods)
+    build.check_flags(names, o)
     out = claim(o.out, o.force)
-    spec = cli_build.spec_of(names, o)
+    spec = build.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    plans = [Plan(k, cli_build.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    plans = [Plan(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
     for plan in plans:
         check(plan, problem, o)
     _solve(problem, o.quiet)
     outcomes = execute(plans, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:
-        cli_show.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+        show.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
-        cli_show.show(cli_show.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
+        show.show(show.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
         _print_files(files)
     return worst([outcome.code for outcome in outcomes])
 
@@ -165,7 +166,7 @@ def _print_files(files: Sequence[Path]) -> None:
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
     with stage(f"reading {spec['data']} and finding L", quiet):
-        problem, labels = cli_build.problem_of(spec)
+        problem, labels = build.problem_of(spec)
         problem.L_i  # noqa: B018  eigenvalues: the first thing that takes time
         return problem, labels
 
@@ -195,9 +196,9 @@ def _resume(o: Namespace) -> int:
         result = resume(path, problem, callbacks=(progress,), threads=o.threads, **limits)
     summary = dict(result.summary())
     if o.json:
-        cli_show.as_json(summary | {"labels": labels})
+        show.as_json(summary | {"labels": labels})
     elif not o.quiet:
-        print(cli_show.report(summary, labels, str(path)))
+        print(show.report(summary, labels, str(path)))
     return exit_code(result, progress.asked)
 
 
@@ -205,11 +206,11 @@ def _resume(o: Namespace) -> int:
 def _theory(o: Namespace) -> int:
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
-        cli_show.as_json([asdict(r) for r in rows])
+        show.as_json([asdict(r) for r in rows])
         return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    cli_show.show(cli_show.table1(rows, title))
+    show.show(show.table1(rows, title))
     print("Rounds: what stands inside the table's O, with the logarithm and constant 1; floats: per client, upwards.")
     missing = [f for f, v in (("--d for the floats", o.d), ("--G2 for LocalGD's rounds", o.G2)) if v is None]
     if missing:
@@ -221,9 +222,9 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            cli_show.as_json([r._asdict() for r in rows])
+            show.as_json([r._asdict() for r in rows])
         else:
-            cli_show.show(cli_show.datasets(rows))
+            show.show(show.datasets(rows))
         return DONE
     download = Download(o.name, o.quiet)
     try:
@@ -231,7 +232,7 @@ def _data(o: Namespace) -> int:
     finally:
         download.close()
     if o.json:
-        cli_show.as_json({"name": o.name, "path": str(path)})
+        show.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
         print(f"{o.name} is at {path}.")
     return DONE
@@ -241,7 +242,7 @@ def _plot(o: Namespace) -> int:
     figure = plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title)
     files = plots.save(figure, o.out)
     if o.json:
-        cli_show.as_json([str(p) for p in files])
+        show.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
     return DONE
@@ -249,29 +250,29 @@ def _plot(o: Namespace) -> int:
 
 # -- demo --------------------------------------------------------------------------------------------------------------
 def _demo(o: Namespace) -> int:
-    names = [name for name, _ in cli_demo.METHODS]
-    flags = ["compare", *names, *cli_demo.FLAGS, "--rounds", str(o.rounds), "--graph", cli_demo.GRAPH, "--out", o.out]
+    names = [name for name, _ in demo.METHODS]
+    flags = ["compare", *names, *demo.FLAGS, "--rounds", str(o.rounds), "--graph", demo.GRAPH, "--out", o.out]
     settings = _parse(flags)
     settings.quiet, settings.threads, settings.force = o.quiet, o.threads, o.force
     out = claim(o.out, o.force)
     assert out is not None
-    spec = cli_build.spec_of(names, settings)
+    spec = build.spec_of(names, settings)
     problem, _ = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
     plans = []
-    for name, source in cli_demo.METHODS:
+    for name, source in demo.METHODS:
         settings.gamma = None if source == "theory" else source
-        plans.append(Plan(name, cli_build.method_of(name, settings, problem), out / name))
+        plans.append(Plan(name, build.method_of(name, settings, problem), out / name))
     outcomes = execute(plans, problem, settings, spec)
     if worst([u.code for u in outcomes]) == INTERRUPTED:
         return _fail("interrupted; the demo is not complete.", INTERRUPTED)
-    said = cli_demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
-    title = cli_demo.title(problem)
+    said = demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
+    title = demo.title(problem)
     files = _keep_comparison(outcomes, out, "demo", ("rounds", "floats"), title)
     if o.json:
-        cli_show.as_json([s for u in outcomes for s in u.summaries])
+        show.as_json([s for u in outcomes for s in u.summaries])
     elif not o.quiet:
-        cli_show.show(cli_show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
+        show.show(show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
         for sentence in said:
             print(
                 textwrap.fill(

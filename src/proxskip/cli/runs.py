@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip import cohorts, folder
-from proxskip.cli_progress import Progress
+from proxskip.cli.progress import Progress
 from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status

@@ -6,7 +6,7 @@ import argparse
 import difflib
 from typing import Any, NoReturn
 
-from proxskip.cli_values import cohort, nonnegative, positive, probability, whole
+from proxskip.cli.values import cohort, nonnegative, positive, probability, whole
 from proxskip.links import NAMES as GRAPHS
 from proxskip.methods import METHODS
 from proxskip.plots import X_AXES, Y_AXES

@@ -1,0 +1,316 @@
+"""Local steps on the CPU: ours against scipy, numpy, C, BLAS, and the way the paper's authors run a round.
+
+Every figure is the least of several runs, taken in turns with its rivals in one process, BLAS on one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+import proxskip as ps
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.shards import Tiles
+
+HERE = Path(__file__).parent
+
+
+def in_turns(rivals: dict[str, Callable[[], Any]], turns: int = 9) -> dict[str, float]:
+    """The least time of each, in seconds, one after another so that all see the same machine."""
+    best = dict.fromkeys(rivals, np.inf)
+    for _ in range(turns):
+        for name, act in rivals.items():
+            start = time.perf_counter()
+            act()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+def steps_of(engine: CpuEngine, problem: ps.Problem, K: int) -> Callable[[], Any]:
+    engine.open(problem, {}, 0)
+    members, zeros = np.arange(problem.n), np.zeros((problem.n, problem.d))
+    gamma, count = np.full(problem.n, 0.5 / problem.L_max), np.full(problem.n, K)
+    act = lambda: engine.descend(members, zeros.copy(), zeros, gamma, count, 0)  # noqa: E731
+    act()
+    return act
+
+
+def c_steps(problem: ps.Problem, K: int) -> Callable[[], Any] | None:
+    """The C kernel on our packed arrays, or None without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return None
+    library = Path(tempfile.mkdtemp()) / "step.so"
+    flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, "-o", str(library), str(HERE / "step.c")], check=True)
+    lib, packed, d = ctypes.CDLL(str(library)), Tiles(problem), problem.d
+    H = np.zeros((problem.n, d))
+    x, z, g = np.empty(d + 1), np.empty(packed.room), np.empty(d)
+    fixed = (packed.groups, *packed.row_data[:2], *packed.column_data[:2], packed.b, packed.scale, packed.reg, x, z, g)
+    pointers = [ctypes.c_void_p(v.ctypes.data) for v in fixed]
+    gamma = ctypes.c_double(0.5 / problem.L_max)
+
+    def act() -> Any:
+        X = np.zeros((problem.n, d))
+        data = (ctypes.c_void_p(X.ctypes.data), ctypes.c_void_p(H.ctypes.data))
+        lib.descend(ctypes.c_int64(problem.n), ctypes.c_int64(d), *data, gamma, ctypes.c_int64(K), *pointers)
+        return X if fixed else None  # which also keeps the arrays alive
+
+    return act
+
+
+def scipy_steps(problem: ps.Problem, K: int) -> Callable[[], Any]:
+    """Both orientations stored: A @ x and At @ c."""
+    both = [(f.A, scipy.sparse.csr_matrix(f.A.T), f.b, f.reg) for f in problem.clients]
+
+    def act() -> None:
+        for A, At, b, reg in both:
+            x = np.zeros(problem.d)
+            for _ in range(K):
+                x = x - 0.5 * (At @ (-b / (1.0 + np.exp(b * (A @ x))) / len(b)) + reg * x)
+
+    return act
+
+
+def dense_steps(problem: ps.Problem, K: int) -> Callable[[], Any]:
+    """numpy on dense shards."""
+    dense = [(np.asarray(f.A.todense()) if scipy.sparse.issparse(f.A) else f.A, f.b, f.reg) for f in problem.clients]
+
+    def act() -> None:
+        for A, b, reg in dense:
+            x = np.zeros(problem.d)
+            for _ in range(K):
+                x = x - 0.5 * (A.T @ (-b / (1.0 + np.exp(b * (A @ x))) / len(b)) + reg * x)
+
+    return act
+
+
+def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
+    """One local step of all clients of w8a."""
+    K = 20
+    rivals = {
+        "ours, 1 thread": steps_of(CpuEngine(1), problem, K),
+        "ours, 2 threads": steps_of(CpuEngine(2), problem, K),
+        "scipy CSR, both orientations": scipy_steps(problem, K // 5),
+        "numpy dense": dense_steps(problem, K // 10),
+    }
+    per = {"scipy CSR, both orientations": K // 5, "numpy dense": K // 10}
+    in_c = c_steps(problem, K)
+    if in_c is not None:
+        rivals["C, same layout"] = in_c
+        assert np.allclose(in_c(), rivals["ours, 1 thread"](), rtol=1e-12, atol=1e-15)
+    best = {name: t / per.get(name, K) for name, t in in_turns(rivals, 15).items()}
+    ours = best["ours, 1 thread"]
+    bars = {
+        "ours, 2 threads": "ours on 1 thread is at least 1.8 times slower",
+        "scipy CSR, both orientations": "at least 2.5",
+        "numpy dense": "at least 12",
+        "C, same layout": "at least 0.8 (ours at most 1.25 times slower)",
+    }
+    rows = [("ours, 1 thread", ours, "")]
+    for name, t in best.items():
+        if name != "ours, 1 thread":
+            ratio = ours / t if name == "ours, 2 threads" else t / ours
+            rows.append((name, t, f"{ratio:.2f} ({bars[name]})"))
+    return rows
+
+
+def dense_data(rows: int = 6000, d: int = 5000) -> list[tuple[str, float, str]]:
+    """One client with dense data against two BLAS products."""
+    rng = np.random.Generator(np.random.Philox(0))
+    A = rng.standard_normal((rows, d)) / np.sqrt(d)
+    b = rng.choice([-1.0, 1.0], rows)
+    problem = ps.Problem([_with_L(ps.Logistic(A, b, l2=1e-3))])
+    x, c = rng.standard_normal(d), rng.standard_normal(rows)
+    rivals = {"ours, 1 thread": steps_of(CpuEngine(1), problem, 1), "two gemv": lambda: (A @ x, A.T @ c)}
+    best = in_turns(rivals, 9)
+    ratio = best["ours, 1 thread"] / best["two gemv"]
+    return [
+        ("ours, 1 thread", best["ours, 1 thread"], f"{ratio:.2f} of two gemv (at most 1.1)"),
+        ("two gemv", best["two gemv"], ""),
+    ]
+
+
+def wide_data(rows: int = 40_000, d: int = 60_000, per_row: int = 60) -> list[tuple[str, float, str]]:
+    """Sparse data with many features."""
+    problem = synthetic(rows, d, per_row, 4, ones=False)
+    rivals = {
+        "ours, 1 thread": steps_of(CpuEngine(1), problem, 4),
+        "scipy CSR, both orientations": scipy_steps(problem, 4),
+    }
+    best = {k: t / 4 for k, t in in_turns(rivals, 9).items()}
+    ratio = best["scipy CSR, both orientations"] / best["ours, 1 thread"]
+    return [
+        ("ours, 1 thread", best["ours, 1 thread"], ""),
+        ("scipy CSR, both orientations", best["scipy CSR, both orientations"], f"{ratio:.2f} (at least 1)"),
+    ]
+
+
+def synthetic(rows: int, d: int, per_row: int, clients: int, ones: bool = True, seed: int = 0) -> ps.Problem:
+    """Random sparse rows with about ``per_row`` entries, columns of very different weight, split as they come."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    lengths = np.clip(rng.poisson(per_row, rows), 1, d)
+    columns = np.minimum((d * rng.random(int(lengths.sum())) ** 2).astype(np.int32), d - 1)
+    M = scipy.sparse.csr_matrix(
+        (np.ones(len(columns)), columns, np.concatenate([[0], np.cumsum(lengths)])), shape=(rows, d)
+    )
+    M.sum_duplicates()
+    M.data[:] = 1.0 if ones else rng.standard_normal(M.nnz)
+    model = ps.Logistic(M, rng.choice([-1.0, 1.0], rows), l2=1e-3)
+    bounds = [i * rows // clients for i in range(clients + 1)]
+    parts = [_with_L(model.take(np.arange(lo, hi))) for lo, hi in itertools.pairwise(bounds)]
+    return ps.Problem(parts, weights=np.diff(bounds), whole=_with_L(model))
+
+
+def _with_L(f: Any) -> Any:
+    """Any L does for timing; the exact one of large data takes longer than the benchmark."""
+    f.__dict__["L"] = f.__dict__["L0"] = 1.0
+    return f
+
+
+def growth_in_nonzeros(largest: float) -> list[tuple[float, float]]:
+    """(nonzeros, seconds a step) at 20 clients, d = 300, 12 entries a row."""
+    out = []
+    for nnz in np.geomspace(1e5, largest, round(np.log10(largest / 1e5) * 2) + 1):
+        problem = synthetic(int(nnz / 12), 300, 12, 20)
+        entries = sum(f.A.nnz for f in problem.clients)
+        act = steps_of(CpuEngine(1), problem, max(2, int(4e6 / nnz)))
+        out.append((float(entries), in_turns({"t": act}, 3)["t"] / max(2, int(4e6 / nnz))))
+    return out
+
+
+def growth_in_clients(rows: int, counts: list[int]) -> list[dict[str, float]]:
+    """A round of Scaffnew with one local step, against the local step alone and a pass over the state vectors."""
+    out = []
+    for n in counts:
+        problem = synthetic(rows, 300, 12, n)
+        engine = CpuEngine()
+        act = steps_of(engine, problem, 1)
+        step = in_turns({"t": act}, 3)["t"]
+        method = ps.Scaffnew(gamma=0.1, p=0.99, K=1)
+        round_ = _rounds(method, problem, engine)
+        total = in_turns({"t": round_}, 4)["t"]
+        a, b = np.ones((2, n, problem.d))
+        a2, b2 = np.empty_like(a), np.empty_like(b)
+        copy = in_turns({"t": lambda: (np.copyto(a2, a), np.copyto(b2, b))}, 4)["t"]  # noqa: B023
+        data = sum(v.nbytes for v in vars(engine.shards).values() if isinstance(v, np.ndarray))
+        data += sum(v.nbytes for group in _groups(engine.shards) for v in group)
+        csr = sum(f.A.data.nbytes + f.A.indices.nbytes + f.A.indptr.nbytes for f in problem.clients)
+        out.append({"clients": n, "step": step, "round": total, "pass": copy, "memory": data / csr})
+    return out
+
+
+def _rounds(method: Any, problem: ps.Problem, engine: CpuEngine) -> Callable[[], Any]:
+    from proxskip.cohorts import Everyone
+    from proxskip.engines.meter import Line
+
+    shape = (problem.n, problem.d)
+    engine.open(problem, {k: np.zeros(shape) for k in method.remembers}, 0)
+    line = Line(engine, problem, 0, Everyone())
+    state = {"server": method.start(problem, np.zeros(problem.d)), "round": 0}
+
+    def act() -> None:
+        line.begin(state["round"])
+        state["server"] = method.round(state["server"], line)
+        state["round"] += 1
+
+    act()
+    return act
+
+
+def _groups(packed: Any) -> list[tuple[Any, ...]]:
+    return [v for v in vars(packed).values() if isinstance(v, tuple) and all(isinstance(u, np.ndarray) for u in v)]
+
+
+def whole_round(problem: ps.Problem, K: int = 100) -> list[tuple[str, float, str]]:
+    """A round of K local steps of all clients: ours, stacked numpy, JAX and the authors' way (Ray actors), where installed."""
+    method = ps.Scaffnew(gamma=0.5 / problem.L_max, p=1 / K, K=K)
+    ours = in_turns({"t": _rounds(method, problem, CpuEngine())}, 7)["t"]
+    rows = [("ours", ours, "")]
+    for name, make in (
+        ("numpy, dense, one client after another", _numpy_round),
+        ("JAX, dense, one jit", _jax_round),
+        ("authors' way: Ray, an actor a client, dense numpy", _ray_round),
+    ):
+        made = make(problem, K)
+        if made is None:
+            rows.append((name, float("nan"), "not installed"))
+            continue
+        act, finish = made
+        t = in_turns({"t": act}, 3)["t"]
+        finish()
+        rows.append((name, t, f"{t / ours:.1f} times slower"))
+    return rows
+
+
+def _numpy_round(problem: ps.Problem, K: int) -> Any:
+    return dense_steps(problem, K), lambda: None
+
+
+def _jax_round(problem: ps.Problem, K: int) -> Any:
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return None
+    jax.config.update("jax_enable_x64", True)
+    m = max(f.N for f in problem.clients)
+    A, b, s = np.zeros((problem.n, m, problem.d)), np.ones((problem.n, m)), np.zeros((problem.n, m))
+    for i, f in enumerate(problem.clients):
+        A[i, : f.N], b[i, : f.N], s[i, : f.N] = f.A.toarray(), f.b, 1.0 / f.N
+    l2 = problem.l2
+
+    def step(x: Any, A: Any, b: Any, s: Any) -> Any:
+        return x - 0.5 * (A.T @ (-b * s / (1.0 + jnp.exp(b * (A @ x)))) + l2 * x)
+
+    @jax.jit
+    def go(x: Any, A: Any, b: Any, s: Any) -> Any:
+        return jax.lax.fori_loop(0, K, lambda _, X: jax.vmap(step)(X, A, b, s), x).mean(0)
+
+    args = (jnp.zeros((problem.n, problem.d)), jnp.asarray(A), jnp.asarray(b), jnp.asarray(s))
+    go(*args).block_until_ready()
+    return lambda: go(*args).block_until_ready(), lambda: None
+
+
+def _ray_round(problem: ps.Problem, K: int) -> Any:
+    try:
+        import os
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+    except ImportError:
+        return None
+    ray.init(
+        num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR"
+    )
+
+    @ray.remote(num_cpus=0.1)
+    class Worker:
+        def __init__(self, A: Any, b: Any, reg: Any) -> None:
+            self.A, self.b, self.reg = A, b, reg
+
+        def go(self, x: Any) -> Any:
+            for _ in range(K):
+                x = x - 0.5 * (
+                    self.A.T @ (-self.b / (1.0 + np.exp(self.b * (self.A @ x))) / len(self.b)) + self.reg * x
+                )
+            return x
+
+    workers = [Worker.remote(f.A.toarray(), f.b, f.reg) for f in problem.clients]
+
+    def act() -> Any:
+        x = ray.put(np.zeros(problem.d))
+        return np.mean(ray.get([w.go.remote(x) for w in workers]), axis=0)
+
+    act()
+    return act, ray.shutdown

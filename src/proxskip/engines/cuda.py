@@ -1,0 +1,503 @@
+"""The CUDA C++ source of the GPU engine, compiled at run time for the shape of the problem at hand.
+
+Every client's work is shared by a *group* of thread blocks; each block owns a slice of the client's rows:
+
+    rows     z_j = slope(a_j' x)              for the block's rows           (gather from x)
+    columns  g_c = sum_j a_jc z_j             over the block's rows          (gather from z; nothing is scattered)
+    meet     x  <- x - gamma (sum of the blocks' g + reg x - h)              (in the order of the blocks)
+
+Both gathers read *tiles* (see ``tiles``): 32 lanes, each a run of packed indices, 1 to 32 lanes to an output, the sums
+of the lanes joined by a butterfly. A group is one block, a thread-block cluster whose blocks push their parts into each
+other's shared memory (one hardware barrier a step), or, for few large clients, any number of blocks that meet in global
+memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds its rows to
+a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so that every
+run gives the same bytes.
+
+Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks a cluster),
+GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
+there too), THREADS, PACK.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
+
+PLAN = (
+    "F", "Q", "reg", "reg_stride", "meta", "row_tiles", "row_idx", "row_val", "col_tiles", "col_idx", "col_val", "b",
+    "w", "colmap", "row_warps", "col_warps", "batch", "row0", "indptr", "indices", "values", "labels", "shares",
+    "chunk", "writers", "part", "xg", "hg", "zg", "zstride", "privg", "counters", "G", "groups",
+)  # fmt: skip
+"""The entries of the plan, one int64 each: sizes, and addresses on the device."""
+
+SOURCE = r"""
+typedef REAL real;
+typedef INDEX index_t;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+#define WARPS (THREADS / 32)
+#define FULL 0xffffffffu
+struct __align__(PACK * sizeof(index_t)) Pack { index_t i[PACK]; };
+struct __align__(16) Values { real v[PACK]; };
+#ifndef __cluster_dims__
+#define __cluster_dims__(...) __attribute__((cluster_dims(__VA_ARGS__)))
+#endif
+
+__device__ __forceinline__ real slope(real z, real b, real w) {
+#if LOSS == 0
+    real t = b * z;
+    t = t > (real)700 ? (real)700 : t;
+    return -b * w / ((real)1 + exp(t));
+#else
+    return w * (z - b);
+#endif
+}
+
+// scores of one row in s[0], s[stride], ...: replaced by w (softmax - onehot(label))
+__device__ void softmax_row(real* s, i64 stride, int Q, int label, real w) {
+    real top = s[0], total = 0;
+    for (int q = 1; q < Q; ++q) top = s[q * stride] > top ? s[q * stride] : top;
+    for (int q = 0; q < Q; ++q) {
+        real e = exp(s[q * stride] - top);
+        s[q * stride] = e;
+        total += e;
+    }
+    for (int q = 0; q < Q; ++q) s[q * stride] = w * (s[q * stride] / total - (q == label ? (real)1 : (real)0));
+}
+
+// ---- barriers ----------------------------------------------------------------------------------------------------
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ u32 peer(const void* p, u32 rank) {
+    u32 a = (u32)__cvta_generic_to_shared(p), out;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(rank));
+    return out;
+}
+__device__ __forceinline__ void push(u32 address, double v) {
+    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(address), "d"(v) : "memory");
+}
+__device__ __forceinline__ void push(u32 address, float v) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ void group_sync(u32* counter, u32 target) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 seen;
+        __threadfence();
+        atomicAdd(counter, 1u);
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+        } while ((int)(seen - target) < 0);
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+// ---- the gather: one output for each group of 2^log lanes ----------------------------------------------------------
+__device__ __forceinline__ real look(const real* x, i64 i) {
+#if SG
+    return __ldcg(x + i);
+#else
+    return x[i];
+#endif
+}
+template <bool X>
+__device__ __forceinline__ real gather(const index_t* idx, const real* val, int4 tile, int lane, const real* src) {
+    const Pack* p = (const Pack*)idx + (i64)tile.x * 32 + lane;
+    real s[2] = {0, 0};
+#if !UNIT
+    const real* v = val + ((i64)tile.x * 32 + lane) * PACK;
+#endif
+#pragma unroll 2
+    for (int e = 0; e < tile.y; ++e) {
+        Pack q = p[e * 32];
+#if !UNIT
+        real f[PACK];
+        for (int k = 0; k < PACK; ++k) f[k] = v[e * 32 * PACK + k];
+#endif
+#pragma unroll
+        for (int k = 0; k < PACK; ++k) {
+            real a = X ? look(src, q.i[k]) : src[q.i[k]];
+#if UNIT
+            s[k & 1] += a;
+#else
+            s[k & 1] += a * f[k];
+#endif
+        }
+    }
+    real sum = s[0] + s[1];
+    for (int o = 1; o < (1 << (tile.z & 7)); o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+    return sum;
+}
+
+// ---- minibatches: the keyed permutation of problems/sampling.py ----------------------------------------------------
+__device__ void philox(u32 c0, u32 c1, u32 c2, u32 c3, u64 seed, u32* out) {
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+    for (int i = 0; i < 10; ++i) {
+        u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+        u32 n0 = (u32)(p1 >> 32) ^ c1 ^ k0, n2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (u32)p1; c3 = (u32)p0; c0 = n0; c2 = n2;
+        k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+    }
+    out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
+}
+__device__ __forceinline__ u32 scramble(u32 v, u32 key) {
+    v = (v ^ key) * 0x9E3779B1u;
+    v ^= v >> 15;
+    v *= 0x85EBCA77u;
+    return v ^ (v >> 13);
+}
+__device__ u32 permuted(u32 v, const u32* keys, u32 m) {
+    int bits = 6;
+    while (((u64)1 << bits) < m) ++bits;
+    int low = bits / 2;
+    u32 low_mask = (1u << low) - 1, high_mask = (1u << (bits - low)) - 1;
+    do {
+        u32 left = v >> low, right = v & low_mask;
+        for (int k = 0; k < 12; k += 2) {
+            left ^= scramble(right, keys[k]) & high_mask;
+            right ^= scramble(left, keys[k + 1]) & low_mask;
+        }
+        v = (left << low) | right;
+    } while (v >= m);
+    return v;
+}
+
+// ---- one communication round of local steps ------------------------------------------------------------------------
+enum {
+    F_, Q_, REG, REG_STRIDE, META, ROW_TILES, ROW_IDX, ROW_VAL, COL_TILES, COL_IDX, COL_VAL, B_, W_, COLMAP, ROW_WARPS,
+    COL_WARPS, BATCH, ROW0, INDPTR, INDICES, VALUES, LABELS, SHARES, CHUNK, WRITERS, PART, XG, HG, ZG_, ZSTRIDE, PRIVG,
+    COUNTERS, G_, GROUPS
+};
+
+__device__ __forceinline__ char* take(char*& top, i64 bytes) {
+    char* here = top;
+    top += (bytes + 15) / 16 * 16;
+    return here;
+}
+__device__ __forceinline__ char* load(char*& top, const void* from, i64 bytes) {
+    int4* to = (int4*)take(top, bytes);
+    const int4* src = (const int4*)from;
+    i64 n = (bytes + 15) / 16;
+    for (i64 i = threadIdx.x; i < n; i += THREADS) to[i] = __ldg(src + i);
+    return (char*)to;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+#if CL > 1
+__cluster_dims__(CL, 1, 1)
+#endif
+descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas, double gamma1,
+        const int* Ks, int K1, const int* members, const int* order, double* out, int count, int want_gradient,
+        const u64* seeds, u64 seed1, u32 round) {
+    extern __shared__ __align__(16) char memory[];
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
+#if GRID
+    const int G = (int)plan[G_], groups = (int)plan[GROUPS], group = blockIdx.x / G, rank = blockIdx.x % G;
+    u32* counter = (u32*)plan[COUNTERS] + group;
+    u32 target = 0;
+#else
+    const int G = CL, groups = count, group = blockIdx.x / CL, rank = blockIdx.x % CL;
+#endif
+    for (int at = group; at < count; at += groups) {
+        const int j = order ? order[at] : at;
+        const int client = members ? members[j] : j;
+        const int K = Ks ? Ks[j] : K1;
+        const real gamma = (real)(gammas ? gammas[j] : gamma1);
+        const double* reg_in = (const double*)plan[REG] + client * plan[REG_STRIDE];
+        char* top = memory;
+
+        // -- x, h, reg: first, so that they lie at the same place in every block of a cluster
+#if SG
+        real* x = (real*)plan[XG] + (i64)group * Q * F1;
+        real* h = (real*)plan[HG] + (i64)group * 2 * d;
+        real* reg = h + d;
+        const int mine = rank * THREADS + tid, all = G * THREADS;
+#else
+        real* x = (real*)take(top, (i64)Q * F1 * sizeof(real));
+        real* h = (real*)take(top, (i64)d * sizeof(real));
+        real* reg = (real*)take(top, (i64)d * sizeof(real));
+        const int mine = tid, all = THREADS;
+#endif
+        for (int c = mine; c < d; c += all) {
+            x[LOSS == 2 ? c / F * F1 + c % F : c] = (real)X[(i64)j * x_stride + c];
+            h[c] = H ? (real)H[(i64)j * h_stride + c] : (real)0;
+            reg[c] = (real)reg_in[c];
+        }
+        for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
+#if CL > 1
+        real* inbox = (real*)take(top, (i64)2 * CL * d * sizeof(real));
+        u32 peers[CL];
+        for (int r = 0; r < CL; ++r) peers[r] = peer(inbox, r);
+        int turn = 0;
+#endif
+
+        // -- the block's slice of the client's data
+        const i64* meta = (const i64*)plan[META] + ((i64)client * G + rank) * 10;
+#if ROWS
+        const i64 first = ((const i64*)plan[ROW0])[client], m = ((const i64*)plan[ROW0])[client + 1] - first;
+        const i64* indptr = (const i64*)plan[INDPTR] + first;
+        const index_t* indices = (const index_t*)plan[INDICES];
+        const real* values = (const real*)plan[VALUES];
+        const real* labels = (const real*)plan[LABELS] + first;
+        const real* shares = (const real*)plan[SHARES] + first;
+        const int batch = want_gradient ? 0 : (int)plan[BATCH], chunk = (int)plan[CHUNK], writers = (int)plan[WRITERS];
+        const i64 taken = batch ? batch : m;
+        const i64 q0 = taken * rank / G, q1 = taken * (rank + 1) / G;
+        __shared__ u32 keys[12];
+        int* picked = (int*)take(top, chunk * 4);
+        real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
+#else
+        const int m = (int)meta[9];
+        const i64 rt0 = meta[0], rts = meta[1], re0 = meta[2], res = meta[3], ct0 = meta[4], cts = meta[5], ce0 = meta[6],
+                  ces = meta[7], b0 = meta[8];
+        const i64 slice = (i64)client * G + rank;
+        const int cols8 = (F + 7) / 8 * 8, m4 = (m + 3) / 4 * 4;
+        const int4* row_tiles = (const int4*)plan[ROW_TILES] + rt0;
+        const int4* col_tiles = (const int4*)plan[COL_TILES] + ct0;
+        const index_t* row_idx = (const index_t*)plan[ROW_IDX] + re0 * 32 * PACK;
+        const index_t* col_idx = (const index_t*)plan[COL_IDX] + ce0 * 32 * PACK;
+        const real* row_val = UNIT ? (const real*)0 : (const real*)plan[ROW_VAL] + re0 * 32 * PACK;
+        const real* col_val = UNIT ? (const real*)0 : (const real*)plan[COL_VAL] + ce0 * 32 * PACK;
+        const real* b = (const real*)plan[B_] + b0;
+        const real* w = (const real*)plan[W_] + b0;
+        const index_t* colmap = (const index_t*)plan[COLMAP] + slice * cols8;
+        const int* row_warps = (const int*)plan[ROW_WARPS] + slice * (WARPS + 1);
+        const int* col_warps = (const int*)plan[COL_WARPS] + slice * (WARPS + 1);
+        const int ra = row_warps[warp], rz = row_warps[warp + 1], ca = col_warps[warp], cz = col_warps[warp + 1];
+#if !DG
+        row_tiles = (const int4*)load(top, row_tiles, rts * 16);
+        col_tiles = (const int4*)load(top, col_tiles, cts * 16);
+        row_idx = (const index_t*)load(top, row_idx, res * 32 * PACK * sizeof(index_t));
+        col_idx = (const index_t*)load(top, col_idx, ces * 32 * PACK * sizeof(index_t));
+#if !UNIT
+        row_val = (const real*)load(top, row_val, res * 32 * PACK * sizeof(real));
+        col_val = (const real*)load(top, col_val, ces * 32 * PACK * sizeof(real));
+#endif
+        b = (const real*)load(top, b, m4 * sizeof(real));
+        w = (const real*)load(top, w, m4 * sizeof(real));
+        colmap = (const index_t*)load(top, colmap, cols8 * sizeof(index_t));
+#endif
+        const i64 zrow = m + 1;
+#if ZG
+        real* z = (real*)plan[ZG_] + blockIdx.x * plan[ZSTRIDE];
+#else
+        real* z = (real*)take(top, Q * zrow * sizeof(real));
+#endif
+        for (int q = tid; q < Q; q += THREADS) z[q * zrow + m] = 0;
+#endif
+
+#if ROWS
+#if SG
+        real* own = (real*)plan[PRIVG] + (i64)blockIdx.x * writers * d;
+#else
+        real* own = (real*)take(top, (i64)writers * d * sizeof(real));
+#endif
+        for (i64 c = tid; c < (i64)writers * d; c += THREADS) own[c] = 0;
+#endif
+#if GRID
+        real* part = (real*)plan[PART] + (i64)group * G * d;
+        real* shared_x = (real*)plan[XG] + (i64)group * Q * F1;
+        group_sync(counter, target += G);
+#elif CL > 1
+        cluster_sync();
+#else
+        __syncthreads();
+#endif
+
+        auto update = [&](int c, real g) {
+            int i = LOSS == 2 ? c / F * F1 + c % F : c;
+            real now = look(x, i);
+#if SG
+            g += __ldcg(reg + c) * now;
+            now = want_gradient ? g : now - gamma * (g - __ldcg(h + c));
+#else
+            g += reg[c] * now;
+            now = want_gradient ? g : now - gamma * (g - h[c]);
+#endif
+            x[i] = now;
+#if GRID && !SG
+            __stcg(shared_x + i, now);
+#endif
+        };
+        // `sub` of `wide` lanes hold the same sum of column c
+        auto emit = [&](int c, real g, int sub, int wide) {
+#if GRID
+            if (sub == 0) __stcg(part + (i64)rank * d + c, g);
+#elif CL > 1
+            const u32 offset = (u32)(((turn * CL + rank) * d + c) * sizeof(real));
+            if (wide == 1) {
+#pragma unroll
+                for (int r = 0; r < CL; ++r) push(peers[r] + offset, g);
+            } else {
+#pragma unroll
+                for (int r = 0; r < CL; ++r) if ((r & (wide - 1)) == sub) push(peers[r] + offset, g);
+            }
+#else
+            if (sub == 0) update(c, g);
+#endif
+        };
+
+        for (int k = 0; k < K; ++k) {
+#if ROWS
+            if (batch && tid < 3) philox(tid, k, round, client, seeds ? seeds[j] : seed1, keys + 4 * tid);
+            __syncthreads();
+            for (i64 base = q0; base < q1; base += chunk) {
+                const int size = (int)(q1 - base < chunk ? q1 - base : chunk);
+                const int sub = lane & 7;
+                for (int i0 = (tid >> 5) * 4; i0 < size; i0 += WARPS * 4) {
+                    const int i = i0 + (lane >> 3);
+                    const bool live = i < size;
+                    const i64 r = !live ? 0 : batch ? permuted((u32)(base + i), keys, (u32)m) : base + i;
+                    const i64 e0 = live ? indptr[r] : 0, e1 = live ? indptr[r + 1] : 0;
+                    for (int q = 0; q < Q; ++q) {
+                        real s = 0;
+                        for (i64 e = e0 + sub; e < e1; e += 8) {
+                            real a = look(x, q * F1 + indices[e]);
+                            s += UNIT ? a : a * values[e];
+                        }
+                        for (int o = 1; o < 8; o <<= 1) s += __shfl_xor_sync(FULL, s, o);
+                        if (live && sub == 0) zs[q * chunk + i] = s;
+                    }
+                    if (live && sub == 0) {
+                        const real share = batch ? (real)1 / (real)batch : shares[r];
+                        picked[i] = (int)r;
+#if LOSS == 2
+                        softmax_row(zs + i, chunk, Q, (int)labels[r], share);
+#else
+                        zs[i] = slope(zs[i], labels[r], share);
+#endif
+                    }
+                }
+                __syncthreads();
+                if (warp < writers) {
+                    real* mine_g = own + (i64)warp * d;
+                    for (int i = warp; i < size; i += writers) {
+                        const i64 r = picked[i], e0 = indptr[r], e1 = indptr[r + 1];
+                        for (i64 e = e0 + lane; e < e1; e += 32)
+                            for (int q = 0; q < Q; ++q) {
+                                real s = zs[q * chunk + i];
+                                mine_g[q * F + indices[e]] += UNIT ? s : s * values[e];
+                            }
+                        __syncwarp();
+                    }
+                }
+                __syncthreads();
+            }
+            for (int c = tid; c < d; c += THREADS) {
+                real g = 0;
+                for (int v = 0; v < writers; ++v) {
+                    g += own[(i64)v * d + c];
+                    own[(i64)v * d + c] = 0;
+                }
+                emit(c, g, 0, 1);
+            }
+#else
+            for (int t = ra; t < rz; ++t) {
+                const int4 tile = row_tiles[t];
+                const int log = tile.z & 7, o = lane >> log;
+                const bool lead = (lane & ((1 << log) - 1)) == 0 && o < (tile.z >> 3);
+#if LOSS == 2
+                for (int q = 0; q < Q; ++q) {
+                    real s = gather<true>(row_idx, row_val, tile, lane, x + q * F1);
+                    if (lead) z[q * zrow + tile.w + o] = s;
+                }
+                if (lead) softmax_row(z + tile.w + o, zrow, Q, (int)b[tile.w + o], w[tile.w + o]);
+#else
+                real s = gather<true>(row_idx, row_val, tile, lane, x);
+                if (lead) z[tile.w + o] = slope(s, b[tile.w + o], w[tile.w + o]);
+#endif
+            }
+            __syncthreads();
+            for (int t = ca; t < cz; ++t) {
+                const int4 tile = col_tiles[t];
+                const int log = tile.z & 7, o = lane >> log;
+                for (int q = 0; q < Q; ++q) {
+                    real s = gather<false>(col_idx, col_val, tile, lane, z + q * zrow);
+                    if (o < (tile.z >> 3)) emit(q * F + colmap[tile.w + o], s, lane & ((1 << log) - 1), 1 << log);
+                }
+            }
+#endif
+            // -- meet
+#if GRID
+            group_sync(counter, target += G);
+            for (int c = (int)((i64)d * rank / G) + tid; c < (int)((i64)d * (rank + 1) / G); c += THREADS) {
+                real g = 0;
+                for (int r = 0; r < G; ++r) g += __ldcg(part + (i64)r * d + c);
+                update(c, g);
+            }
+            group_sync(counter, target += G);
+#if !SG
+            for (int i = tid; i < Q * F1; i += THREADS) x[i] = i % F1 < F ? __ldcg(shared_x + i) : (real)0;
+            __syncthreads();
+#endif
+#elif CL > 1
+            cluster_sync();
+            for (int c = tid; c < d; c += THREADS) {
+                real g = 0;
+#pragma unroll
+                for (int r = 0; r < CL; ++r) g += inbox[(turn * CL + r) * d + c];
+                update(c, g);
+            }
+            turn ^= 1;
+            __syncthreads();
+#else
+            __syncthreads();
+#endif
+        }
+        for (int c = rank * THREADS + tid; c < d; c += G * THREADS)
+            out[(i64)j * d + c] = (double)look(x, LOSS == 2 ? c / F * F1 + c % F : c);
+#if GRID
+        group_sync(counter, target += G);
+#endif
+    }
+}
+"""
+
+SERVER = r"""
+// row y of the result is sum_i w_i U_i over the y-th block of clients, one after another, rounded as the CPU rounds it
+extern "C" __global__ void block_sums(const double* w, const double* U, int n, int d, int block, double* out) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * block;
+    if (c >= d) return;
+    int last = first + block < n ? first + block : n;
+    double total = 0;
+#pragma unroll 8
+    for (int i = first; i < last; ++i)
+        total = __dadd_rn(total, w ? __dmul_rn(w[i], U[(long long)i * d + c]) : U[(long long)i * d + c]);
+    out[(long long)blockIdx.y * d + c] = total;
+}
+
+// row i of the result is sum_j W_ij X_j, neighbour by neighbour
+extern "C" __global__ void mix(const long long* indptr, const long long* indices, const double* weights, const double* X,
+                               int n, int d, double* out) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y;
+    if (c >= d) return;
+    double total = 0;
+    for (long long e = indptr[i]; e < indptr[i + 1]; ++e)
+        total = __dadd_rn(total, __dmul_rn(weights[e], X[indices[e] * d + c]));
+    out[(long long)i * d + c] = total;
+}
+"""
+
+
+@cache
+def module(grid: bool, macros: tuple[tuple[str, str], ...]) -> Any:
+    """The kernel ``descend`` for these macros; CuPy keeps the compiled form on disk for the next process."""
+    import cupy  # type: ignore[import-not-found]
+
+    options = ("-std=c++17", *(f"-D{k}={v}" for k, v in macros))
+    source = cupy.RawModule(code=SOURCE, options=options, backend="nvrtc", enable_cooperative_groups=grid)
+    return source.get_function("descend")
+
+
+@cache
+def server(name: str) -> Any:
+    """What the server does: ``block_sums`` or ``mix``."""
+    import cupy
+
+    return cupy.RawModule(code=SERVER, backend="nvrtc").get_function(name)

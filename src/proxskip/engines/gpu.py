@@ -1,0 +1,266 @@
+"""The GPU engine: clients' memory on the card, all local steps of a round in one launch, the mean taken there too.
+
+The client halves run unchanged on ``(c, d)`` stacks of CuPy arrays. Between rounds only what the server half works with
+crosses: the mean of what came up, d numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip.engines import cuda
+from proxskip.engines.launch import NOTHING, Card, LocalSteps
+from proxskip.links import SUM_BLOCK, Graph
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+
+
+class Stack:
+    """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
+
+    def __init__(self, engine: GpuEngine, members: Indices, round: int) -> None:
+        self.engine, self.members, self.round = engine, members, round
+        self.gradients = 0
+
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+        """K times  x <- x - gamma (g(x) - h),  for every member."""
+        rows = self.engine.problem.batch or self.engine.rows[self.members]
+        self.gradients += int(np.sum(np.asarray(K) * rows * np.ones(len(self.members), dtype=np.int64)))
+        return self.engine.descend(self.members, x, h, gamma, K, self.round)
+
+    def gradient(self, x: Any) -> Any:
+        """The members' full gradients, one row each."""
+        self.gradients += int(self.engine.rows[self.members].sum())
+        return self.engine.gradient(self.members, x)
+
+    def own(self, values: Any) -> Any:
+        """The members' entries as a column."""
+        return values if np.ndim(values) == 0 else self.engine.column(values)[self.engine.select(self.members)]
+
+
+class GpuEngine:
+    """Clients on one GPU; the same bytes in every run.
+
+    Args:
+        blocks: thread blocks for each client; chosen for the card if not given.
+        threads: threads of a block, likewise.
+    """
+
+    name = "gpu"
+
+    def __init__(self, blocks: int | None = None, threads: int | None = None) -> None:
+        self.cupy = need_cupy()
+        self.card = Card.here()
+        self.blocks, self.threads = blocks, threads
+
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Bring data and memory to the card."""
+        self.problem, self.seed = problem, seed
+        self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
+        self.kept = {k: self.cupy.asarray(v) for k, v in memory.items()}
+        self.local: LocalSteps | None = None
+        self.whole: LocalSteps | None = None
+        self.oracles: list[Any] = []
+        if LocalSteps.fit(problem):
+            self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
+            self.whole = None if problem.batch else self.local
+        else:
+            self.oracles = [on_device(f) for f in problem.clients]
+        self.twins: list[tuple[Array, Any]] = []
+        self.columns: dict[int, tuple[Any, Any]] = {}
+        self.chosen: tuple[bytes, Any] = (b"", None)
+        self.weights: tuple[Array, Any] = (np.zeros(0), None)
+
+    # -- what client halves ask for ------------------------------------------------------------------------------------
+    def descend(self, members: Indices, x: Any, h: Any, gamma: Any, K: Any, round: int) -> Any:
+        """All local steps of all members in one launch."""
+        if self.local is None:
+            return self._descend_any(members, x, h, gamma, K)
+        xp, c = self.cupy, len(members)
+        many = np.ndim(K) > 0
+        return self.local.descend(
+            c,
+            self._stack(x),
+            None if np.ndim(h) == 0 and float(h) == 0.0 else self._stack(h),
+            xp.ascontiguousarray(gamma, dtype=np.float64).ravel() if np.ndim(gamma) else float(gamma),
+            xp.asarray(np.asarray(K, dtype=np.int32)) if many else int(K),
+            members=self._members(members),
+            order=xp.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32)) if many else None,
+            seed=self.seed,
+            round=round,
+        )
+
+    def gradient(self, members: Indices, x: Any) -> Any:
+        """The members' full gradients."""
+        if self.local is None:
+            X = self.cupy.broadcast_to(x, (len(members), self.problem.d))
+            return self.cupy.stack([self._oracle(int(i), X[j]) for j, i in enumerate(members)])
+        if self.whole is None:
+            self.whole = LocalSteps(self.problem, self.problem.n, full=True, data=self.local.data)
+        return self.whole.descend(
+            len(members), self._stack(x), None, 1.0, 1, members=self._members(members), want_gradient=True
+        )
+
+    def _descend_any(self, members: Indices, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+        xp, shape = self.cupy, (len(members), self.problem.d)
+        X, H = xp.array(xp.broadcast_to(xp.asarray(x), shape)), xp.broadcast_to(xp.asarray(h), shape)
+        gammas = xp.broadcast_to(xp.asarray(gamma).ravel(), shape[:1])
+        steps = np.broadcast_to(np.asarray(K), shape[:1])
+        for j, i in enumerate(members):
+            for _ in range(int(steps[j])):
+                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - H[j])
+        return X
+
+    def _oracle(self, i: int, x: Any) -> Any:
+        try:
+            return self.cupy.asarray(self.oracles[i].gradient(x))
+        except (TypeError, ValueError) as problem:
+            raise InputError(
+                f"the gradient of client {i} ({type(self.oracles[i]).__name__}) does not work on CuPy arrays "
+                f'({problem}); use engine="cpu", or write it with operators and methods of the array it is given.'
+            ) from problem
+
+    # -- the engine's two verbs ----------------------------------------------------------------------------------------
+    def run(
+        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
+    ) -> tuple[tuple[Any, ...], int]:
+        """The whole cohort in one call of the half; what comes up stays on the card."""
+        client: Any = Stack(self, cohort, round)
+        up, memory = half(client, self._of(cohort), K, *(self.there(v) for v in down))
+        self._keep(cohort, memory)
+        shape = (len(cohort), self.problem.d)
+        return tuple(self.cupy.ascontiguousarray(self.cupy.broadcast_to(u, shape)) for u in up), client.gradients
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
+        """The whole cohort in one call of the half."""
+        client: Any = Stack(self, cohort, 0)
+        self._keep(cohort, half(client, self._of(cohort), *(self.there(v) for v in outcome)))
+
+    def sum(self, w: Array, U: Any) -> Array:
+        """``sum_j w_j U_j`` on the card, with the bytes of ``links.weighted_sum``."""
+        if not np.array_equal(w, self.weights[0]):
+            self.weights = np.array(w), self.cupy.asarray(w)
+        out = self._block_sums(self.weights[1], U, SUM_BLOCK)
+        if len(out) > 1:
+            out = self._block_sums(NOTHING, out, len(out))
+        host: Array = out[0].get()
+        self.twins = [*self.twins[-3:], (host, out[0])]
+        return host
+
+    def _block_sums(self, w: Any, U: Any, block: int) -> Any:
+        n, d = U.shape
+        blocks = -(-n // block)
+        out = self.cupy.empty((blocks, d))
+        arguments = (w, U, np.int32(n), np.int32(d), np.int32(block), out)
+        cuda.server("block_sums")((-(-d // 64), blocks), (64,), arguments)
+        return out
+
+    def mix(self, graph: Graph, U: Any) -> Any:
+        """One gossip step on the card."""
+        n, d = U.shape
+        out = self.cupy.empty((n, d))
+        lists = [self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)]
+        arguments = (*lists, U, np.int32(n), np.int32(d), out)
+        cuda.server("mix")((-(-d // 64), n), (64,), arguments)
+        return out
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+        return {k: self.cupy.asnumpy(v) for k, v in self.kept.items()}
+
+    def close(self) -> None:
+        """Give the card's memory back."""
+        self.local = self.whole = None
+        self.kept, self.twins, self.columns, self.oracles = {}, [], {}, []
+        self.cupy.get_default_memory_pool().free_all_blocks()
+
+    # -- between host and card -----------------------------------------------------------------------------------------
+    def there(self, v: Any) -> Any:
+        """v on the card; a mean that was just taken there is not sent again."""
+        if not isinstance(v, np.ndarray):
+            return v
+        return (
+            next((there for here, there in self.twins if here is v), None) if self._known(v) else self.cupy.asarray(v)
+        )
+
+    def _known(self, v: Array) -> bool:
+        return any(here is v for here, _ in self.twins)
+
+    def column(self, values: Any) -> Any:
+        """Per-client numbers as an (n, 1) column on the card."""
+        return self.column_of(values).reshape(-1, 1)
+
+    def column_of(self, values: Any) -> Any:
+        """A sequence on the card, sent once."""
+        if id(values) not in self.columns:
+            if len(self.columns) > 64:
+                self.columns.clear()
+            self.columns[id(values)] = values, self.cupy.asarray(np.asarray(values))
+        return self.columns[id(values)][1]
+
+    def select(self, members: Indices) -> Any:
+        """An index that picks the members' rows."""
+        return slice(None) if len(members) == self.problem.n else self._members(members)
+
+    def _members(self, members: Indices) -> Any:
+        if len(members) == self.problem.n:
+            return None
+        key = members.tobytes()
+        if key != self.chosen[0]:
+            self.chosen = key, self.cupy.asarray(members.astype(np.int32))
+        return self.chosen[1]
+
+    def _stack(self, v: Any) -> Any:
+        v = self.cupy.asarray(v, dtype=np.float64)
+        return self.cupy.ascontiguousarray(self.cupy.broadcast_to(v, (self.problem.d,)) if v.ndim == 0 else v)
+
+    def _of(self, cohort: Indices) -> Vectors:
+        at = self.select(cohort)
+        return {k: v[at] for k, v in self.kept.items()}
+
+    def _keep(self, cohort: Indices, memory: Vectors) -> None:
+        shape, at = (len(cohort), self.problem.d), self.select(cohort)
+        for k, v in memory.items():
+            if isinstance(at, slice):
+                self.kept[k] = v if v.shape == shape else self.cupy.array(self.cupy.broadcast_to(v, shape))
+            else:
+                self.kept[k][at] = v
+
+
+def need_cupy() -> Any:
+    """CuPy with a GPU behind it, or a sentence that says what is missing."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        raise InputError(
+            'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
+            '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
+        ) from None
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InputError(f'engine "gpu" finds no usable NVIDIA GPU ({error}); use engine="cpu".') from None
+    if not found:
+        raise InputError('engine "gpu" finds no NVIDIA GPU on this machine; use engine="cpu".')
+    return cupy
+
+
+def on_device(oracle: Any) -> Any:
+    """The oracle with its arrays on the card."""
+    cupy = importlib.import_module("cupy")
+    if isinstance(oracle, LinearModel):
+        raise InputError("clients of different losses or dtypes do not run on the GPU together; make them alike.")
+    moved = copy.copy(oracle)
+    for name, value in list(getattr(oracle, "__dict__", {}).items()):
+        if isinstance(value, np.ndarray):
+            moved.__dict__[name] = cupy.asarray(value)
+        elif scipy.sparse.issparse(value):
+            sparse = importlib.import_module("cupyx.scipy.sparse")
+            moved.__dict__[name] = sparse.csr_matrix(value)
+    return moved

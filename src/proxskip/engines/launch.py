@@ -1,0 +1,339 @@
+"""Which blocks work on which client, what lies where on the GPU, and the launch of all local steps of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines import cuda
+from proxskip.engines.tiles import Layout, Rows
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.softmax import Softmax
+from proxskip.seam import InputError
+
+SIZES = (8, 6, 5, 4, 3, 2, 1)
+"""Blocks a cluster may have everywhere."""
+GPC = 16
+"""Multiprocessors that one cluster can surely spread over; a card has one such part for every 16 of them."""
+FEW_ROWS = 24
+CHUNK = 512
+PACK = 4
+NOTHING = np.uint64(0)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the launch needs to know of the GPU."""
+
+    name: str
+    processors: int
+    shared: int
+    clusters: bool
+
+    @staticmethod
+    def here() -> Card:
+        """The current device."""
+        import cupy  # type: ignore[import-not-found]
+
+        device = cupy.cuda.Device()
+        a = device.attributes
+        name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"].decode()
+        clusters = int(device.compute_capability) >= 90
+        return Card(name, a["MultiProcessorCount"], a["MaxSharedMemoryPerBlockOptin"] - 256, clusters)
+
+    def blocks(self, n: int) -> int:
+        """The largest cluster of which n are on the card at the same time."""
+        if not self.clusters:
+            return 1
+        parts = max(1, self.processors // GPC)
+        return next((c for c in SIZES if n <= parts * (GPC // c) and n * c <= self.processors), 1)
+
+
+class LocalSteps:
+    """All clients' data on the GPU, and ``descend``: one launch for all the steps of a round.
+
+    Args:
+        parallel: how many clients a launch usually has, to choose the number of blocks for each.
+        full: full gradients although the problem has minibatches.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        parallel: int,
+        full: bool = False,
+        blocks: int | None = None,
+        threads: int | None = None,
+        grid: bool | None = None,
+        data: Rows | None = None,
+    ) -> None:
+        models: list[Any] = list(problem.clients)
+        first = models[0]
+        self.card = Card.here()
+        self.kind = np.dtype(first.dtype)
+        self.r = self.kind.itemsize
+        self.Q = first.C if isinstance(first, Softmax) else 1
+        self.F, self.d = int(first.A.shape[1]), problem.d
+        self.loss = cuda.LOSSES[first.loss]
+        self.batch = 0 if full else problem.batch or 0
+        self.n = problem.n
+        self.data = data or Rows.of(models)
+        self.unit = self.data.unit
+        few = len(self.data.labels) <= FEW_ROWS * self.n and self.n >= 4 * self.card.processors
+        self.by_rows = bool(self.batch) or few
+        self.reg = np.stack([f.reg for f in models])
+        if np.all(self.reg == self.reg[0]):
+            self.reg = self.reg[:1]
+        self.parallel = max(1, parallel)
+        self.asked = blocks, threads, grid
+        self.kept: dict[str, Any] = {}
+        if self.by_rows:
+            self._plan_rows()
+        else:
+            self._plan_tiles()
+
+    @staticmethod
+    def fit(problem: Problem) -> bool:
+        """Whether every client is a linear model of the same loss and type, so that one kernel serves all."""
+        first = problem.clients[0]
+        return isinstance(first, LinearModel) and all(
+            isinstance(f, LinearModel) and type(f) is type(first) and f.dtype == first.dtype for f in problem.clients
+        )
+
+    # -- who works on what ---------------------------------------------------------------------------------------------
+    def _state(self, cluster: int) -> int:
+        inbox = _up(2 * cluster * self.d * self.r) if cluster > 1 else 0
+        return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
+
+    def _plan_rows(self) -> None:
+        blocks, threads, grid = self.asked
+        mean = self.batch or max(1, len(self.data.labels) // self.n)
+        C = blocks or max(
+            c for c in (1, 2, 4, 8) if c == 1 or (c <= self.card.blocks(self.parallel) and mean >= 64 * c)
+        )
+        limit = self.card.shared - 64
+        fixed = _up(CHUNK * 4) + _up(self.Q * CHUNK * self.r)
+        if grid is None:
+            grid = self._state(C) + fixed + self.d * self.r > limit
+        self.threads = threads or _power(mean // C * 8, 64, 512)
+        warps = self.threads // 32
+        self.grid, self.G, self.whole_x = grid, C, not grid
+        if grid:
+            self._count_groups(max(1, self.card.processors // self.parallel))
+            self.whole_x = self._state(1) + fixed + self.d * self.r <= limit
+        room = limit - fixed - self._state(1 if grid else C)
+        self.writers = max(1, min(warps, room // (self.d * self.r))) if self.whole_x else warps
+        used = fixed + (self._state(1 if grid else C) + _up(self.writers * self.d * self.r) if self.whole_x else 0)
+        self.shared = used
+        narrow = np.uint16 if self.F < 2**16 - 1 else np.uint32
+        put = self._put
+        put("row0", self.data.row0)
+        put("indptr", self.data.indptr)
+        put("indices", self.data.indices.astype(narrow))
+        put("values", np.zeros(1) if self.unit else self.data.values.astype(self.kind))
+        put("labels", self.data.labels.astype(self.kind))
+        put("shares", self.data.shares.astype(self.kind))
+        if not self.whole_x:
+            self._scratch("privg", self.groups * self.G * self.writers * self.d)
+        self._finish(narrow, ROWS=1, DG=0, ZG=0)
+
+    def _plan_tiles(self) -> None:
+        blocks, threads, grid = self.asked
+        data = self.data.merged()
+        nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
+        mean = max(1, len(data.indices) // self.n)
+        limit = self.card.shared
+        C = blocks or min(self.card.blocks(self.parallel), max(1, mean // 512))
+        cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
+        rows = int(np.diff(data.row0).max())
+        about = 2.4 * nnz * cell + rows * (3 * self.r) * self.Q
+
+        def fits(c: int) -> bool:
+            return self._state(c) + about / c <= limit
+
+        if blocks is None and not fits(C):
+            C = next((c for c in (1, 2, 4, 8) if c > C and fits(c) and (c == 1 or self.card.clusters)), 9)
+        small = self.parallel * 8 < self.card.processors // 2 and mean > 2**17
+        self.grid = (C > 8 or small) if grid is None else grid
+        while True:
+            self.G = blocks or (max(1, self.card.processors // self.parallel) if self.grid else C)
+            self.threads = threads or _power(max(nnz, rows) // self.G // 4, 128, 1024)
+            layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
+            bytes_, m = layout.data_bytes(PACK, self.r), layout.meta[:, 9]
+            z = _up(1) + (m + 1) * self.Q * self.r
+            self.shared = self._state(1 if self.grid else C) + int((bytes_ + z).max())
+            if self.grid or self.shared <= limit:
+                break
+            if blocks is not None:
+                raise InputError(f"{blocks} blocks a client do not hold its shard; leave the number open.")
+            C = next((c for c in (2, 4, 8) if c > C), 9)
+            self.grid = C > 8 or not self.card.clusters
+        data_global = z_global = False
+        self.whole_x = True
+        if self.grid:
+            self._count_groups(self.G)
+            self.whole_x = self._state(1) <= limit
+            state = self._state(1) if self.whole_x else 0
+            data_global = state + int((bytes_ + z).max()) > limit
+            z_global = data_global and state + int(z.max()) > limit
+            self.shared = state + (0 if z_global else int(z.max())) + (0 if data_global else int(bytes_.max()))
+            if z_global:
+                stride = int((m.max() + 1) * self.Q)
+                self._scratch("zg", self.groups * self.G * stride)
+                self.kept["zstride"] = stride
+        self._upload(layout)
+        self._finish(layout.row_idx.dtype, ROWS=0, DG=int(data_global), ZG=int(z_global))
+
+    def _count_groups(self, G: int) -> None:
+        self.G = G
+        self.groups = max(1, min(self.parallel, self.card.processors // G))
+        self._scratch("part", self.groups * G * self.d)
+        self._scratch("xg", self.groups * self.Q * (self.F + 1))
+        self._scratch("hg", self.groups * 2 * self.d)
+
+    def _upload(self, layout: Layout) -> None:
+        put = self._put
+        put("meta", layout.meta)
+        put("row_tiles", layout.rows.tiles)
+        put("col_tiles", layout.columns.tiles)
+        put("row_idx", layout.row_idx)
+        put("col_idx", layout.col_idx)
+        put("row_val", np.zeros(1) if layout.row_val is None else layout.row_val)
+        put("col_val", np.zeros(1) if layout.col_val is None else layout.col_val)
+        put("b", layout.labels)
+        put("w", layout.shares)
+        put("colmap", layout.colmap)
+        put("row_warps", layout.rows.warps)
+        put("col_warps", layout.columns.warps)
+
+    # -- what lies where -----------------------------------------------------------------------------------------------
+    def _put(self, name: str, array: Any) -> None:
+        import cupy
+
+        # a little longer than the data: the kernels load 16 bytes at a time
+        raw = np.ascontiguousarray(array).view(np.uint8).ravel()
+        room = cupy.zeros(raw.size + 64, dtype=np.uint8)
+        room[: raw.size].set(raw) if raw.size else None
+        self.kept[name] = room
+
+    def _scratch(self, name: str, items: int) -> None:
+        import cupy
+
+        self.kept[name] = cupy.zeros(max(1, items), dtype=self.kind)
+
+    def _finish(self, narrow: Any, **macros: int) -> None:
+        import cupy
+
+        if not self.grid:
+            self.groups = 0
+        self._put("reg", self.reg)
+        self.counters = cupy.zeros(max(1, self.groups), dtype=np.uint32)
+        numbers = {
+            "F": self.F,
+            "Q": self.Q,
+            "reg_stride": self.d if len(self.reg) > 1 else 0,
+            "batch": self.batch,
+            "chunk": CHUNK,
+            "writers": getattr(self, "writers", 0),
+            "G": self.G,
+            "groups": self.groups,
+            "counters": self.counters.data.ptr,
+        }
+        table = {k: v if isinstance(v, int) else v.data.ptr for k, v in self.kept.items()} | numbers
+        self.plan = cupy.asarray(np.array([table.get(k, 0) for k in cuda.PLAN], dtype=np.int64))
+        self.macros = {
+            "REAL": "double" if self.r == 8 else "float",
+            "INDEX": "unsigned short" if np.dtype(narrow).itemsize == 2 else "unsigned int",
+            "UNIT": int(self.unit),
+            "LOSS": self.loss,
+            "CL": 1 if self.grid else self.G,
+            "GRID": int(self.grid),
+            "SG": int(not self.whole_x),
+            "THREADS": self.threads,
+            "PACK": PACK,
+            **macros,
+        }
+
+    @cached_property
+    def kernel(self) -> Any:
+        """The compiled kernel."""
+        found = cuda.module(self.grid, tuple((k, str(v)) for k, v in self.macros.items()))
+        if self.shared > 48 * 1024 - 512:
+            found.max_dynamic_shared_size_bytes = max(self.shared, found.max_dynamic_shared_size_bytes)
+        return found
+
+    # -- the launch ----------------------------------------------------------------------------------------------------
+    def descend(
+        self,
+        count: int,
+        X: Any,
+        H: Any,
+        gamma: Any,
+        K: Any,
+        *,
+        members: Any = None,
+        order: Any = None,
+        seeds: Any = None,
+        seed: int = 0,
+        round: int = 0,
+        want_gradient: bool = False,
+    ) -> Any:
+        """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
+
+        Args:
+            X: (d,) for everybody, or (count, d); H likewise, or None for zero.
+            gamma, K: a number, or an array with one for each.
+            members: whose data (int32); everybody in order if None.
+            order: who begins first (int32); those with many steps should.
+            want_gradient: with K = 1, the gradient at X in place of the step.
+        """
+        import cupy
+
+        out = cupy.empty((count, self.d))
+        if self.grid:
+            self.counters.fill(0)
+            blocks = self.groups * self.G
+        else:
+            blocks = count * self.G
+        arguments = (
+            self.plan,
+            X,
+            np.int64(0 if X.ndim == 1 else self.d),
+            NOTHING if H is None else H,
+            np.int64(0 if H is None or H.ndim == 1 else self.d),
+            *_one_or_many(gamma, np.float64),
+            *_one_or_many(K, np.int32),
+            NOTHING if members is None else members,
+            NOTHING if order is None else order,
+            out,
+            np.int32(count),
+            np.int32(want_gradient),
+            NOTHING if seeds is None else seeds,
+            np.uint64(seed),
+            np.uint32(round),
+        )
+        self.kernel((blocks,), (self.threads,), arguments, shared_mem=self.shared)
+        return out
+
+    def describe(self) -> str:
+        """The launch in a few words."""
+        how = "grid" if self.grid else "cluster"
+        where = "global" if self.macros["DG"] else "shared"
+        kind = "rows" if self.by_rows else "tiles"
+        return f"{how} of {self.G} x {self.threads} threads, {kind} in {where} memory, {self.shared} bytes a block"
+
+
+def _one_or_many(v: Any, kind: Any) -> tuple[Any, Any]:
+    return (v, kind(0)) if getattr(v, "ndim", 0) else (NOTHING, kind(v))
+
+
+def _up(bytes_: int) -> int:
+    return -(-bytes_ // 16) * 16
+
+
+def _power(v: int, low: int, high: int) -> int:
+    return int(min(high, max(low, 1 << max(0, (int(v) - 1).bit_length()))))

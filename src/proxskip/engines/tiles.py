@@ -1,0 +1,278 @@
+"""Sparse matrices as the GPU reads them: tiles of 32 lanes, balanced over warps, built for all clients at once.
+
+A tile computes up to 32 outputs (margins of rows, or entries of the gradient). An output with many entries is shared by
+2, 4, ... 32 neighbouring lanes. A lane's entries come in packs that lie 32 lanes wide, so that a warp reads them
+without bank conflicts; missing entries point at a zero. Plain numpy, and nothing of it depends on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip.seam import Array, Indices
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All clients' rows end to end: CSR, labels, and each row's share of its client's mean."""
+
+    row0: Indices
+    indptr: Indices
+    indices: Indices
+    values: Array
+    labels: Array
+    shares: Array
+    features: int
+
+    @property
+    def clients(self) -> int:
+        """How many clients the rows belong to."""
+        return len(self.row0) - 1
+
+    @property
+    def unit(self) -> bool:
+        """Every stored value is one, so that none need be stored."""
+        return bool(np.all(self.values == 1.0))
+
+    @staticmethod
+    def of(models: list[Any]) -> Rows:
+        """From linear models; dense data become rows without gaps."""
+        matrices = [f.A if scipy.sparse.issparse(f.A) else _full(f.A) for f in models]
+        lengths = [np.diff(M.indptr) for M in matrices]
+        return Rows(
+            row0=_starts([f.N for f in models]),
+            indptr=_starts(np.concatenate(lengths)),
+            indices=np.concatenate([M.indices for M in matrices]).astype(np.int64),
+            values=np.concatenate([M.data for M in matrices]).astype(np.float64),
+            labels=np.concatenate([f.b for f in models]).astype(np.float64),
+            shares=np.concatenate([f.s for f in models]).astype(np.float64),
+            features=int(matrices[0].shape[1]),
+        )
+
+    def merged(self) -> Rows:
+        """Without empty rows (no gradient) and with equal rows of one client and label as one, their shares added."""
+        owner, length = self.owner, np.diff(self.indptr)
+        word = np.random.default_rng(7).integers(0, 2**63, self.features, dtype=np.uint64)
+        bits = self.values.view(np.uint64)
+        mixed = (word[self.indices] ^ (bits * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+        mixed ^= mixed >> np.uint64(32)
+        sums = np.concatenate([[np.uint64(0)], np.cumsum(mixed, dtype=np.uint64)])
+        digest = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
+        live = np.flatnonzero(length > 0)
+        order = live[np.lexsort((live, digest[live], length[live], self.labels[live], owner[live]))]
+        same = np.zeros(len(order), dtype=bool)
+        a, b = order[1:], order[:-1]
+        alike = (owner[a] == owner[b]) & (self.labels[a] == self.labels[b]) & (length[a] == length[b])
+        same[1:] = alike & (digest[a] == digest[b])
+        head = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))] if len(order) else order
+        self._check_equal(order[same], head[same])
+        kept = np.sort(order[~same])
+        place = np.zeros(len(length), dtype=np.int64)
+        place[kept] = np.arange(len(kept))
+        shares = np.bincount(place[head], weights=self.shares[order], minlength=len(kept))
+        return self._take(kept, owner, length, shares)
+
+    @property
+    def owner(self) -> Indices:
+        """The client of each row."""
+        return np.repeat(np.arange(self.clients), np.diff(self.row0))
+
+    def _check_equal(self, rows: Indices, heads: Indices) -> None:
+        length = np.diff(self.indptr)[rows]
+        at, to = spread(self.indptr[rows], length), spread(self.indptr[heads], length)
+        equal = np.array_equal(self.indices[at], self.indices[to]) and np.array_equal(self.values[at], self.values[to])
+        assert equal, "two different rows have the same 64-bit digest"
+
+    def _take(self, kept: Indices, owner: Indices, length: Indices, shares: Array) -> Rows:
+        at = spread(self.indptr[kept], length[kept])
+        return Rows(
+            row0=_starts(np.bincount(owner[kept], minlength=self.clients)),
+            indptr=_starts(length[kept]),
+            indices=self.indices[at],
+            values=self.values[at],
+            labels=self.labels[kept],
+            shares=shares,
+            features=self.features,
+        )
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Outputs of many slices as tiles; ``place`` says where in its slice each output came to lie."""
+
+    tiles: Any  # (tiles, 4) int32: first pack (in rows of 32), packs a lane, outputs << 3 | log2(lanes), first output
+    tile0: Indices
+    pack0: Indices
+    warps: Any  # (slices, warps + 1) int32
+    place: Indices
+    at: Indices  # where each entry lies among the packed ones
+    size: int
+
+    @staticmethod
+    def of(slices: int, owner: Indices, length: Indices, warps: int, pack: int, extra: float) -> Tiles:
+        """Outputs with these owners and numbers of entries.
+
+        Args:
+            extra: what finishing an output costs, in entries.
+        """
+        total = np.bincount(owner, weights=length, minlength=slices)
+        a_lane = np.maximum(np.ceil(total / (warps * 32 * pack)), 1) * pack
+        log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / a_lane[owner])), 0, 5).astype(np.int64)
+        order = np.lexsort((-length, -log, owner))
+        o_owner, o_log, o_length = owner[order], log[order], length[order]
+        begin = np.searchsorted(o_owner, np.arange(slices + 1))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order)) - begin[o_owner]
+        # an output opens a tile where its group (slice, lanes) begins or the tile before is full
+        key = o_owner * 8 + o_log
+        fresh = np.concatenate([[True], key[1:] != key[:-1]]) if len(key) else np.zeros(0, bool)
+        within = np.arange(len(key)) - np.maximum.accumulate(np.where(fresh, np.arange(len(key)), 0))
+        opens = within % (32 >> o_log) == 0
+        first = np.flatnonzero(opens)
+        tile_of = np.cumsum(opens) - 1
+        count = np.diff(np.append(first, len(key)))
+        packs = -(-o_length[first] // (pack << o_log[first]))
+        t_owner, t_log = o_owner[first], o_log[first]
+        _rank, warp, final = _schedule(slices, t_owner, packs * pack + extra + 3 * t_log, warps)
+        start = _starts(packs[final])
+        pack0 = start[np.searchsorted(t_owner[final], np.arange(slices + 1))]
+        tile0 = np.searchsorted(t_owner[final], np.arange(slices + 1))
+        where = np.empty(len(final), dtype=np.int64)
+        where[final] = start[:-1]
+        columns = (where - pack0[t_owner], packs, (count << 3) | t_log, place[order[first]])
+        table = np.stack(columns, axis=1)[final].astype(np.int32)
+        # entry k of an output: lane k mod T of its lanes, then pack by pack
+        k = spread(np.zeros(len(order), dtype=np.int64), length)
+        o = np.repeat(np.arange(len(order)), length)
+        t = np.empty(len(order), dtype=np.int64)
+        t[order] = tile_of
+        in_tile = np.empty(len(order), dtype=np.int64)
+        in_tile[order] = within % (32 >> o_log)
+        lane = (in_tile[o] << log[o]) + (k & ((1 << log[o]) - 1))
+        deep = k >> log[o]
+        at = ((where[t[o]] + deep // pack) * 32 + lane) * pack + deep % pack
+        counts = np.bincount(t_owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
+        ends = np.concatenate([np.zeros((slices, 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
+        return Tiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * pack)
+
+    def packed(self, entries: Any, fill: Any, kind: Any) -> Any:
+        """The entries in their places, ``fill`` elsewhere."""
+        out = np.full(self.size, 0, dtype=kind)
+        out[:] = fill
+        out[self.at] = entries
+        return out
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every client cut into ``G`` slices of rows, each as tiles by rows and tiles by columns."""
+
+    G: int
+    rows: Tiles
+    columns: Tiles
+    row_idx: Any
+    col_idx: Any
+    row_val: Any
+    col_val: Any
+    labels: Array
+    shares: Array
+    colmap: Any
+    meta: Any
+
+    @staticmethod
+    def of(data: Rows, G: int, warps: int, pack: int, unit: bool, kind: Any) -> Layout:
+        """Rows are dealt to the slices by length, there and back, so that all slices weigh the same."""
+        length, owner, F = np.diff(data.indptr), data.owner, data.features
+        order = np.lexsort((-length, owner))
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order)) - data.row0[owner[order]]
+        turn, step = rank // G % 2, rank % G
+        slice_of = owner * G + np.where(turn == 0, step, G - 1 - step)
+        S = data.clients * G
+        rows = Tiles.of(S, slice_of, length, warps, pack, extra=12.0)
+        m = np.bincount(slice_of, minlength=S)
+        b0 = _starts(-(-m // 4) * 4)
+        entry_row = np.repeat(np.arange(len(length)), length)
+        entry_slice, entry_place = slice_of[entry_row], rows.place[entry_row]
+        by_column = np.lexsort((entry_place, data.indices, entry_slice))
+        cell = entry_slice * F + data.indices
+        c_length = np.bincount(cell, minlength=S * F)
+        columns = Tiles.of(S, np.repeat(np.arange(S), F), c_length, warps, pack, extra=4.0)
+        narrow = np.uint16 if max(F, int(m.max(initial=0))) < 2**16 - 1 else np.uint32
+        # a row's missing entries read x[F] = 0; a column's read z[m] = 0 of their own slice
+        blank = np.repeat(m, np.diff(columns.pack0) * 32 * pack)
+        padded = -(-F // 8) * 8
+        colmap = np.zeros((S, padded), dtype=narrow)
+        colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
+        labels, shares = np.zeros(int(b0[-1])), np.zeros(int(b0[-1]))
+        labels[b0[slice_of] + rows.place] = data.labels
+        shares[b0[slice_of] + rows.place] = data.shares
+        meta = np.stack(
+            [
+                rows.tile0[:-1],
+                np.diff(rows.tile0),
+                rows.pack0[:-1],
+                np.diff(rows.pack0),
+                columns.tile0[:-1],
+                np.diff(columns.tile0),
+                columns.pack0[:-1],
+                np.diff(columns.pack0),
+                b0[:-1],
+                m,
+            ],
+            axis=1,
+        )
+        values = (rows.packed(data.values, 0, kind), columns.packed(data.values[by_column], 0, kind))
+        return Layout(
+            G=G,
+            rows=rows,
+            columns=columns,
+            row_idx=rows.packed(data.indices, F, narrow),
+            col_idx=columns.packed(entry_place[by_column], blank, narrow),
+            row_val=None if unit else values[0],
+            col_val=None if unit else values[1],
+            labels=labels.astype(kind),
+            shares=shares.astype(kind),
+            colmap=colmap,
+            meta=meta.astype(np.int64),
+        )
+
+    def data_bytes(self, pack: int, real: int) -> Indices:
+        """Bytes of each slice's tiles, indices, values, labels and shares, rounded up part by part."""
+        index = self.row_idx.itemsize
+        t, p, m = self.meta[:, [1, 5]], self.meta[:, [3, 7]], self.meta[:, 9]
+        cell = index + (0 if self.row_val is None else real)
+        tail = 2 * -(-m // 4) * 4 * real + self.colmap.shape[1] * index
+        return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * pack * cell + tail + 16 * 9, dtype=np.int64)
+
+
+def spread(start: Indices, length: Indices) -> Indices:
+    """start_0, start_0 + 1, ... (length_0 of them), start_1, ..."""
+    ends = np.cumsum(length)
+    steps = np.arange(int(ends[-1]) if len(ends) else 0)
+    return steps + np.repeat(start - (ends - length), length)
+
+
+def _starts(counts: Any) -> Indices:
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
+
+
+def _full(A: Array) -> Any:
+    N, F = A.shape
+    every = np.tile(np.arange(F), N)
+    return scipy.sparse.csr_matrix((np.ascontiguousarray(A).ravel(), every, np.arange(N + 1) * F), shape=(N, F))
+
+
+def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices, Indices]:
+    """Tiles to warps, dearest first, there and back; and the order of the tiles by (slice, warp)."""
+    order = np.lexsort((-cost, owner))
+    begin = np.searchsorted(owner[order], np.arange(slices))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - begin[owner[order]]
+    turn, step = rank // warps % 2, rank % warps
+    warp = np.where(turn == 0, step, warps - 1 - step)
+    return rank, warp, np.lexsort((rank, warp, owner))

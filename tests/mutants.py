@@ -1,0 +1,235 @@
+"""Do the tests see the bugs that matter? Each mutant puts one back into a copy of the source; a named test must kill it.
+
+    python tests/mutants.py            all of them, as a table; exit code 1 if one survives
+    python tests/mutants.py NAME ...   some of them
+
+The first seven are the faults of a ProxSkip run that give a finite, quiet and wrong answer: h of a client reset, a
+download lost, an update applied twice, a division by n where only some were averaged, h updated with another vector than
+the one sent, a graph in two parts, a NaN averaged. The others are wrong signs, sizes and times of the h update.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+PACKAGE = HOME / "src" / "proxskip"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug: texts that are replaced in files of the package, and the tests that must fail with it."""
+
+    name: str
+    fault: str
+    edits: tuple[tuple[str, str, str], ...]
+    killers: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "reset-h",
+        "a worker restarts: h of client 0 is back to zero in round 2",
+        (
+            (
+                "engines/meter.py",
+                "        self.participated[self.cohort] += 1\n",
+                "        self.participated[self.cohort] += 1\n"
+                '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
+                '            self.engine.kept["h"][0] = 0.0\n',
+            ),
+        ),
+        ("test_cohorts.py::test_scaffnew_keeps_sum_h_zero_under_any_pattern",),
+    ),
+    Mutant(
+        "lost-download",
+        "the first client of a cohort of two or more never hears the outcome",
+        (
+            (
+                "engines/meter.py",
+                "        self.engine.tell(half, self.cohort, outcome)\n",
+                "        self.engine.tell(half, self.cohort[1:] if len(self.cohort) > 1 else self.cohort, outcome)\n",
+            ),
+        ),
+        (
+            "test_cohorts.py::test_scaffnew_keeps_sum_h_zero_under_any_pattern",
+            "test_laws.py::test_lyapunov_contracts_by_its_theorem[scaffnew-cohort]",
+        ),
+    ),
+    Mutant(
+        "applied-twice",
+        "the outcome is settled twice",
+        (
+            (
+                "engines/meter.py",
+                "        self.engine.tell(half, self.cohort, outcome)\n",
+                "        self.engine.tell(half, self.cohort, outcome)\n"
+                "        self.engine.tell(half, self.cohort, outcome)\n",
+            ),
+        ),
+        (
+            "test_laws.py::test_lyapunov_contracts_by_its_theorem[scaffnew]",
+            "test_cohorts.py::test_h_is_settled_once_a_round_by_exactly_the_cohort_with_that_rounds_x",
+        ),
+    ),
+    Mutant(
+        "divided-by-n",
+        "a cohort's sum is divided by the weight of everybody",
+        (
+            (
+                "engines/meter.py",
+                "(w / w.sum(), U)",
+                "(w / (self.problem.weights if weights is None else weights).sum(), U)",
+            ),
+        ),
+        ("test_laws.py::test_solution_is_a_fixed_point[scaffnew-cohort-quadratic]",),
+    ),
+    Mutant(
+        "unrounded-h",
+        "vectors travel in single precision, and h is updated with the unrounded ones",
+        (
+            (
+                "engines/meter.py",
+                "(w / w.sum(), U)",
+                '(w / w.sum(), U.astype("float32").astype("float64"))',
+            ),
+        ),
+        ("test_cohorts.py::test_scaffnew_keeps_sum_h_zero_under_any_pattern",),
+    ),
+    Mutant(
+        "disconnected-W",
+        "a graph in two parts is accepted",
+        (
+            ("links.py", "    if parts > 1:\n", "    if parts > 99:\n"),
+            ("links.py", "        if self.delta < TOLERANCE:\n", "        if self.delta < -1:\n"),
+        ),
+        ("test_negative.py::test_a_disconnected_graph_is_refused",),
+    ),
+    Mutant(
+        "nan-averaged",
+        "nobody looks whether the iterate is finite",
+        (("run.py", "            if not np.isfinite(self.x).all():\n", "            if False:\n"),),
+        ("test_watch.py::test_a_value_that_is_no_number_ends_the_run",),
+    ),
+    Mutant(
+        "sign-of-h",
+        "h moves away from what was learnt",
+        (("methods/scaffnew.py", 'return {"h": memory["h"] + (eta', 'return {"h": memory["h"] - (eta'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[scaffnew]",),
+    ),
+    Mutant(
+        "half-of-h",
+        "h moves half as far",
+        (("methods/scaffnew.py", 'return {"h": memory["h"] + (eta', 'return {"h": memory["h"] + (0.5 * eta'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[scaffnew]",),
+    ),
+    Mutant(
+        "no-chi",
+        "on cohorts the update of h ignores chi",
+        (("methods/scaffnew.py", "(1.0 if self.chi is None else self.chi)", "1.0"),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[scaffnew-pairs]",),
+    ),
+    Mutant(
+        "prox-form-on-cohorts",
+        "the form that heals sum h with everybody is used on cohorts",
+        (("methods/scaffnew.py", "self.local if exchange.everyone else self.local_in_cohort", "self.local"),),
+        ("test_laws.py::test_solution_is_a_fixed_point[scaffnew-cohort-quadratic]",),
+    ),
+    Mutant(
+        "printed-sign",
+        "the sign of h in the paper's proof of the decentralized theorem",
+        (
+            (
+                "methods/decentralized_scaffnew.py",
+                '"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])',
+                '"h": memory["h"] - (self.p / self.gamma) * (x - memory["xhat"])',
+            ),
+        ),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[decentralized]",),
+    ),
+    Mutant(
+        "late-forgotten",
+        "a resumed run forgets which outcomes were not yet delivered",
+        (("engines/meter.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
+        ("test_resume.py::test_resume_is_bitwise_the_straight_run[scaffnew-cohort]",),
+    ),
+)
+SEVEN = MUTANTS[:7]
+
+
+def mutated(mutant: Mutant) -> dict[str, str]:
+    """The texts of the files that the mutant changes."""
+    out: dict[str, str] = {}
+    for name, old, new in mutant.edits:
+        text = out.get(name) or (PACKAGE / name).read_text()
+        if text.count(old) != 1:
+            raise SystemExit(f"mutant {mutant.name}: {old!r} is not once in {name}; renew the mutant.")
+        out[name] = text.replace(old, new)
+    return out
+
+
+def copy_with(mutant: Mutant | None, folder: Path) -> None:
+    """The package and the tests in a folder, with the mutant's edits; files keep their times for the compiled caches."""
+    shutil.copytree(PACKAGE, folder / "src" / "proxskip")
+    shutil.copytree(HOME / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy2(HOME / "pyproject.toml", folder / "pyproject.toml")
+    if mutant is not None:
+        for name, text in mutated(mutant).items():
+            (folder / "src" / "proxskip" / name).write_text(text)
+
+
+def fails(mutant: Mutant | None, killer: str) -> bool:
+    """Whether this test fails in a copy of the source with this mutant; anything but pass or fail is an error."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as place:
+        folder = Path(place)
+        copy_with(mutant, folder)
+        env = os.environ | {"PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        which = "import proxskip; print(proxskip.__file__)"
+        found = subprocess.run([sys.executable, "-c", which], env=env, capture_output=True, text=True, check=True)
+        if not Path(found.stdout.strip()).is_relative_to(folder.resolve()):
+            raise SystemExit(f"the copy is not the package that is imported, but {found.stdout.strip()}.")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"tests/{killer}"]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        judged = done.returncode == 0 or re.search(r"E\s+(AssertionError|assert |Failed: DID NOT RAISE)", done.stdout)
+        if done.returncode not in (0, 1) or not judged:
+            raise SystemExit(f"{killer} could not run:\n{done.stdout}{done.stderr}")
+        return done.returncode == 1
+
+
+def kill(mutant: Mutant) -> list[str]:
+    """The named tests that kill it."""
+    return [killer for killer in mutant.killers if fails(mutant, killer)]
+
+
+def main(names: list[str]) -> int:
+    """Print the table; 1 if a mutant survives one of its tests, or a test fails without a mutant."""
+    unknown = set(names) - {m.name for m in MUTANTS}
+    if unknown:
+        print(f"no mutant is called {', '.join(sorted(unknown))}; there are {', '.join(m.name for m in MUTANTS)}.")
+        return 2
+    chosen = [m for m in MUTANTS if not names or m.name in names]
+    wrong = [killer for killer in sorted({k for m in chosen for k in m.killers}) if fails(None, killer)]
+    for killer in wrong:
+        print(f"fails without any mutant: {killer}")
+    survivors = 0
+    print(f"{'mutant':<22}{'seconds':>8}  {'killed by':<90}  fault")
+    for mutant in chosen:
+        begin = time.perf_counter()
+        killers = kill(mutant)
+        survivors += len(killers) < len(mutant.killers)
+        shown = ", ".join(killers) or "NOBODY"
+        print(f"{mutant.name:<22}{time.perf_counter() - begin:>8.1f}  {shown:<90}  {mutant.fault}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants are killed by all the tests named for them.")
+    return int(bool(survivors or wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
