@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, data, model, quadratics
-from proxskip.engines import kernels, shards
+from proxskip.engines import cpu, kernels, shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.problems.sampling import minibatch, philox4x32
@@ -157,6 +157,16 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     problem = row.rows(sparse=True)
     runs = [bits(run(row, problem, threads=t)) for t in (1, 2, 3, 1)]
     assert len(set(runs)) == 1
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large cohorts run their halves in one kernel: the same operations in the same order."""
+    problems = (row.rows(), row.quadratic())
+    plain = [bits(run(row, problem, threads=1)) for problem in problems]
+    monkeypatch.setattr(cpu, "LAZY", 0)
+    for threads in (1, 3):
+        assert [bits(run(row, problem, threads=threads)) for problem in problems] == plain
 
 
 @pytest.mark.parametrize("batch", [None, 5])

@@ -8,9 +8,9 @@ Every client's work is shared by a *group* of thread blocks; each block owns a s
 
 Both gathers read *tiles* (see ``tiles``): 32 lanes, each a run of packed indices, 1 to 32 lanes to an output, the sums
 of the lanes joined by a butterfly. A group is one block, a thread-block cluster whose blocks push their parts into each
-other's shared memory (one hardware barrier a step), or, for few large clients, any number of blocks that meet in global
-memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds its rows to
-a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so that every
+other's shared memory and count the bytes that arrive, or, for few large clients, any number of blocks that meet in global
+memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds its
+rows to a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so that every
 run gives the same bytes.
 
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks a cluster),
@@ -46,11 +46,30 @@ struct __align__(16) Values { real v[PACK]; };
 #define __cluster_dims__(...) __attribute__((cluster_dims(__VA_ARGS__)))
 #endif
 
+// 1 / (1 + exp(t)) to an ulp or two, in few dependent steps: Taylor to degree 13 by Estrin, Newton for the reciprocal
+__device__ __forceinline__ double falling(double t) {
+    t = t > 700.0 ? 700.0 : t < -700.0 ? -700.0 : t;  // NaN stays
+    const double shift = 6755399441055744.0;
+    const double k = fma(t, 1.4426950408889634, shift);
+    const double n = k - shift;
+    const double r = fma(n, -1.9082149292705877e-10, fma(n, -0.6931471803691238, t)), r2 = r * r, r4 = r2 * r2;
+    const double p0 = 1.0 + r, p1 = fma(r, 1.0 / 6, 0.5), p2 = fma(r, 1.0 / 120, 1.0 / 24);
+    const double p3 = fma(r, 1.0 / 5040, 1.0 / 720), p4 = fma(r, 1.0 / 362880, 1.0 / 40320);
+    const double p5 = fma(r, 1.0 / 39916800, 1.0 / 3628800), p6 = fma(r, 1.0 / 6227020800.0, 1.0 / 479001600);
+    const double q0 = fma(r2, p1, p0), q1 = fma(r2, p3, p2), q2 = fma(r2, p5, p4);
+    const double high = fma(r4, p6, q2), e = fma(r4 * r4, high, fma(r4, q1, q0));
+    const double power = __hiloint2double((__double2loint(k) + 1023) << 20, 0);
+    const double a = fma(e, power, 1.0);
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(a));
+    y = fma(y, fma(-a, y, 1.0), y);
+    return fma(y, fma(-a, y, 1.0), y);
+}
+__device__ __forceinline__ float falling(float t) { return 1.0f / (1.0f + expf(t)); }
+
 __device__ __forceinline__ real slope(real z, real b, real w) {
 #if LOSS == 0
-    real t = b * z;
-    t = t > (real)700 ? (real)700 : t;
-    return -b * w / ((real)1 + exp(t));
+    return -b * w * falling(b * z);
 #else
     return w * (z - b);
 #endif
@@ -77,11 +96,22 @@ __device__ __forceinline__ u32 peer(const void* p, u32 rank) {
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(rank));
     return out;
 }
-__device__ __forceinline__ void push(u32 address, double v) {
-    asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(address), "d"(v) : "memory");
+// a store into another block's shared memory that counts its bytes off that block's barrier
+__device__ __forceinline__ void push(u32 address, double v, u32 bell) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [%0], %1, [%2];"
+                 ::"r"(address), "d"(v), "r"(bell) : "memory");
 }
-__device__ __forceinline__ void push(u32 address, float v) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+__device__ __forceinline__ void push(u32 address, float v, u32 bell) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
+                 ::"r"(address), "f"(v), "r"(bell) : "memory");
+}
+__device__ __forceinline__ void expect(u64* bell, u32 bytes) {
+    asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;\n}"
+                 ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void await(u64* bell, u32 parity) {
+    asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}"
+                 ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(parity) : "memory");
 }
 __device__ void group_sync(u32* counter, u32 target) {
     __syncthreads();
@@ -191,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if CL > 1
 __cluster_dims__(CL, 1, 1)
 #endif
-descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas, double gamma1,
-        const int* Ks, int K1, const int* members, const int* order, double* out, int count, int want_gradient,
-        const u64* seeds, u64 seed1, u32 round) {
+descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas,
+        double gamma1, const int* Ks, int K1, const int* members, const int* order, double* out, int count,
+        int want_gradient, const u64* seeds, u64 seed1, u32 round) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
@@ -231,9 +261,14 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         }
         for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
 #if CL > 1
+        // two inboxes in turn: a block that is a step ahead fills the one that nobody reads any more
         real* inbox = (real*)take(top, (i64)2 * CL * d * sizeof(real));
-        u32 peers[CL];
-        for (int r = 0; r < CL; ++r) peers[r] = peer(inbox, r);
+        __shared__ __align__(8) u64 bells[2];
+        if (tid == 0) {
+            for (int i = 0; i < 2; ++i)
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(bells + i)));
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
         int turn = 0;
 #endif
 
@@ -254,8 +289,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
 #else
         const int m = (int)meta[9];
-        const i64 rt0 = meta[0], rts = meta[1], re0 = meta[2], res = meta[3], ct0 = meta[4], cts = meta[5], ce0 = meta[6],
-                  ces = meta[7], b0 = meta[8];
+        const i64 rt0 = meta[0], rts = meta[1], re0 = meta[2], res = meta[3], ct0 = meta[4], cts = meta[5],
+                  ce0 = meta[6], ces = meta[7], b0 = meta[8];
         const i64 slice = (i64)client * G + rank;
         const int cols8 = (F + 7) / 8 * 8, m4 = (m + 3) / 4 * 4;
         const int4* row_tiles = (const int4*)plan[ROW_TILES] + rt0;
@@ -330,14 +365,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
 #if GRID
             if (sub == 0) __stcg(part + (i64)rank * d + c, g);
 #elif CL > 1
-            const u32 offset = (u32)(((turn * CL + rank) * d + c) * sizeof(real));
-            if (wide == 1) {
-#pragma unroll
-                for (int r = 0; r < CL; ++r) push(peers[r] + offset, g);
-            } else {
-#pragma unroll
-                for (int r = 0; r < CL; ++r) if ((r & (wide - 1)) == sub) push(peers[r] + offset, g);
-            }
+            real* slot = inbox + (turn * CL + rank) * d + c;
+            for (int r = sub; r < CL; r += wide) push(peer(slot, r), g, peer(bells + turn, r));
 #else
             if (sub == 0) update(c, g);
 #endif
@@ -437,7 +466,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
             __syncthreads();
 #endif
 #elif CL > 1
-            cluster_sync();
+            if (tid == 0) expect(bells + turn, CL * d * sizeof(real));
+            await(bells + turn, (k >> 1) & 1);
             for (int c = tid; c < d; c += THREADS) {
                 real g = 0;
 #pragma unroll
@@ -473,8 +503,8 @@ extern "C" __global__ void block_sums(const double* w, const double* U, int n, i
 }
 
 // row i of the result is sum_j W_ij X_j, neighbour by neighbour
-extern "C" __global__ void mix(const long long* indptr, const long long* indices, const double* weights, const double* X,
-                               int n, int d, double* out) {
+extern "C" __global__ void mix(const long long* indptr, const long long* indices, const double* weights,
+                               const double* X, int n, int d, double* out) {
     int c = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y;
     if (c >= d) return;
     double total = 0;

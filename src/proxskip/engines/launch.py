@@ -153,7 +153,7 @@ class LocalSteps:
         about = 2.4 * nnz * cell + rows * (3 * self.r) * self.Q
 
         def fits(c: int) -> bool:
-            return self._state(c) + about / c <= limit
+            return bool(self._state(c) + about / c <= limit)
 
         if blocks is None and not fits(C):
             C = next((c for c in (1, 2, 4, 8) if c > C and fits(c) and (c == 1 or self.card.clusters)), 9)

@@ -15,6 +15,10 @@ import scipy.sparse
 
 from proxskip.seam import Array, Indices
 
+UNTANGLED = 1 << 23
+"""Entries up to which bank conflicts are ordered away; beyond, the data do not fit into shared memory anyway."""
+DEEPEST = 192
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -73,7 +77,7 @@ class Rows:
         kept = np.sort(order[~same])
         place = np.zeros(len(length), dtype=np.int64)
         place[kept] = np.arange(len(kept))
-        shares = np.bincount(place[head], weights=self.shares[order], minlength=len(kept))
+        shares: Array = np.bincount(place[head], weights=self.shares[order], minlength=len(kept)).astype(np.float64)
         return self._take(kept, owner, length, shares)
 
     @property
@@ -137,7 +141,7 @@ class Tiles:
         count = np.diff(np.append(first, len(key)))
         packs = -(-o_length[first] // (pack << o_log[first]))
         t_owner, t_log = o_owner[first], o_log[first]
-        _rank, warp, final = _schedule(slices, t_owner, packs * pack + extra + 3 * t_log, warps)
+        warp, final = _schedule(slices, t_owner, packs * pack + extra + 3 * t_log, warps)
         start = _starts(packs[final])
         pack0 = start[np.searchsorted(t_owner[final], np.arange(slices + 1))]
         tile0 = np.searchsorted(t_owner[final], np.arange(slices + 1))
@@ -158,6 +162,10 @@ class Tiles:
         counts = np.bincount(t_owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
         ends = np.concatenate([np.zeros((slices, 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
         return Tiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * pack)
+
+    def extents(self) -> list[Indices]:
+        """Each slice's first tile and number of tiles, first pack and number of packs."""
+        return [self.tile0[:-1], np.diff(self.tile0), self.pack0[:-1], np.diff(self.pack0)]
 
     def packed(self, entries: Any, fill: Any, kind: Any) -> Any:
         """The entries in their places, ``fill`` elsewhere."""
@@ -211,30 +219,22 @@ class Layout:
         labels, shares = np.zeros(int(b0[-1])), np.zeros(int(b0[-1]))
         labels[b0[slice_of] + rows.place] = data.labels
         shares[b0[slice_of] + rows.place] = data.shares
-        meta = np.stack(
-            [
-                rows.tile0[:-1],
-                np.diff(rows.tile0),
-                rows.pack0[:-1],
-                np.diff(rows.pack0),
-                columns.tile0[:-1],
-                np.diff(columns.tile0),
-                columns.pack0[:-1],
-                np.diff(columns.pack0),
-                b0[:-1],
-                m,
-            ],
-            axis=1,
-        )
-        values = (rows.packed(data.values, 0, kind), columns.packed(data.values[by_column], 0, kind))
+        meta = np.stack([*rows.extents(), *columns.extents(), b0[:-1], m], axis=1)
+        row_idx, row_val = rows.packed(data.indices, F, narrow), rows.packed(data.values, 0, kind)
+        col_idx = columns.packed(entry_place[by_column], blank, narrow)
+        col_val = columns.packed(data.values[by_column], 0, kind)
+        if max(row_idx.size, col_idx.size) <= UNTANGLED:
+            for tiles, idx, val in ((rows, row_idx, row_val), (columns, col_idx, col_val)):
+                order = untangle(_absolute(tiles), tiles.tiles[:, 1], idx, pack, 128 // np.dtype(kind).itemsize)
+                idx[:], val[:] = idx[order], val[order]
         return Layout(
             G=G,
             rows=rows,
             columns=columns,
-            row_idx=rows.packed(data.indices, F, narrow),
-            col_idx=columns.packed(entry_place[by_column], blank, narrow),
-            row_val=None if unit else values[0],
-            col_val=None if unit else values[1],
+            row_idx=row_idx,
+            col_idx=col_idx,
+            row_val=None if unit else row_val,
+            col_val=None if unit else col_val,
             labels=labels.astype(kind),
             shares=shares.astype(kind),
             colmap=colmap,
@@ -250,11 +250,55 @@ class Layout:
         return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * pack * cell + tail + 16 * 9, dtype=np.int64)
 
 
+def _absolute(tiles: Tiles) -> Indices:
+    """The first pack of every tile, counted over all slices."""
+    return np.asarray(np.repeat(tiles.pack0[:-1], np.diff(tiles.tile0)) + tiles.tiles[:, 0], dtype=np.int64)
+
+
+def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Indices:
+    """An order of each lane's entries in which lanes that read together seldom meet in a bank of shared memory.
+
+    Greedy, all tiles of one depth at a time: slot after slot and lane after lane, take the entry whose bank is least
+    used in this slot; the same address twice is one access. The answer permutes ``idx`` (and the values with it).
+    """
+    order = np.arange(idx.size)
+    lanes = min(32, banks)
+    for deep in np.unique(packs):
+        if not 0 < deep * pack <= DEEPEST:
+            continue
+        first = pack0[packs == deep]
+        D, n = int(deep) * pack, len(first) * 32 // lanes
+        # [tile, pack, lane, entry] -> [group of lanes that read together, lane, slot]
+        at = (first[:, None] * 32 * pack + np.arange(32 * D)).reshape(-1, int(deep), 32, pack)
+        at = at.transpose(0, 2, 1, 3).reshape(n, lanes, D).copy()
+        home = at.copy()
+        address = idx[at].astype(np.int64)
+        who = np.arange(n)
+        for j in range(D - 1):
+            load = np.zeros((n, banks), dtype=np.int64)
+            held = np.full((n, banks), -1, dtype=np.int64)
+            for lane in range(lanes):
+                options = address[:, lane, j:]
+                bank = options % banks
+                again = held[who[:, None], bank] == options
+                best = j + np.argmin(np.where(again, 0, 2 * load[who[:, None], bank] + 1), axis=1)
+                for a in (address, at):
+                    chosen = a[who, lane, best]
+                    a[who, lane, best] = a[:, lane, j]
+                    a[:, lane, j] = chosen
+                chosen = address[:, lane, j]
+                new = held[who, chosen % banks] != chosen
+                load[who, chosen % banks] += new
+                held[who, chosen % banks] = np.where(new, chosen, held[who, chosen % banks])
+        order[home] = at
+    return order
+
+
 def spread(start: Indices, length: Indices) -> Indices:
     """start_0, start_0 + 1, ... (length_0 of them), start_1, ..."""
     ends = np.cumsum(length)
     steps = np.arange(int(ends[-1]) if len(ends) else 0)
-    return steps + np.repeat(start - (ends - length), length)
+    return np.asarray(steps + np.repeat(start - (ends - length), length), dtype=np.int64)
 
 
 def _starts(counts: Any) -> Indices:
@@ -267,7 +311,7 @@ def _full(A: Array) -> Any:
     return scipy.sparse.csr_matrix((np.ascontiguousarray(A).ravel(), every, np.arange(N + 1) * F), shape=(N, F))
 
 
-def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices, Indices]:
+def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices]:
     """Tiles to warps, dearest first, there and back; and the order of the tiles by (slice, warp)."""
     order = np.lexsort((-cost, owner))
     begin = np.searchsorted(owner[order], np.arange(slices))
@@ -275,4 +319,4 @@ def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Ind
     rank[order] = np.arange(len(order)) - begin[owner[order]]
     turn, step = rank // warps % 2, rank % warps
     warp = np.where(turn == 0, step, warps - 1 - step)
-    return rank, warp, np.lexsort((rank, warp, owner))
+    return warp, np.lexsort((rank, warp, owner))
