@@ -207,7 +207,7 @@ def test_what_counts_as_a_cohort() -> None:
     assert as_participation([[0, 1], (2,)]) == Given(((0, 1), (2,)))
 
 
-# -- dropout on real data (RELIABILITY B6) -----------------------------------------------------------------------------
+# -- dropout on real data -----------------------------------------------------------------------------
 @pytest.mark.parametrize("dropout", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
     """a1a, 20 clients by label, kappa = 1000: the gradient norm stays within 10 times its start, sum h = 0 all along."""

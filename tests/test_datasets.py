@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxskip.problems import datasets
+from proxskip.problems import datasets, download
 from proxskip.problems.datasets import KNOWN, available, content_digest, fetch, load
 from proxskip.problems.svmlight import DataError, read_svmlight
 from proxskip.seam import InputError
@@ -39,8 +39,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with nothing on it, two invented sets, and no patience; returns the cache folder."""
     monkeypatch.delenv("PROXSKIP_DATA", raising=False)
     monkeypatch.setenv("PROXSKIP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(datasets, "_WAITS", (0.0, 0.0, 0.0))
-    monkeypatch.setattr(datasets, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(download, "WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(download, "TIMEOUT", 2.0)
     packed = tmp_path / "packed"
     packed.write_bytes(TOY)
     data = read_svmlight(packed, n_features=5)
@@ -369,9 +369,9 @@ def test_a_redirect_within_the_host_is_followed(bare: Path, server: Server) -> N
 
 
 def test_https_may_not_become_http() -> None:
-    request = datasets.urllib.request.Request("https://host.invalid/toy")
+    request = download.urllib.request.Request("https://host.invalid/toy")
     with open(os.devnull, "rb") as reply, pytest.raises(InputError, match="redirects to http://"):
-        datasets._SameHost().redirect_request(request, reply, 302, "", {}, "http://host.invalid/toy")
+        download._SameHost().redirect_request(request, reply, 302, "", {}, "http://host.invalid/toy")
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_embedded_sets_and_unwritable_folders_are_refused(bare: Path, tmp_path: 
 
 
 def test_an_endless_download_is_refused(bare: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MAX_BYTES", 1000)
+    monkeypatch.setattr(download, "MAX_BYTES", 1000)
     with pytest.raises(InputError, match="sends more than 1000 bytes"):
         fetch("toy", base_url=server.url)
     assert left_in(bare) == []

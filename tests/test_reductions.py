@@ -101,7 +101,7 @@ def test_gossip_with_everybody_at_every_step_is_gd() -> None:
 
 
 def test_p_one_is_proxgd() -> None:
-    """RELIABILITY D13, in the round's own arithmetic: to rounding, for a thousand iterations."""
+    """In the round's own arithmetic: to rounding, for a thousand iterations."""
     problem = composite()
     gamma = 1 / problem.L
     expected = trajectory(ps.ProxGD(gamma), problem, 1000)

@@ -33,7 +33,7 @@ def unsafe(method: Any, problem: ps.Problem, **given: Any) -> ps.Result:
 @pytest.mark.parametrize("times", [2.1, 3.0, 10.0])
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_divergence_on_least_squares_is_noticed(times: float, engine: str) -> None:
-    """RELIABILITY D3: before overflow, without a RuntimeWarning, with the last x finite."""
+    """Before overflow, without a RuntimeWarning, with the last x finite."""
     problem = squares()
     methods = (ps.GD(times / problem.L_global), ps.Scaffnew(times / problem.L_max, 0.05))
     for method in methods:
@@ -94,7 +94,7 @@ def test_a_value_that_is_no_number_ends_the_run(bad: float, at: int, who: int) -
 @pytest.mark.parametrize("times", [5.0, 10.0, 100.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_step_far_too_large_on_logistic_loss_is_noticed(times: float, seed: int) -> None:
-    """RELIABILITY D4: gradients are bounded, everything stays finite, and only the lack of a fall tells."""
+    """Gradients are bounded, everything stays finite, and only the lack of a fall tells."""
     problem = logistic(l2=0.01)
     method = ps.Scaffnew(times / problem.L_max, 0.1)
     result = unsafe(method, problem, rounds=20_000, tol=1e-8, seed=seed)
@@ -203,7 +203,7 @@ def test_a_target_is_checked_at_the_returned_x() -> None:
     assert both.trace.last()["grad_norm"] <= 1e-9
 
 
-# -- steps (RELIABILITY D1) --------------------------------------------------------------------------------------------
+# -- steps --------------------------------------------------------------------------------------------
 SAFE = {
     "gd": lambda p, g: ps.GD(g),
     "proxgd": lambda p, g: ps.ProxGD(g),

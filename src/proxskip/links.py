@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csgraph, csr_array
+from scipy.sparse import csr_array
 
 from proxskip.seam import Array, Indices, InputError
 
@@ -308,6 +308,8 @@ def _check_weights(W: Array) -> None:
 
 
 def _check_connected(W: Array) -> None:
+    from scipy.sparse import csgraph
+
     parts, label = csgraph.connected_components(csr_array(W), directed=False)
     if parts > 1:
         sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))

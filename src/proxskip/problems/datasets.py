@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import ipaddress
 import os
-import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from proxskip.problems.svmlight import MAX_BYTES, DataError, Dataset, read_svmlight
+from proxskip.problems.svmlight import DataError, Dataset, read_svmlight
 from proxskip.seam import InputError
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
@@ -34,10 +26,6 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes that are here and, where the server says so, the bytes there are."""
 
 Where = Literal["embedded", "cached", "not here"]
-
-_TIMEOUT = 30.0
-_WAITS = (0.5, 1.0, 2.0, 4.0)
-_STALE = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -168,14 +156,9 @@ def fetch(
     if target.is_file() and not _fault(name, target):
         return target
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    opener = _opener(url)
-    with _part(folder, target.name) as part:
-        _download(name, _Transfer(url, part, opener, progress), folder)
-        part.close()
-        if fault := _fault(name, Path(part.name)):
-            raise InputError(f"what {url} sent is not {name} and was thrown away: {fault}.")
-        os.chmod(part.name, 0o644)
-        os.replace(part.name, target)
+    from proxskip.problems.download import download
+
+    download(url, target, lambda path: _fault(name, path), progress)
     return target
 
 
@@ -283,117 +266,3 @@ _EMBEDDED: dict[str, tuple[int, int, Callable[[], Dataset]]] = {
     "digits": (1_797, 64, _digits),
     "breast-cancer": (569, 30, _breast_cancer),
 }
-
-
-@contextmanager
-def _part(folder: Path, name: str) -> Iterator[IO[bytes]]:
-    """A temporary file in the folder; it is gone afterwards unless it has been given another name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f".{name}-*.part"):  # left by a process that was killed
-            if time.time() - old.stat().st_mtime > _STALE:
-                old.unlink()
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=".part", delete=False)  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written to ({error.strerror}); give another data_dir.") from None
-    try:
-        with file:
-            yield file
-    finally:
-        Path(file.name).unlink(missing_ok=True)
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """What opens this address and nothing less safe: https, or http to this very machine."""
-    parts = urlsplit(url)
-    local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
-    if parts.scheme != "https" and not local:
-        raise InputError(f"{url} is not an https address; data are only fetched over https.")
-    proxies = urllib.request.ProxyHandler({} if local else None)
-    return urllib.request.build_opener(proxies, _SameHost)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect only within the host, and never from https to anything else."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        old, new = urlsplit(req.full_url), urlsplit(newurl)
-        if (new.scheme, new.netloc) != (old.scheme, old.netloc):
-            fp.close()
-            raise InputError(f"{req.full_url} redirects to {newurl}, which is refused; fetch the file by hand.")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-@dataclass
-class _Transfer:
-    """A download that goes on where it was cut, if the server lets it and its file is still the same."""
-
-    url: str
-    file: IO[bytes]
-    opener: urllib.request.OpenerDirector
-    progress: Progress | None
-    have: int = 0
-    total: int | None = None
-    version: str | None = None
-
-    def attempt(self) -> bool:
-        """Ask for what is missing and write it; True when all of it is here."""
-        headers = {"User-Agent": "proxskip", "Accept-Encoding": "identity"}
-        if self.have and self.version:
-            headers |= {"Range": f"bytes={self.have}-", "If-Range": self.version}
-        request = urllib.request.Request(self.url, headers=headers)
-        with self.opener.open(request, timeout=_TIMEOUT) as reply:
-            if not reply.headers.get("Content-Range", "").startswith(f"bytes {self.have}-"):
-                self._restart(reply.headers)
-            self.file.seek(self.have)
-            self.file.truncate()
-            while block := reply.read(2**16):
-                self._write(block)
-        self.file.flush()
-        return self.total is None or self.have == self.total
-
-    def _restart(self, headers: Any) -> None:
-        length, tag = headers.get("Content-Length"), headers.get("ETag") or ""
-        self.have, self.total = 0, int(length) if length and length.isdigit() else None
-        self.version = tag if tag.startswith('"') else headers.get("Last-Modified")
-
-    def _write(self, block: bytes) -> None:
-        self.file.write(block)
-        self.have += len(block)
-        if self.have > MAX_BYTES:
-            raise InputError(f"{self.url} sends more than {MAX_BYTES} bytes; fetch the file by hand.")
-        if self.progress is not None:
-            self.progress(self.have, self.total)
-
-
-def _download(name: str, transfer: _Transfer, folder: Path) -> None:
-    """Try, wait longer each time, and give up with one sentence."""
-    for wait in (*_WAITS, 0.0):
-        try:
-            if transfer.attempt():
-                os.fsync(transfer.file.fileno())
-                return
-            why = "the connection was cut"
-        except urllib.error.HTTPError as error:
-            error.close()
-            why = f"the server answered {error.code} {error.reason}"
-            if error.code == 416:
-                transfer.have = 0
-            elif error.code < 500 and error.code != 429:
-                break
-        except (OSError, HTTPException) as error:
-            why = str(getattr(error, "reason", "") or error) or type(error).__name__
-        time.sleep(wait)
-    raise InputError(
-        f"{name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "
-        f"or copy the file {KNOWN[name].file} into {folder} or a folder named by PROXSKIP_DATA."
-    )

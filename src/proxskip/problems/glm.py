@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy
 import scipy.sparse
-import scipy.special
 
 from proxskip.problems import spectrum
 from proxskip.seam import Array, Indices, InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.special
+import scipy
 
 from proxskip.problems.glm import LinearModel
 from proxskip.seam import Array, Indices, InputError

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse.linalg
+import scipy
 
 from proxskip.seam import Array
 
@@ -83,9 +82,11 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     if d <= DENSE_UP_TO and hasattr(f, "hessian"):
         return np.asarray(scipy.linalg.solve(f.hessian(x), g, assume_a="pos"))
-    H = scipy.sparse.linalg.LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    H = LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
     norm = float(np.linalg.norm(g))
-    step, _ = scipy.sparse.linalg.cg(H, g, rtol=min(0.1, norm), maxiter=2000)
+    step, _ = cg(H, g, rtol=min(0.1, norm), maxiter=2000)
     return np.asarray(step)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 import scipy.sparse
 
 from proxskip.seam import Array

@@ -1,0 +1,153 @@
+"""Fetching a file over https: into a temporary file, going on where it was cut, and named only once it is right."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from proxskip.problems.svmlight import MAX_BYTES
+from proxskip.seam import InputError
+
+Progress = Callable[[int, int | None], None]
+"""Bytes here, and bytes in all where the server says."""
+TIMEOUT = 30.0
+WAITS = (0.5, 1.0, 2.0, 4.0)
+STALE = 86_400.0
+"""Seconds after which a part left by a killed process is removed."""
+
+
+def download(url: str, target: Path, fault: Callable[[Path], str | None], progress: Progress | None) -> None:
+    """Fetch ``url`` to ``target``; ``fault(path)`` says what is wrong with what came, if anything."""
+    opener = _opener(url)
+    with _part(target.parent, target.name) as part:
+        _try(_Transfer(url, part, opener, progress), target)
+        part.close()
+        if wrong := fault(Path(part.name)):
+            raise InputError(f"what {url} sent is not {target.name} and was thrown away: {wrong}.")
+        os.chmod(part.name, 0o644)
+        os.replace(part.name, target)
+
+
+@contextmanager
+def _part(folder: Path, name: str) -> Iterator[IO[bytes]]:
+    """A temporary file in the folder; it is gone afterwards unless it has been given another name."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f".{name}-*.part"):  # left by a process that was killed
+            if time.time() - old.stat().st_mtime > STALE:
+                old.unlink()
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=".part", delete=False)  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to ({error.strerror}); give another data_dir.") from None
+    try:
+        with file:
+            yield file
+    finally:
+        Path(file.name).unlink(missing_ok=True)
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """What opens this address and nothing less safe: https, or http to this very machine."""
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not local:
+        raise InputError(f"{url} is not an https address; data are only fetched over https.")
+    proxies = urllib.request.ProxyHandler({} if local else None)
+    return urllib.request.build_opener(proxies, _SameHost)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follow a redirect only within the host, and never from https to anything else."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if (new.scheme, new.netloc) != (old.scheme, old.netloc):
+            fp.close()
+            raise InputError(f"{req.full_url} redirects to {newurl}, which is refused; fetch the file by hand.")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@dataclass
+class _Transfer:
+    """A download that goes on where it was cut, if the server lets it and its file is still the same."""
+
+    url: str
+    file: IO[bytes]
+    opener: urllib.request.OpenerDirector
+    progress: Progress | None
+    have: int = 0
+    total: int | None = None
+    version: str | None = None
+
+    def attempt(self) -> bool:
+        """Ask for what is missing and write it; True when all of it is here."""
+        headers = {"User-Agent": "proxskip", "Accept-Encoding": "identity"}
+        if self.have and self.version:
+            headers |= {"Range": f"bytes={self.have}-", "If-Range": self.version}
+        request = urllib.request.Request(self.url, headers=headers)
+        with self.opener.open(request, timeout=TIMEOUT) as reply:
+            if not reply.headers.get("Content-Range", "").startswith(f"bytes {self.have}-"):
+                self._restart(reply.headers)
+            self.file.seek(self.have)
+            self.file.truncate()
+            while block := reply.read(2**16):
+                self._write(block)
+        self.file.flush()
+        return self.total is None or self.have == self.total
+
+    def _restart(self, headers: Any) -> None:
+        length, tag = headers.get("Content-Length"), headers.get("ETag") or ""
+        self.have, self.total = 0, int(length) if length and length.isdigit() else None
+        self.version = tag if tag.startswith('"') else headers.get("Last-Modified")
+
+    def _write(self, block: bytes) -> None:
+        self.file.write(block)
+        self.have += len(block)
+        if self.have > MAX_BYTES:
+            raise InputError(f"{self.url} sends more than {MAX_BYTES} bytes; fetch the file by hand.")
+        if self.progress is not None:
+            self.progress(self.have, self.total)
+
+
+def _try(transfer: _Transfer, target: Path) -> None:
+    """Try, wait longer each time, and give up with one sentence."""
+    for wait in (*WAITS, 0.0):
+        try:
+            if transfer.attempt():
+                os.fsync(transfer.file.fileno())
+                return
+            why = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            error.close()
+            why = f"the server answered {error.code} {error.reason}"
+            if error.code == 416:
+                transfer.have = 0
+            elif error.code < 500 and error.code != 429:
+                break
+        except (OSError, HTTPException) as error:
+            why = str(getattr(error, "reason", "") or error) or type(error).__name__
+        time.sleep(wait)
+    raise InputError(
+        f"{target.name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "
+        f"or copy the file {target.name} into {target.parent} or a folder named by PROXSKIP_DATA."
+    )

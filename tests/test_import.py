@@ -1,0 +1,33 @@
+"""Importing the package is cheap: no heavy package, no compilation, little beyond numpy, scipy.sparse and numba."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("matplotlib", "ray", "flwr", "cupy", "torch", "sklearn", "networkx", "rich", "jax", "scipy.optimize")
+CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_no_heavy_package_comes_along() -> None:
+    loaded = python("import sys, proxskip; print(*sys.modules)").split()
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def test_nothing_is_compiled_at_import() -> None:
+    count = "import proxskip.engines.kernels as k; print(sum(len(getattr(f, 'overloads', ())) for f in vars(k).values()))"
+    assert python(count).strip() == "0"
+
+
+def test_import_takes_at_most_one_and_a_half_times_its_parts() -> None:
+    seconds = {"numpy, scipy.sparse, numba": [], "proxskip": []}
+    python("import proxskip")
+    for _ in range(7):
+        for what, times in seconds.items():
+            times.append(float(python(CLOCK.format(what))))
+    parts, ours = (min(times) for times in seconds.values())
+    assert ours <= 1.5 * parts, f"{ours:.2f} s against {parts:.2f} s"
