@@ -4,8 +4,8 @@
   By the Lyapunov function, h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so the yardstick holds that factor: a warm
   start near x* with h_0 = 0 raises the gradient norm thousands of times and is no divergence.
 * STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the residual did not fall at all (its
-  geometric mean over the second half is 0.9 to 1.2 of that over the first), and it is not at the floor of rounding. What
-  grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
+  geometric mean over the second half is 0.9 to 1.2 of that over the first), and it is not at the floor of rounding.
+  What grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
   logistic loss this is the only sign of a step size that is far too large, since gradients are bounded there. It needs
   a known mu, and exact gradients (minibatches have a noise floor).
 """

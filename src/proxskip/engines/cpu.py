@@ -150,7 +150,7 @@ class CpuEngine:
 
     def _compute(self, cohort: Indices, up: Any, memory: Any, shape: tuple[int, int]) -> tuple[Array, ...]:
         """Do what the half wrote down: what goes up into buffers, what is remembered into its place."""
-        sheet, ready = Sheet(*shape, cohort), {}
+        sheet, ready = Sheet(shape[1], cohort), {}
         for k, v in enumerate(up):
             if isinstance(v, Lazy):
                 ready[k] = self._buffer(k, shape)
@@ -186,12 +186,17 @@ class CpuEngine:
         large = shape[0] * shape[1] >= LAZY
         spare, self.spare = (self.spare, None) if large else (None, None)
         X = np.empty(shape) if spare is None or spare.shape != shape else spare
-        X[...] = x
+        x = np.broadcast_to(x, shape)
+
+        def fill(lo: int, hi: int) -> None:
+            X[lo:hi] = x[lo:hi]
+
+        self._spread(fill, balanced(np.ones(shape[0]), self.threads if large else 1))
         return X
 
     def compute(self, v: Lazy, out: Array, members: Indices) -> None:
         """One written-down stack at once."""
-        sheet = Sheet(out.shape[0], out.shape[1], members)
+        sheet = Sheet(out.shape[1], members)
         sheet.store(v, out, kept=False)
         self._spread(sheet.work(), balanced(np.ones(len(out)), self.threads))
 

@@ -7,11 +7,11 @@ Every client's work is shared by a *group* of thread blocks; each block owns a s
     meet     x  <- x - gamma (sum of the blocks' g + reg x - h)              (in the order of the blocks)
 
 Both gathers read *tiles* (see ``tiles``): 32 lanes, each a run of packed indices, 1 to 32 lanes to an output, the sums
-of the lanes joined by a butterfly. A group is one block, a thread-block cluster whose blocks push their parts into each
-other's shared memory and count the bytes that arrive, or, for few large clients, any number of blocks that meet in global
-memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds its
-rows to a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so that every
-run gives the same bytes.
+of the lanes joined by a butterfly. A group is one block; or a thread-block cluster, whose blocks push their parts into
+each other's shared memory and count the bytes that arrive; or, for few large clients, any number of blocks that meet in
+global memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds
+its rows to a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so
+that every run gives the same bytes.
 
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks a cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
@@ -68,11 +68,7 @@ __device__ __forceinline__ double falling(double t) {
 __device__ __forceinline__ float falling(float t) { return 1.0f / (1.0f + expf(t)); }
 
 __device__ __forceinline__ real slope(real z, real b, real w) {
-#if LOSS == 0
-    return -b * w * falling(b * z);
-#else
-    return w * (z - b);
-#endif
+    return LOSS == 0 ? -b * w * falling(b * z) : w * (z - b);
 }
 
 // scores of one row in s[0], s[stride], ...: replaced by w (softmax - onehot(label))
@@ -223,7 +219,7 @@ __cluster_dims__(CL, 1, 1)
 #endif
 descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas,
         double gamma1, const int* Ks, int K1, const int* members, const int* order, double* out, int count,
-        int want_gradient, const u64* seeds, u64 seed1, u32 round) {
+        int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
@@ -285,7 +281,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         const i64 taken = batch ? batch : m;
         const i64 q0 = taken * rank / G, q1 = taken * (rank + 1) / G;
         __shared__ u32 keys[12];
-        int* picked = (int*)take(top, chunk * 4);
+        i64* starts = (i64*)take(top, chunk * 8);
+        int* lengths = (int*)take(top, chunk * 4);
         real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
 #else
         const int m = (int)meta[9];
@@ -314,7 +311,7 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         row_val = (const real*)load(top, row_val, res * 32 * PACK * sizeof(real));
         col_val = (const real*)load(top, col_val, ces * 32 * PACK * sizeof(real));
 #endif
-        b = (const real*)load(top, b, m4 * sizeof(real));
+        if (LOSS != 0) b = (const real*)load(top, b, m4 * sizeof(real));
         w = (const real*)load(top, w, m4 * sizeof(real));
         colmap = (const index_t*)load(top, colmap, cols8 * sizeof(index_t));
 #endif
@@ -374,7 +371,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
 
         for (int k = 0; k < K; ++k) {
 #if ROWS
-            if (batch && tid < 3) philox(tid, k, round, client, seeds ? seeds[j] : seed1, keys + 4 * tid);
+            if (batch && tid < 3)
+                philox(tid, k, rounds ? rounds[j] : round1, client, seeds ? seeds[j] : seed1, keys + 4 * tid);
             __syncthreads();
             for (i64 base = q0; base < q1; base += chunk) {
                 const int size = (int)(q1 - base < chunk ? q1 - base : chunk);
@@ -395,7 +393,8 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
                     }
                     if (live && sub == 0) {
                         const real share = batch ? (real)1 / (real)batch : shares[r];
-                        picked[i] = (int)r;
+                        starts[i] = e0;
+                        lengths[i] = (int)(e1 - e0);
 #if LOSS == 2
                         softmax_row(zs + i, chunk, Q, (int)labels[r], share);
 #else
@@ -405,14 +404,27 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
                 }
                 __syncthreads();
                 if (warp < writers) {
-                    real* mine_g = own + (i64)warp * d;
+                    real* sum = own + (i64)warp * d;
+                    // the next row's first 32 entries are on their way while this one's are added
+                    index_t next_i = 0;
+                    real next_v = 1;
+                    auto fetch = [&](int i) {
+                        if (i < size && lane < lengths[i]) {
+                            next_i = indices[starts[i] + lane];
+                            if (!UNIT) next_v = values[starts[i] + lane];
+                        }
+                    };
+                    fetch(warp);
                     for (int i = warp; i < size; i += writers) {
-                        const i64 r = picked[i], e0 = indptr[r], e1 = indptr[r + 1];
-                        for (i64 e = e0 + lane; e < e1; e += 32)
-                            for (int q = 0; q < Q; ++q) {
-                                real s = zs[q * chunk + i];
-                                mine_g[q * F + indices[e]] += UNIT ? s : s * values[e];
-                            }
+                        const index_t c = next_i;
+                        const real v = next_v;
+                        fetch(i + writers);
+                        for (int q = 0; q < Q; ++q) {
+                            const real s = zs[q * chunk + i];
+                            if (lane < lengths[i]) sum[q * F + c] += UNIT ? s : s * v;
+                            for (i64 e = starts[i] + lane + 32; e < starts[i] + lengths[i]; e += 32)
+                                sum[q * F + indices[e]] += UNIT ? s : s * values[e];
+                        }
                         __syncwarp();
                     }
                 }
@@ -439,7 +451,14 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
                 if (lead) softmax_row(z + tile.w + o, zrow, Q, (int)b[tile.w + o], w[tile.w + o]);
 #else
                 real s = gather<true>(row_idx, row_val, tile, lane, x);
-                if (lead) z[tile.w + o] = slope(s, b[tile.w + o], w[tile.w + o]);
+                if (lead) {
+                    const real share = w[tile.w + o];
+#if LOSS == 0
+                    z[tile.w + o] = -share * falling(share > 0 ? s : -s);  // b_j = +-1 rides on the share's sign
+#else
+                    z[tile.w + o] = slope(s, b[tile.w + o], share);
+#endif
+                }
 #endif
             }
             __syncthreads();

@@ -366,60 +366,77 @@ def _at(kind, r, lo, members):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _two_vectors(op, ka, A, kb, B, lo, hi, members, out):
+def _two_vectors(op, ka, A, kb, B, lo, hi, members, out, own):
     d = out.shape[1]
     for r in range(lo, hi):
         i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
+        q = np.uint64(_at(own, r, lo, members))
         if op == 0:
             for c in range(d):
-                out[r - lo, c] = A[i, c] + B[j, c]
+                out[q, c] = A[i, c] + B[j, c]
         elif op == 1:
             for c in range(d):
-                out[r - lo, c] = A[i, c] - B[j, c]
+                out[q, c] = A[i, c] - B[j, c]
         elif op == 2:
             for c in range(d):
-                out[r - lo, c] = A[i, c] * B[j, c]
+                out[q, c] = A[i, c] * B[j, c]
         else:
             for c in range(d):
-                out[r - lo, c] = A[i, c] / B[j, c]
+                out[q, c] = A[i, c] / B[j, c]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _vector_and_number(op, ka, A, numbers, lo, hi, members, out):
+def _vector_and_number(op, ka, A, numbers, lo, hi, members, out, own):
     d = out.shape[1]
     for r in range(lo, hi):
+        q = np.uint64(_at(own, r, lo, members))
         i, b = np.uint64(_at(ka, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
         if op == 0:
             for c in range(d):
-                out[r - lo, c] = A[i, c] + b
+                out[q, c] = A[i, c] + b
         elif op == 1:
             for c in range(d):
-                out[r - lo, c] = A[i, c] - b
+                out[q, c] = A[i, c] - b
         elif op == 2:
             for c in range(d):
-                out[r - lo, c] = A[i, c] * b
+                out[q, c] = A[i, c] * b
         else:
             for c in range(d):
-                out[r - lo, c] = A[i, c] / b
+                out[q, c] = A[i, c] / b
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _number_and_vector(op, numbers, kb, B, lo, hi, members, out):
+def _number_and_vector(op, numbers, kb, B, lo, hi, members, out, own):
     d = out.shape[1]
     for r in range(lo, hi):
+        q = np.uint64(_at(own, r, lo, members))
         j, a = np.uint64(_at(kb, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
         if op == 0:
             for c in range(d):
-                out[r - lo, c] = a + B[j, c]
+                out[q, c] = a + B[j, c]
         elif op == 1:
             for c in range(d):
-                out[r - lo, c] = a - B[j, c]
+                out[q, c] = a - B[j, c]
         elif op == 2:
             for c in range(d):
-                out[r - lo, c] = a * B[j, c]
+                out[q, c] = a * B[j, c]
         else:
             for c in range(d):
-                out[r - lo, c] = a / B[j, c]
+                out[q, c] = a / B[j, c]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _plus_scaled(op, ka, A, kb, B, numbers, lo, hi, members, out, own):
+    d = out.shape[1]
+    for r in range(lo, hi):
+        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
+        q, s = np.uint64(_at(own, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        if op == 4:
+            for c in range(d):
+                out[q, c] = A[i, c] + s * B[j, c]
+        else:
+            for c in range(d):
+                out[q, c] = A[i, c] - s * B[j, c]
 
 
 @njit(inline="always")
@@ -432,31 +449,29 @@ def _operand(kind, k, arrays, numbers, temporary):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def evaluate(start, stop, codes, members, arrays, numbers, outs, own, source, temporary):
-    """Run a program of ``engines.lazy`` on clients start .. stop-1, LAZY_ROWS at a time; results are stored at the end.
+def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
+    """Run a program of ``engines.lazy`` on clients start .. stop-1, LAZY_ROWS at a time.
 
-    A line (op, to, kind, k, kind, k) combines two operands into a temporary; kinds 0 to 3 are vectors (a row of a stack,
-    a kept row, one row for all, a temporary), 4 and 5 numbers (one a client, one for all).
+    A line (op, kind, to, kind, k, kind, k, kind, k) combines operands into a temporary or, for kinds 0 and 1, into a
+    result. Kinds 0 to 3 are vectors (a row of a stack, a kept row, one row for all, a temporary), 4 and 5 numbers (one a
+    client, one for all). Operations 0 to 3 are + - * /, 4 and 5 add or subtract a multiple.
     """
     for lo in range(start, stop, LAZY_ROWS):
         hi = min(lo + LAZY_ROWS, stop)
         for q in range(codes.shape[0]):
-            op, ka, kb = codes[q, 0], codes[q, 2], codes[q, 4]
-            out = temporary[codes[q, 1]]
-            a = _operand(ka, codes[q, 3], arrays, numbers, temporary)
-            b = _operand(kb, codes[q, 5], arrays, numbers, temporary)
-            if ka >= 4:
-                _number_and_vector(op, a, kb, b, lo, hi, members, out)
+            op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
+            out = temporary[codes[q, 2]] if own == 3 else outs[codes[q, 2]]
+            a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
+            b = _operand(kb, codes[q, 6], arrays, numbers, temporary)
+            if op >= 4:
+                factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
+                _plus_scaled(op, ka, a, kb, b, factor, lo, hi, members, out, own)
+            elif ka >= 4:
+                _number_and_vector(op, a, kb, b, lo, hi, members, out, own)
             elif kb >= 4:
-                _vector_and_number(op, ka, a, b, lo, hi, members, out)
+                _vector_and_number(op, ka, a, b, lo, hi, members, out, own)
             else:
-                _two_vectors(op, ka, a, kb, b, lo, hi, members, out)
-        for k in range(source.shape[0]):
-            made, out = temporary[source[k]], outs[k]
-            for r in range(lo, hi):
-                i = np.uint64(members[r] if own[k] else r)
-                for c in range(made.shape[1]):
-                    out[i, c] = made[r - lo, c]
+                _two_vectors(op, ka, a, kb, b, lo, hi, members, out, own)
 
 
 # -- minibatches -------------------------------------------------------------------------------------------------------

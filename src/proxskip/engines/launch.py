@@ -112,11 +112,9 @@ class LocalSteps:
     def _plan_rows(self) -> None:
         blocks, threads, grid = self.asked
         mean = self.batch or max(1, len(self.data.labels) // self.n)
-        C = blocks or max(
-            c for c in (1, 2, 4, 8) if c == 1 or (c <= self.card.blocks(self.parallel) and mean >= 64 * c)
-        )
+        C = blocks or max(1, min(self.card.blocks(self.parallel), mean // 64))
         limit = self.card.shared - 64
-        fixed = _up(CHUNK * 4) + _up(self.Q * CHUNK * self.r)
+        fixed = _up(CHUNK * 8) + _up(CHUNK * 4) + _up(self.Q * CHUNK * self.r)
         if grid is None:
             grid = self._state(C) + fixed + self.d * self.r > limit
         self.threads = threads or _power(mean // C * 8, 64, 512)
@@ -150,7 +148,7 @@ class LocalSteps:
         C = blocks or min(self.card.blocks(self.parallel), max(1, mean // 512))
         cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
         rows = int(np.diff(data.row0).max())
-        about = 2.4 * nnz * cell + rows * (3 * self.r) * self.Q
+        about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
 
         def fits(c: int) -> bool:
             return bool(self._state(c) + about / c <= limit)
@@ -161,9 +159,9 @@ class LocalSteps:
         self.grid = (C > 8 or small) if grid is None else grid
         while True:
             self.G = blocks or (max(1, self.card.processors // self.parallel) if self.grid else C)
-            self.threads = threads or _power(max(nnz, rows) // self.G // 4, 128, 1024)
+            self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
             layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
-            bytes_, m = layout.data_bytes(PACK, self.r), layout.meta[:, 9]
+            bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
             z = _up(1) + (m + 1) * self.Q * self.r
             self.shared = self._state(1 if self.grid else C) + int((bytes_ + z).max())
             if self.grid or self.shared <= limit:
@@ -205,7 +203,7 @@ class LocalSteps:
         put("row_val", np.zeros(1) if layout.row_val is None else layout.row_val)
         put("col_val", np.zeros(1) if layout.col_val is None else layout.col_val)
         put("b", layout.labels)
-        put("w", layout.shares)
+        put("w", layout.shares * layout.labels if self.loss == 0 else layout.shares)
         put("colmap", layout.colmap)
         put("row_warps", layout.rows.warps)
         put("col_warps", layout.columns.warps)
@@ -279,6 +277,7 @@ class LocalSteps:
         order: Any = None,
         seeds: Any = None,
         seed: int = 0,
+        rounds: Any = None,
         round: int = 0,
         want_gradient: bool = False,
     ) -> Any:
@@ -289,6 +288,7 @@ class LocalSteps:
             gamma, K: a number, or an array with one for each.
             members: whose data (int32); everybody in order if None.
             order: who begins first (int32); those with many steps should.
+            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
             want_gradient: with K = 1, the gradient at X in place of the step.
         """
         import cupy
@@ -314,6 +314,7 @@ class LocalSteps:
             np.int32(want_gradient),
             NOTHING if seeds is None else seeds,
             np.uint64(seed),
+            NOTHING if rounds is None else rounds,
             np.uint32(round),
         )
         self.kernel((blocks,), (self.threads,), arguments, shared_mem=self.shared)

@@ -17,7 +17,7 @@ from proxskip.seam import Array, Indices
 
 STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER = range(6)
 """Kinds of operands: see ``kernels.evaluate``."""
-ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
+ADD, SUBTRACT, MULTIPLY, DIVIDE, ADD_MULTIPLE, SUBTRACT_MULTIPLE = range(6)
 MOST = 8
 """Arrays, and results, that one kernel call takes."""
 
@@ -80,50 +80,67 @@ class Lazy:
 class Sheet:
     """A program for the kernel: its lines, their operands, and where the results go."""
 
-    def __init__(self, c: int, d: int, members: Indices) -> None:
-        self.c, self.d, self.members = c, d, members
-        self.lines: list[tuple[int, ...]] = []
+    def __init__(self, d: int, members: Indices) -> None:
+        self.d, self.members = d, members
+        self.lines: list[list[int]] = []
         self.arrays: list[Any] = []
         self.numbers: list[float] = []
-        self.source: list[int] = []
         self.out: list[Array] = []
-        self.own: list[bool] = []
+        self.final: list[tuple[int, int]] = []
 
     def store(self, v: Lazy, out: Array, kept: bool) -> None:
         """Compute v into ``out``, whose rows are the members' own numbers if ``kept``, else their places."""
-        if v.kind != TEMPORARY:
-            v = v * 1.0
-        self.source.append(self._write(v)[1])
+        _, line = self._write(v if v.kind == TEMPORARY else v * 1.0)
+        self.final.append((line, KEPT if kept else STACK))
         self.out.append(out)
-        self.own.append(kept)
 
     def _write(self, v: Lazy) -> tuple[int, int]:
         if v.kind == TEMPORARY:
-            left, right = self._write(v.left), self._write(v.right)
-            self.lines.append((v.op, len(self.lines), *left, *right))
-            return TEMPORARY, len(self.lines) - 1
+            return self._line(v)
         known = self.numbers if v.kind == NUMBER else self.arrays
         at = next((k for k, u in enumerate(known) if u is v.value), len(known))
         if at == len(known):
             known.append(v.value)
         return v.kind, at
 
+    def _line(self, v: Lazy) -> tuple[int, int]:
+        """One line, or, for a sum with a multiple of a vector, one line for both operations."""
+        op, right, factor = v.op, v.right, (NUMBER, 0)
+        if op in (ADD, SUBTRACT) and v.left.kind <= TEMPORARY and right.op == MULTIPLY and right.kind == TEMPORARY:
+            number, vector = (right.left, right.right) if right.left.kind >= COLUMN else (right.right, right.left)
+            if number.kind >= COLUMN and vector.kind <= TEMPORARY:
+                op, right, factor = op + ADD_MULTIPLE, vector, self._write(number)
+        left, other = self._write(v.left), self._write(right)
+        self.lines.append([op, TEMPORARY, len(self.lines), *left, *other, *factor])
+        return TEMPORARY, len(self.lines) - 1
+
     @property
     def fits(self) -> bool:
         """Whether the kernel can take it."""
         return max(len(self.arrays), len(self.out)) <= MOST
 
+    def _finished(self) -> list[list[int]]:
+        """The lines, results written in place at once or, where a later line still reads what is there, at the end."""
+        lines, late = [list(line) for line in self.lines], []
+        for k, (line, kind) in enumerate(self.final):
+            read_later = any(a is self.out[k] for a in self.arrays) and line < len(lines) - 1
+            used_again = any([TEMPORARY, line] in (u[3:5], u[5:7]) for u in lines)
+            if read_later or used_again:
+                late.append([MULTIPLY, kind, k, TEMPORARY, line, NUMBER, len(self.numbers), NUMBER, 0])
+            else:
+                lines[line][1:3] = [kind, k]
+        return lines + late
+
     def work(self) -> Any:
         """``f(lo, hi)`` does clients lo to hi-1."""
         nothing = [np.zeros((0, 0))] * MOST
         arrays = [np.ascontiguousarray(np.atleast_2d(v), dtype=np.float64) for v in self.arrays]
-        numbers = np.array([*self.numbers, 0.0])[:, None]
-        lines, own = np.array(self.lines, dtype=np.int64), np.array(self.own)
-        source = np.array(self.source, dtype=np.int64)
+        numbers = np.array([*self.numbers, 1.0])[:, None]
+        lines = np.array(self._finished(), dtype=np.int64)
         given, made = tuple((arrays + nothing)[:MOST]), tuple((self.out + nothing)[:MOST])
 
         def rows(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), kernels.LAZY_ROWS, self.d))
-            kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, own, source, temporary)
+            kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)
 
         return rows

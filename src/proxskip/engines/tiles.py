@@ -241,12 +241,12 @@ class Layout:
             meta=meta.astype(np.int64),
         )
 
-    def data_bytes(self, pack: int, real: int) -> Indices:
-        """Bytes of each slice's tiles, indices, values, labels and shares, rounded up part by part."""
+    def data_bytes(self, pack: int, real: int, columns_of_rows: int) -> Indices:
+        """Bytes of each slice's tiles, indices, values, and columns with a number for each row."""
         index = self.row_idx.itemsize
         t, p, m = self.meta[:, [1, 5]], self.meta[:, [3, 7]], self.meta[:, 9]
         cell = index + (0 if self.row_val is None else real)
-        tail = 2 * -(-m // 4) * 4 * real + self.colmap.shape[1] * index
+        tail = columns_of_rows * -(-m // 4) * 4 * real + self.colmap.shape[1] * index
         return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * pack * cell + tail + 16 * 9, dtype=np.int64)
 
 

@@ -1,0 +1,131 @@
+"""``make bench``: measure the CPU engine and write benchmarks/RESULTS.md and its figures.
+
+    python benchmarks/run.py            all of it, about ten minutes on two cores
+    python benchmarks/run.py --quick    small sizes, to see that it works
+
+w8a is read from PROXSKIP_DATA or the cache; without it a synthetic set of the same shape takes its place, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before numpy is imported
+
+import cpu
+import numpy as np
+
+import proxskip as ps
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--quick", action="store_true", help="small sizes")
+    options.add_argument("--out", type=Path, default=HERE, help="where RESULTS.md and the figures go")
+    o = options.parse_args()
+    start = time.perf_counter()
+    page = [head(o.quick)]
+    problem, name = w8a()
+    page.append(section(f"One local step of all 20 clients, {name}, float64", *cpu.local_step(problem)))
+    shape = (1200, 1000) if o.quick else (6000, 5000)
+    page.append(section(f"One local step on dense data, {shape[0]} x {shape[1]}", *cpu.dense_data(*shape)))
+    wide = (4000, 60_000) if o.quick else (40_000, 60_000)
+    page.append(section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", *cpu.wide_data(*wide)))
+    page.append(section(f"A whole round, 20 clients, 100 local steps, {name}", *cpu.whole_round(problem)))
+    page.append(in_nonzeros(o.out, 1e6 if o.quick else 1e8))
+    page.append(in_clients(o.out, 20_000 if o.quick else 1_000_000, [10, 100, 1000] if o.quick else [10, 100, 1000, 10_000, 100_000]))
+    page.append(f"\nMeasured in {time.perf_counter() - start:.0f} seconds.\n")
+    (o.out / "RESULTS.md").write_text("\n".join(page))
+    print("\n".join(page))
+
+
+def head(quick: bool) -> str:
+    command = "python benchmarks/run.py --quick" if quick else "make bench"
+    return f"""# Results
+
+Written by `{command}`. Machine: {platform.machine()}, {os.cpu_count()} cores, {platform.system()}; Python {platform.python_version()},
+numpy {np.__version__}. Each time is the least of several, taken in turns with its rivals; BLAS on one thread. On a shared machine
+only the ratios mean anything. The GPU engine has a page of its own, [GPU.md](GPU.md).
+"""
+
+
+def w8a() -> tuple[ps.Problem, str]:
+    try:
+        A, b = ps.datasets.load("w8a")
+    except ps.InputError as why:
+        print(f"w8a is not here ({why}); a synthetic set of its shape is used.", file=sys.stderr)
+        return cpu.synthetic(49_749, 300, 12, 20), "synthetic data of w8a's shape"
+    return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), clients=20, by="label"), "w8a by label"
+
+
+def section(title: str, *rows: tuple[str, float, str]) -> str:
+    lines = [f"| {name} | {1e3 * t:.3f} | {note} |" for name, t, note in rows]
+    return "\n".join([f"## {title}\n", "| what | ms | ratio to ours (bar) |", "|---|---|---|", *lines, ""])
+
+
+def in_nonzeros(out: Path, largest: float) -> str:
+    rows = cpu.growth_in_nonzeros(largest)
+    nnz, seconds = np.array(rows).T
+    past = nnz >= 3e5  # beyond it the shards of 20 clients no longer fit the first cache
+    slope = float(np.sum(nnz[past] * seconds[past]) / np.sum(nnz[past] ** 2)) if past.any() else float("nan")
+    rate = float(np.exp(np.mean(np.log(seconds[past] / nnz[past]))))
+    worst = float(np.max(np.abs(seconds[past] / (rate * nnz[past]) - 1)))
+    figure(out / "growth-nonzeros", nnz, [("one local step, 1 thread", seconds), (f"{1e9 * rate:.2f} ns a nonzero", rate * nnz)], "stored nonzeros", "seconds")
+    lines = [f"| {int(n):,} | {1e3 * t:.3f} | {1e9 * t / n:.3f} |" for n, t in rows]
+    return "\n".join([
+        "## Growth in nonzeros (20 clients, d = 300, 12 entries a row, 1 thread)\n",
+        "| nonzeros | ms a local step | ns a nonzero |", "|---|---|---|", *lines, "",
+        f"Past 300,000 nonzeros (15,000 a client: beyond the first cache) every point lies within {100 * worst:.0f} % of the line",
+        f"through the origin with {1e9 * rate:.3f} ns a nonzero (bar: 20 %; least squares slope {1e9 * slope:.3f} ns).", "",
+        "![](growth-nonzeros.png)\n",
+    ])  # fmt: skip
+
+
+def in_clients(out: Path, rows: int, counts: list[int]) -> str:
+    found = cpu.growth_in_clients(rows, counts)
+    lines, overhead = [], []
+    for r in found:
+        extra = max(0.0, r["round"] - r["step"])
+        overhead.append(extra)
+        lines.append(
+            f"| {r['clients']:,} | {1e3 * r['step']:.2f} | {1e3 * r['round']:.2f} | {1e6 * extra / r['clients']:.3f} | {1e3 * r['pass']:.2f} | {extra / r['pass']:.2f} | {r['memory']:.2f} |"
+        )
+    n = np.array([r["clients"] for r in found], dtype=float)
+    curves = [("round, one local step", np.array([r["round"] for r in found])), ("local step alone", np.array([r["step"] for r in found])), ("3 passes over the state vectors", np.array([3 * r["pass"] for r in found]))]
+    figure(out / "growth-clients", n, curves, "clients", "seconds")
+    return "\n".join([
+        f"## Growth in clients ({rows:,} rows, d = 300, 12 entries a row, all cores)\n",
+        "| clients | ms a local step | ms a round of Scaffnew with it | overhead, us a client | ms a pass | overhead in passes | kernel data / CSR input |",
+        "|---|---|---|---|---|---|---|", *lines, "",
+        "A pass reads and writes the state vectors of all clients once (h and xhat; numpy copy on one thread). The overhead is the round,",
+        "averaging and the update of h included, less the local step. Bars: at most 3 passes beyond 1,000 clients, data at most 2.2.", "",
+        "![](growth-clients.png)\n",
+    ])  # fmt: skip
+
+
+def figure(path: Path, x: np.ndarray, curves: Sequence[tuple[str, np.ndarray]], xlabel: str, ylabel: str) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(5.5, 3.8), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = fig.add_subplot()
+    for (label, y), style in zip(curves, ("o-", "s-", "--"), strict=False):
+        axes.loglog(x, y, style, label=label, markersize=4)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    fig.savefig(path.with_suffix(".png"), dpi=130)
+
+
+if __name__ == "__main__":
+    main()
