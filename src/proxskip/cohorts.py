@@ -110,6 +110,14 @@ class Given:
                     f"cohort {k} = {list(c)} must name different clients between 0 and {n - 1}, at least one."
                 )
 
+    def apart(self, n: int) -> list[list[int]]:
+        """Groups of clients that never meet, directly or through others; one group is as it should be."""
+        group = list(range(n))
+        for c in self.cohorts:
+            joined = {group[i] for i in c}
+            group = [min(joined) if g in joined else g for g in group]
+        return [[i for i in range(n) if group[i] == g] for g in sorted(set(group))]
+
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
@@ -132,7 +140,7 @@ def as_participation(given: Any) -> Participation:
         return Bernoulli(given)
     if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
         return Uniform(int(given))
-    if isinstance(given, Sequence) and not isinstance(given, str):
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(np.ndim(c) == 1 for c in given):
         return Given.of(given)
     raise InputError(
         f"cohort = {given!r} is not understood; give a number of clients, a probability, or a list of cohorts."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +16,7 @@ import scipy.sparse
 from proxskip import methods
 from proxskip.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links import Graph, from_matrix, weighted_sum
-from proxskip.problems.federated import Problem
+from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.prox import conjugate_prox
@@ -80,8 +81,13 @@ def parameters(method: Any) -> dict[str, Any]:
         v = getattr(method, f.name)
         if isinstance(v, Graph):
             W = scipy.sparse.coo_array(v.W)
-            entries = [[int(i), int(j), float(w)] for i, j, w in zip(W.row, W.col, W.data, strict=True)]
-            v = {"name": v.name, "n": v.n, "entries": entries}
+            v = {
+                "name": v.name,
+                "n": v.n,
+                "rows": W.row.tolist(),
+                "columns": W.col.tolist(),
+                "weights": W.data.tolist(),
+            }
         out[f.name] = [float(u) if isinstance(u, float) else int(u) for u in v] if isinstance(v, tuple) else _plain(v)
     return out
 
@@ -102,22 +108,26 @@ def identity(problem: Problem) -> dict[str, Any]:
         "dtype": str(f.dtype) if isinstance(f, LinearModel) else "float64",
         "batch": problem.batch,
         "L_kind": problem.L_kind,
-        "psi": None if problem.psi is None else repr(problem.psi),
+        "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),
         "fingerprint": fingerprint(problem),
     }
 
 
 def fingerprint(problem: Problem) -> str:
-    """A digest of the clients' data and weights (of their kind and number for oracles of unknown make)."""
+    """A digest of the clients' data and weights (for oracles of unknown make, of L, mu and two gradients)."""
     digest = hashlib.sha256()
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         digest.update(type(f).__name__.encode())
         if isinstance(f, LinearModel):
             parts: tuple[Any, ...] = (f.b, f.reg, f.s, *_parts(f.A))
-        else:
-            parts = (f.H, f.b) if isinstance(f, Quadratic) else ()
+        elif isinstance(f, Quadratic):
+            parts = (f.H, f.b)
+        else:  # what an oracle of unknown make says of itself at two points
+            points = (np.zeros(problem.d), np.cos(np.arange(problem.d, dtype=np.float64)))
+            known = np.array([f.L, np.nan if f.mu is None else f.mu], dtype=np.float64)
+            parts = (known, *(checked_gradient(f, x, 0) for x in points))
         for p in parts:
             digest.update(np.ascontiguousarray(p).tobytes())
     return digest.hexdigest()
@@ -144,15 +154,11 @@ def _parts(A: Any) -> tuple[Any, ...]:
     return (M.indptr.astype(np.int64), M.indices.astype(np.int64), M.data)
 
 
-def revive(saved: dict[str, Any], problem: Problem) -> tuple[Method, Participation]:
+def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
     given = dict(saved["parameters"])
     if isinstance(given.get("graph"), dict):
-        g = given["graph"]
-        W = np.zeros((g["n"], g["n"]))
-        for i, j, w in g["entries"]:
-            W[i, j] = w
-        given["graph"] = from_matrix(W, g["name"])
+        given["graph"] = from_matrix(_mixing(given["graph"]), given["graph"]["name"])
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     method: Method = methods.named(saved["method"])(**given)
     kind, value = next(iter(saved["cohort"].items()))
@@ -288,10 +294,13 @@ def summary(
 
 
 def _delta(graph: dict[str, Any]) -> float:
+    return float(1.0 - np.linalg.eigvalsh(_mixing(graph))[-2])
+
+
+def _mixing(graph: dict[str, Any]) -> Array:
     W = np.zeros((graph["n"], graph["n"]))
-    for i, j, w in graph["entries"]:
-        W[i, j] = w
-    return float(1.0 - np.linalg.eigvalsh(W)[-2]) if graph["n"] > 1 else 1.0
+    W[graph["rows"], graph["columns"]] = graph["weights"]
+    return W
 
 
 def versions() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from proxskip.seam import InputError
 
 FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
 SECONDS_BETWEEN = 30.0
+LONG_LIST = 32
+LIFTED = "__array__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,24 @@ class Folder:
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
-        checkpoint.save(self.path, state.arrays, state.meta | {"config": self.config})
+        lists: dict[str, Any] = {}
+        meta = _lift(state.meta | {"config": self.config}, lists)
+        checkpoint.save(self.path, state.arrays | lists, meta)
         self.last = time.monotonic()
+
+    def begin(self, state: State) -> None:
+        """The first checkpoint, and then spec.toml: a folder that has it can be resumed."""
+        self.save(state)
+        self.describe()
+
+    def describe(self) -> None:
+        """Write what was asked for."""
+        checkpoint.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
         """Write everything."""
         self.save(state)
+        self.describe()
         result.trace.to_csv(self.path / "trace.csv")
         result.trace.to_npz(self.path / "trace.npz")
         buffer = io.BytesIO()
@@ -74,7 +88,6 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
     path.mkdir(parents=True, exist_ok=True)
     for name in held:
         (path / name).unlink()
-    checkpoint.atomic_write_text(path / "spec.toml", to_toml(config))
     return Folder(path, config, every)
 
 
@@ -85,7 +98,28 @@ def reopen(path: Path) -> Folder:
     saved = checkpoint.load(path)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
-    return Folder(path, saved.meta["config"], None, saved)
+    meta = _lower(saved.meta, saved.arrays)
+    return Folder(path, meta["config"], None, replace(saved, meta=meta))
+
+
+def _lift(data: Any, lists: dict[str, Any]) -> Any:
+    """Plain data with its long lists of numbers moved to ``lists``, so that a checkpoint's header stays short."""
+    if isinstance(data, Mapping):
+        return {k: _lift(v, lists) for k, v in data.items()}
+    if not isinstance(data, (list, tuple)):
+        return data
+    flat = np.asarray(data) if len(data) > LONG_LIST and all(isinstance(v, (int, float)) for v in data) else None
+    if flat is None or flat.dtype.kind not in "if":
+        return [_lift(v, lists) for v in data]
+    lists[f"list.{len(lists)}"] = flat
+    return {LIFTED: f"list.{len(lists) - 1}"}
+
+
+def _lower(data: Any, arrays: Mapping[str, Any]) -> Any:
+    """What ``_lift`` was given."""
+    if isinstance(data, Mapping):
+        return arrays[data[LIFTED]].tolist() if LIFTED in data else {k: _lower(v, arrays) for k, v in data.items()}
+    return [_lower(v, arrays) for v in data] if isinstance(data, list) else data
 
 
 def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -31,6 +31,9 @@ COLUMNS = (
     *("passes", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound"),
 )
 MANY_ROUNDS = 1_000_000
+"""Where a run with nothing but a tolerance gives up."""
+HEALING = ("proxskip", "sproxskip", "scaffnew")
+"""Methods whose prox form, with everybody, works from any h0."""
 
 
 class Callback(Protocol):
@@ -57,6 +60,10 @@ class Stop:
         if not given:
             raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
         for name, v in given.items():
+            counted = name in ("rounds", "iterations")
+            kinds: Any = (int, np.integer) if counted else (int, float, np.number)
+            if isinstance(v, bool) or not isinstance(v, kinds):
+                raise InputError(f"{name} = {v!r} must be a {'whole ' if counted else ''}number.")
             if not v > 0 and not (name == "rounds" and v == 0):
                 raise InputError(f"{name} = {v} must be positive.")
         if self.target is not None and problem.solution is None:
@@ -74,7 +81,8 @@ class Stop:
 
     def limit(self, round: int, ledger: Ledger) -> str | None:
         """Which limit is reached, in words."""
-        if round >= (MANY_ROUNDS if self.rounds is None else self.rounds):
+        unbounded = self.rounds is None and self.iterations is None and self.seconds is None
+        if round >= (np.inf if self.rounds is None else self.rounds) or (unbounded and round >= MANY_ROUNDS):
             return f"after {round} rounds"
         if self.iterations is not None and ledger.iterations >= self.iterations:
             return f"after {ledger.iterations} iterations"
@@ -136,8 +144,9 @@ def run(
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
     loop.config = describe.config(method, problem, stop, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
+    start = starting_point(method, problem, participation, x0, h0, warm)
     loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
-    loop.start(*starting_point(method, problem, participation, x0, h0, warm), warm)
+    loop.start(*start)
     return loop.go(callbacks)
 
 
@@ -158,7 +167,7 @@ def resume(
     """
     keep = folder.reopen(Path(path))
     folder.same_run({"problem": keep.config.get("problem")}, {"problem": describe.identity(problem)})
-    method, participation = describe.revive(keep.config, problem)
+    method, participation = describe.revive(keep.config)
     limits = {k: keep.config["stop"].get(k) for k in Stop.__slots__} | more
     stop = Stop(**limits)
     method, notes = prepare(method, problem, participation, insist=True)
@@ -184,6 +193,9 @@ def prepare(method: Method, problem: Problem, participation: Participation, insi
     if not isinstance(participation, Everyone) and hasattr(method, "for_cohorts"):
         method, more = method.for_cohorts(*participation.constants(problem.n))
         notes = notes + more
+    if isinstance(participation, Given) and len(groups := participation.apart(problem.n)) > 1:
+        shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])
+        notes = [*notes, f"these cohorts never bring the clients {shown} together, so each group goes its own way."]
     for note in notes:
         _warnings.warn(note, UnsafeStepWarning, stacklevel=3)
     return method, notes
@@ -206,13 +218,18 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
 
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
-) -> tuple[Array, Array]:
-    """x0 and h0 as checked arrays."""
-    if warm is not None:
-        x0 = warm.x if x0 is None else x0
-        h0 = warm.h if h0 is None else h0
-    if problem.D is not None and h0 is not None and (warm is None or "y" not in warm.server):
-        raise InputError("with psi(D x) the control variate is h = -D'y; start from an earlier result with warm.")
+) -> tuple[Array, Array, Vectors]:
+    """x0, h0 and, for a dual method, the server's y, checked; ``warm`` gives what fits of an earlier result."""
+    dual: Vectors = {}
+    if problem.D is not None:
+        if h0 is not None:
+            raise InputError("with psi(D x) the control variate is h = -D'y; start from an earlier result with warm.")
+        y = None if warm is None else warm.server.get("y")
+        if warm is not None and warm.summary()["method"] == method.name and y is not None:
+            dual, h0 = {"y": y}, -np.asarray(problem.D.T @ y)
+    elif warm is not None and "h" in method.remembers and h0 is None:
+        h0 = warm.h
+    x0 = warm.x if warm is not None and x0 is None else x0
     x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
     h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
     if x.shape != (problem.d,) or not np.isfinite(x).all():
@@ -222,12 +239,12 @@ def starting_point(
     if h.any() and "h" not in method.remembers:
         raise InputError(f"{method.name} has no control variates; start it without h0.")
     total = np.abs(weighted_sum(problem.weights, h)).max()
-    heals = method.name in ("proxskip", "sproxskip", "scaffnew", "splitskip") and isinstance(participation, Everyone)
+    heals = bool(dual) or (method.name in HEALING and isinstance(participation, Everyone))
     if not heals and total > 1e-9 * (1.0 + np.abs(h).max()):
         raise InputError(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
         )
-    return x, h
+    return x, h, dual
 
 
 def _seed(seed: Any) -> int:
@@ -264,7 +281,7 @@ class Loop:
         self.keep: folder.Folder | None = None
 
     # -- where it begins -----------------------------------------------------------------------------------------------
-    def start(self, x0: Array, h0: Array, warm: Result | None) -> None:
+    def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
         """The state before the first round."""
         n, d = self.problem.n, self.problem.d
         memory = {k: np.zeros((n, d)) for k in self.method.remembers}
@@ -273,14 +290,13 @@ class Loop:
         if "x" in memory:
             memory["x"] = np.tile(x0, (n, 1))
         self.server = self.method.start(self.problem, x0)
-        if warm is not None and "y" in warm.server and self.problem.D is not None:
-            self.server["y"] = warm.server["y"]
+        self.server |= dual
         self.engine.open(self.problem, memory, self.seed)
         self.x0, self.h0 = x0, h0
         self.x = x0
         self._prepare_watch()
         if self.keep is not None:
-            self.keep.save(self.state())
+            self.keep.begin(self.state())
 
     def restore(self, saved: Any) -> None:
         """The state of a checkpoint."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from proxskip import describe
+from proxskip.cohorts import as_participation
+from proxskip.engines.meter import Line
 from proxskip.problems.federated import Problem
-from proxskip.result import Result
-from proxskip.run import run
+from proxskip.result import Result, Status
+from proxskip.run import Loop, Stop, prepare, run, starting_point
 from proxskip.seam import InputError, Method
 
-AT_ONCE = 256
-"""Runs in flight; the others wait for their turn."""
+if TYPE_CHECKING:
+    from proxskip.engines.batch import Job, Lane
 
 
 def sweep(
@@ -20,16 +24,21 @@ def sweep(
     problem: Problem,
     *,
     rounds: int | None = None,
+    iterations: int | None = None,
+    tol: float | None = None,
+    target: float | None = None,
     seeds: int | Sequence[int] = 0,
     engine: str = "cpu",
+    cohort: Any = None,
+    x0: Any = None,
     every: int | None = None,
-    **more: Any,
+    allow_unsafe_step: bool = False,
 ) -> list[Result]:
     """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are ``more`` (iterations, tol, target, cohort, x0, allow_unsafe_step, ...).
-        engine: "gpu" runs all of them together on one card; on "cpu" they follow each other.
+        rounds: as in ``run``, and so are ``iterations``, ``tol``, ``target``, ``cohort``, ``x0``.
+        engine: "gpu" runs all of them together on one card; on any other they follow each other.
         every: record every so many rounds; by default, if ``rounds`` are given, only the start and the end.
 
     >>> import proxskip as ps
@@ -39,35 +48,163 @@ def sweep(
     >>> [r.rounds for r in sweep(methods, problem, rounds=20, seeds=[0, 1])]
     [20, 20, 20, 20]
     """
-    if "out" in more:
-        raise InputError("a sweep writes no run folders; give out to run, one run at a time.")
     drawn = [seeds] if isinstance(seeds, int) else list(seeds)
     tasks = [(method, seed) for method in methods for seed in drawn]
     if not tasks:
         raise InputError("there is nothing to sweep over; give at least one method and one seed.")
-    more |= {"rounds": rounds, "every": rounds if every is None and rounds else every}
+    every = rounds if every is None and rounds else every
+    stop = Stop(rounds=rounds, iterations=iterations, tol=tol, target=target)
     if engine != "gpu":
-        return [run(method, problem, seed=seed, engine=engine, **more) for method, seed in tasks]
-    return _together(tasks, problem, more)
+        limits: dict[str, Any] = {k: getattr(stop, k) for k in Stop.__slots__}
+        return [
+            run(m, problem, **limits, seed=s, engine=engine, cohort=cohort, x0=x0, every=every,
+                allow_unsafe_step=allow_unsafe_step)
+            for m, s in tasks
+        ]  # fmt: skip
+    from proxskip.engines.batch import Batch, Flight, Lane
+
+    stop.check(problem)
+    batch = Batch(problem, len(tasks))
+    runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step) for m, s in tasks]
+    # while one half of the runs is on the card, the other half's server and client halves are computed here
+    halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
+    flights = [Flight(batch, len(part) * problem.n) for part in halves]
+    waiting: list[list[Run]] = [[] for _ in halves]
+    active = True
+    with np.errstate(all="ignore"):
+        while active:
+            active = False
+            for k, flight in enumerate(flights):
+                if waiting[k]:
+                    for r, (_, answer) in zip(_by_kind(waiting[k]), flight.land(), strict=True):
+                        r.lane.answers.append(answer)
+                waiting[k] = [r for r in (waiting[k] or halves[k]) if r.advance()]
+                if waiting[k]:
+                    flight.launch([r.question for r in waiting[k]])
+                    active = True
+                else:
+                    halves[k] = []
+    return [r.result for r in runs]
 
 
-def _together(tasks: list[tuple[Method, int]], problem: Problem, more: dict[str, Any]) -> list[Result]:
-    from proxskip.engines.batch import Batch
+def _by_kind(runs: list[Run]) -> list[Run]:
+    """The order in which a flight answers: steps first, then gradients."""
+    return [r for wanted in (False, True) for r in runs if r.question.want_gradient is wanted]
 
-    for constant in ("solution", "L_i", "mu", "L_global"):  # once, before the threads would each compute them
-        getattr(problem, constant)
-    workers = min(len(tasks), AT_ONCE)
-    batch = Batch(problem, workers)
 
-    def one(task: tuple[Method, int]) -> Result:
-        batch.enter(1)
-        try:
-            return run(task[0], problem, seed=task[1], engine=batch.lane(), **more)
-        finally:
-            batch.enter(-1)
+class Run:
+    """One run, from question to question."""
 
-    try:
-        with ThreadPoolExecutor(workers, thread_name_prefix="proxskip-run") as pool:
-            return list(pool.map(one, tasks))
-    finally:
-        batch.close()
+    def __init__(
+        self, method: Method, problem: Problem, stop: Stop, seed: int, lane: Lane, cohort: Any, x0: Any,
+        every: int | None, insist: bool,
+    ) -> None:  # fmt: skip
+        participation = as_participation(cohort)
+        method, notes = prepare(method, problem, participation, insist)
+        self.loop = Loop(method, problem, stop, seed, participation, lane, every, notes)
+        self.loop.config = describe.config(method, problem, stop, seed, lane.name, participation, {})
+        self.loop.config["every"] = every
+        self.loop.start(*starting_point(method, problem, participation, x0, None, None))
+        self.loop._record(())
+        self.recorded = 0
+        self.lane = lane
+        self.replay: Replay | None = None
+        self.result: Result
+
+    @property
+    def question(self) -> Job:
+        """What the run waits for."""
+        assert self.lane.question is not None
+        return self.lane.question
+
+    def advance(self) -> bool:
+        """Go on to the next question; False when the run is over."""
+        from proxskip.engines.batch import Suspended
+
+        loop = self.loop
+        while True:
+            if self.replay is None:
+                # the verdict can only be new at a record, or where a limit is reached
+                new = self.recorded == loop.round or loop.stop.limit(loop.round, loop.line.ledger)
+                verdict = loop._verdict() if new else None
+                if verdict is not None:
+                    return self._end(*verdict)
+                loop.line.begin(loop.round)
+                self.replay = Replay(loop.line)
+            self.replay.restart()
+            try:
+                server = loop.line.timed(loop.method.round, loop.server, self.replay)
+            except Suspended:
+                return True
+            self.replay = None
+            before, loop.server = loop.x, server
+            loop.round += 1
+            loop.x = loop._answer(None)
+            if not np.isfinite(loop.x).all():
+                loop.x = before
+                return self._end(Status.DIVERGED, f"the iterate of round {loop.round} is not finite.")
+            if loop._is_recorded(loop.round):
+                loop._record(())
+                self.recorded = loop.round
+
+    def _end(self, status: Status, message: str) -> bool:
+        loop = self.loop
+        if loop.trace.last()["round"] < loop.round and status is not Status.DIVERGED:
+            loop._record(())
+            status, message = loop._verdict() or (status, message)
+        self.result = loop._result(status, message)
+        return False
+
+
+class Coins:
+    """A generator whose draws are remembered by a replay."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    def __getattr__(self, name: str) -> Any:
+        draw = getattr(self.replay.line.rng, name)
+        return lambda *args, **named: self.replay._once(draw, *args, **named)
+
+
+class Replay:
+    """A round's Exchange that remembers what was answered, for a server half that is run again from its beginning."""
+
+    def __init__(self, line: Line) -> None:
+        self.line, self.at = line, 0
+        self.done: list[Any] = []
+        self.problem, self.everyone, self.cohort, self.round = line.problem, line.everyone, line.cohort, line.round
+
+    def restart(self) -> None:
+        """The server half begins again."""
+        self.at = 0
+
+    @property
+    def rng(self) -> Any:
+        """The round's generator; what it gave once, it gives again."""
+        return Coins(self)
+
+    def _once(self, act: Any, *args: Any, **named: Any) -> Any:
+        self.at += 1
+        if self.at > len(self.done):
+            self.done.append(act(*args, **named))
+        return self.done[self.at - 1]
+
+    def __call__(self, half: Any, *down: Any, **named: Any) -> Any:
+        return self._once(self.line, half, *down, **named)
+
+    def gossip(self, *args: Any) -> None:
+        """As the line does, once."""
+        self._once(self.line.gossip, *args)
+
+    def settle(self, *args: Any) -> None:
+        """As the line does, once."""
+        self._once(self.line.settle, *args)
+
+    def prox(self, *args: Any) -> Any:
+        """As the line does, once."""
+        return self._once(self.line.prox, *args)
+
+    def prox_conjugate(self, *args: Any) -> Any:
+        """As the line does, once."""
+        return self._once(self.line.prox_conjugate, *args)

@@ -311,7 +311,9 @@ def check_tau(tau: float, gamma: float, p: float, norm2: float = 1.0) -> float:
     """tau as a float, refused above the bound of Theorems D.1 and 5.7, ``gamma tau <= p / ||D D'||``."""
     tau, largest = positive("tau", tau), split_tau(gamma, p, norm2)
     if tau > largest * (1 + ROUNDING):
-        raise InputError(f"tau = {tau:g} is larger than p/(gamma ||D D'||) = {largest:g}; take at most that.")
+        raise InputError(
+            f"tau = {tau:g} is larger than p/(gamma ||D D'||) = {largest:g} (for gossip ||I - W||); take at most that."
+        )
     return tau
 
 

@@ -43,12 +43,13 @@ class Watch:
         G = problem.client_gradients(x0) - h0
         drift = float(np.sqrt(problem.weights @ np.sum(G * G, axis=1)))
         yardstick = max(residual0, (1.0 + amplification) * drift)
+        eps = float(np.finfo(getattr(problem.clients[0], "dtype", np.float64)).eps)
         watched = zeta is not None and problem.batch is None
         return Watch(
             blown_up=BLOWN_UP * yardstick if yardstick > 0 else np.inf,
             window=WINDOW / zeta if watched and zeta else None,
-            noise=100 * np.finfo(np.float64).eps * (1.0 + amplification) * drift,
-            L=problem.L_max,
+            noise=100 * eps * (1.0 + amplification) * drift,
+            L=100 * eps * problem.L_max,
         )
 
     def diverged(self, residual: float) -> bool:
@@ -66,7 +67,7 @@ class Watch:
         if late.sum() < 2 or early.sum() < 2:
             return False
         now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
-        floor = self.noise + 100 * np.finfo(np.float64).eps * self.L * float(np.linalg.norm(x))
+        floor = self.noise + self.L * float(np.linalg.norm(x))
         return bool(now > floor and FALLEN * before < now < GROWN * before)
 
 

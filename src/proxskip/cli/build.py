@@ -232,15 +232,16 @@ def _sproxskip(o: Namespace, problem: Problem) -> SProxSkip:
 
 def _scaffnew(o: Namespace, problem: Problem) -> Scaffnew:
     if o.own_steps:
-        gammas = tuple(1.0 / float(L) for L in problem.L_i)
-        return Scaffnew(gammas, _p(o, lambda: Scaffnew.theory(problem, own_steps=True).p), o.K)
-    gamma = 1.0 / problem.L_global if o.gamma == "figure" else _gamma(o, problem)
+        gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
+        own = lambda: Scaffnew.theory(problem, own_steps=True, cohort=o.cohort).p  # noqa: E731
+        return Scaffnew(gammas, _p(o, own), o.K)
+    figure = o.gamma == "figure" and problem.batch is None
+    gamma = 1.0 / problem.L_global if figure else _gamma(o, problem)
     participation = cohorts.as_participation(o.cohort)
     participation.check(problem.n)
     a, chi = participation.constants(problem.n)
-    if a == 1.0:
-        return Scaffnew(gamma, _p(o, lambda: theory.best_p(gamma, problem.mu)), o.K)
-    return Scaffnew(gamma, _p(o, lambda: theory.tamuna_p(gamma, problem.mu, chi, a)), o.K, chi, a)
+    p = _p(o, lambda: Scaffnew.at(gamma, problem, a, chi).p)
+    return Scaffnew(gamma, p, o.K) if a == 1.0 else Scaffnew(gamma, p, o.K, chi, a)
 
 
 def _decentralized(o: Namespace, problem: Problem) -> DecentralizedScaffnew:

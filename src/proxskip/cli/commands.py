@@ -28,6 +28,7 @@ from proxskip.cli.runs import (
     Plan,
     check,
     claim,
+    clear,
     execute,
     exit_code,
     held_runs,
@@ -102,6 +103,7 @@ def _run(o: Namespace) -> int:
     plan = Plan(name, build.method_of(name, o, problem), out)
     check(plan, problem, o)
     _solve(problem, o.quiet)
+    clear(out)
     (outcome,) = execute([plan], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
@@ -129,6 +131,7 @@ def _compare(o: Namespace) -> int:
     for plan in plans:
         check(plan, problem, o)
     _solve(problem, o.quiet)
+    clear(out)
     outcomes = execute(plans, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:
@@ -263,6 +266,7 @@ def _demo(o: Namespace) -> int:
     for name, source in demo.METHODS:
         settings.gamma = None if source == "theory" else source
         plans.append(Plan(name, build.method_of(name, settings, problem), out / name))
+    clear(out)
     outcomes = execute(plans, problem, settings, spec)
     if worst([u.code for u in outcomes]) == INTERRUPTED:
         return _fail("interrupted; the demo is not complete.", INTERRUPTED)

@@ -15,7 +15,7 @@ from proxskip.cli.progress import Progress
 from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status
-from proxskip.run import prepare, run
+from proxskip.run import Stop, make_engine, prepare, run
 from proxskip.seam import InputError, Method
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
@@ -66,6 +66,8 @@ def check(plan: Plan, problem: Problem, o: Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prepare(plan.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
+        Stop(o.rounds, o.iterations, o.seconds, o.tol, o.target).check(problem)
+        make_engine(o.engine, o.threads)
 
 
 def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[Outcome]:
@@ -127,12 +129,16 @@ def claim(out: str | None, force: bool) -> Path | None:
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "
             "or overwrite it with --force."
         )
-    for old in held:
+    return path
+
+
+def clear(path: Path | None) -> None:
+    """Remove the runs that the folder holds: --force was given, and everything else has been checked."""
+    for old in [] if path is None else held_runs(path):
         for name in _held(old):
             (old / name).unlink()
         if old != path and not any(old.iterdir()):
             old.rmdir()
-    return path
 
 
 def held_runs(path: Path) -> list[Path]:

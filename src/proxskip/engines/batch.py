@@ -1,160 +1,137 @@
-"""Many runs on one GPU at once: each run keeps its own halves and memory, their local steps fly together.
+"""Many runs on one GPU at once: each run keeps its own halves and memory, their local steps share launches.
 
-Every run is an ordinary run with a ``Lane`` for its engine, on a thread of its own. A lane's ``descend`` waits until
-some others want to descend too (or nobody else is left), and then one launch does the steps of all of them. A client's
-arithmetic does not depend on who flies along, so a run in a batch gives the same bytes as in any other batch.
+No threads: a half that asks for local steps is broken off (``Suspended``), its question joins the others' in one
+launch, and the half is run again from its beginning with the answer at hand. Halves are pure and cheap, so that running
+them twice changes nothing. A client's arithmetic does not depend on who shares its launch.
 """
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu import need_cupy
+from proxskip.engines.gpu import need_cupy, rows_taken
 from proxskip.engines.launch import LocalSteps
-from proxskip.links import weighted_sum
+from proxskip.links import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
-PILOTS = 8
-"""Launches in the air at the same time."""
-SHARE = 6
-"""One launch takes at least so large a part of the runs, if there are that many."""
+
+class Suspended(Exception):
+    """A half waits for local steps; the question stands in its lane."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """One cohort's local steps (or gradients), and where its answer goes."""
+    """One cohort's local steps, or its gradients."""
 
     members: Indices
     X: Array
-    H: Array | None
-    gamma: Array
-    K: Indices
+    H: Array | float
+    gamma: Any
+    K: Any
     seed: int
     round: int
     want_gradient: bool
-    answer: Future[Array]
 
 
 class Batch:
-    """The card, shared by lanes."""
+    """One problem's data on the card, and a few streams on which launches follow each other."""
 
     def __init__(self, problem: Problem, runs: int) -> None:
-        self.cupy = need_cupy()
+        need_cupy()
         if not LocalSteps.fit(problem):
-            raise InputError("a batch on the GPU needs linear models of one loss and dtype; run one after another.")
-        self.problem, self.runs = problem, runs
+            raise InputError('a sweep on the GPU needs linear models of one loss and dtype; use engine="cpu".')
+        self.problem = problem
         self.local = LocalSteps(problem, runs * problem.n)
-        self.whole = self.local if not problem.batch else LocalSteps(problem, runs * problem.n, full=True)
-        self.alone = threading.Lock() if self.local.grid or self.whole.grid else None
-        self.change = threading.Condition()
-        self.waiting: list[Job] = []
-        self.lanes = self.flying = 0
-        self.closed = False
-        self.pilots = ThreadPoolExecutor(PILOTS, thread_name_prefix="proxskip-launch")
-        self.streams = threading.local()
-        self.tower = threading.Thread(target=self._direct, name="proxskip-batch", daemon=True)
-        self.tower.start()
+        self.whole: LocalSteps | None = None if problem.batch else self.local
 
-    def lane(self) -> Lane:
-        """An engine for one run."""
-        return Lane(self)
+    def steps(self, want_gradient: bool) -> LocalSteps:
+        """The kernel for local steps, or that for full gradients."""
+        if not want_gradient:
+            return self.local
+        if self.whole is None:
+            self.whole = LocalSteps(self.problem, self.local.parallel, full=True, data=self.local.data)
+        return self.whole
 
-    def fly(self, job: Job) -> Array:
-        """Wait for the others, then for the answer."""
-        with self.change:
-            self.waiting.append(job)
-            self.change.notify_all()
-        return job.answer.result()
 
-    def enter(self, by: int) -> None:
-        """A lane comes (+1) or goes (-1)."""
-        with self.change:
-            self.lanes += by
-            self.change.notify_all()
+class Flight:
+    """One stream with room for the questions of some runs: ``launch``, then ``land``."""
 
-    def close(self) -> None:
-        """No more jobs."""
-        with self.change:
-            self.closed = True
-            self.change.notify_all()
-        self.tower.join()
-        self.pilots.shutdown()
+    def __init__(self, batch: Batch, rows: int) -> None:
+        import cupy  # type: ignore[import-not-found]
+        import cupyx  # type: ignore[import-not-found]
 
-    def _ready(self) -> bool:
-        enough = max(1, self.runs // SHARE)
-        return self.closed or (
-            bool(self.waiting) and (len(self.waiting) >= enough or len(self.waiting) + self.flying >= self.lanes)
-        )
+        self.batch, d = batch, batch.problem.d
+        self.stream = cupy.cuda.Stream(non_blocking=not batch.local.grid)
+        fields = {"X": 8 * d, "H": 8 * d, "gamma": 8, "seeds": 8, "K": 4, "members": 4, "order": 4, "rounds": 4}
+        kinds = {"seeds": np.uint64, "K": np.int32, "members": np.int32, "order": np.int32, "rounds": np.uint32}
+        total = rows * sum(fields.values())
+        self.here, self.there = cupyx.empty_pinned(total, np.uint8), cupy.empty(total, np.uint8)
+        self.answer = cupyx.empty_pinned((rows, d), np.float64)
+        self.mine: dict[str, Any] = {}
+        self.card: dict[str, Any] = {}
+        at = 0
+        for name, size in fields.items():
+            span, kind = slice(at, at + rows * size), kinds.get(name, np.float64)
+            shape = (rows, d) if size == 8 * d else (rows,)
+            self.mine[name] = self.here[span].view(kind).reshape(shape)
+            self.card[name] = self.there[span].view(kind).reshape(shape)
+            at += rows * size
+        self.flown: list[tuple[list[Job], Any]] = []
+        cupy.cuda.Device().synchronize()
 
-    def _direct(self) -> None:
-        while True:
-            with self.change:
-                self.change.wait_for(self._ready)
-                if self.closed:
-                    return
-                jobs, self.waiting = self.waiting, []
-                self.flying += len(jobs)
-            for kind in (False, True):
-                alike = [job for job in jobs if job.want_gradient is kind]
+    def launch(self, jobs: list[Job]) -> None:
+        """Send the questions and begin; gradients and steps apart."""
+        self.flown, first = [], 0
+        with self.stream:
+            for wanted in (False, True):
+                alike = [job for job in jobs if job.want_gradient is wanted]
                 if alike:
-                    self.pilots.submit(self._launch, alike)
+                    first = self._begin(alike, wanted, first)
 
-    def _launch(self, jobs: list[Job]) -> None:
-        try:
-            if self.alone is None:
-                rows = self._steps(jobs)
-            else:
-                with self.alone:
-                    rows = self._steps(jobs)
-            for job, row in zip(jobs, np.split(rows, np.cumsum([len(j.members) for j in jobs])[:-1]), strict=True):
-                job.answer.set_result(row)
-        except BaseException as error:
+    def _begin(self, jobs: list[Job], wanted: bool, first: int) -> int:
+        mine, last = self.mine, first
+        for job in jobs:
+            a, last = last, last + len(job.members)
+            mine["X"][a:last] = job.X
+            mine["H"][a:last] = job.H
+            mine["gamma"][a:last] = np.ravel(job.gamma)
+            mine["K"][a:last] = job.K
+            mine["members"][a:last] = job.members
+            mine["seeds"][a:last] = job.seed
+            mine["rounds"][a:last] = job.round
+        mine["order"][first:last] = np.argsort(-mine["K"][first:last], kind="stable")
+        if first == 0:
+            self.there.set(self.here, stream=self.stream)
+        else:
+            for name, v in mine.items():
+                self.card[name][first:last].set(v[first:last], stream=self.stream)
+        card = {k: v[first:last] for k, v in self.card.items()}
+        out = self.batch.steps(wanted).descend(
+            last - first, card["X"], card["H"], card["gamma"], card["K"], members=card["members"],
+            order=card["order"], seeds=card["seeds"], rounds=card["rounds"], want_gradient=wanted,
+        )  # fmt: skip
+        out.get(stream=self.stream, out=self.answer[first:last], blocking=False)
+        self.flown.append((jobs, out))
+        return last
+
+    def land(self) -> list[tuple[Job, Array]]:
+        """Wait for the answers."""
+        self.stream.synchronize()
+        out, at = [], 0
+        for jobs, _ in self.flown:
             for job in jobs:
-                job.answer.set_exception(error)
-        finally:
-            with self.change:
-                self.flying -= len(jobs)
-                self.change.notify_all()
-
-    def _steps(self, jobs: list[Job]) -> Array:
-        xp = self.cupy
-        if not hasattr(self.streams, "own"):
-            self.streams.own = xp.cuda.Stream(non_blocking=True)
-        d, sizes = self.problem.d, [len(job.members) for job in jobs]
-        X = np.concatenate([np.broadcast_to(job.X, (c, d)) for job, c in zip(jobs, sizes, strict=True)])
-        H = None
-        if any(job.H is not None for job in jobs):
-            zero = np.zeros(1)
-            H = np.concatenate(
-                [np.broadcast_to(zero if job.H is None else job.H, (c, d)) for job, c in zip(jobs, sizes, strict=True)]
-            )
-        K = np.concatenate([job.K for job in jobs])
-        with self.streams.own:
-            send = xp.asarray
-            out = (self.whole if jobs[0].want_gradient else self.local).descend(
-                len(K),
-                send(X),
-                None if H is None else send(H),
-                send(np.concatenate([job.gamma for job in jobs])),
-                send(K.astype(np.int32)),
-                members=send(np.concatenate([job.members for job in jobs]).astype(np.int32)),
-                order=send(np.argsort(-K, kind="stable").astype(np.int32)),
-                seeds=send(np.repeat(np.array([job.seed for job in jobs], dtype=np.uint64), sizes)),
-                rounds=send(np.repeat(np.array([job.round for job in jobs], dtype=np.uint32), sizes)),
-                want_gradient=jobs[0].want_gradient,
-            )
-            answer: Array = out.get()
-        return answer
+                out.append((job, self.answer[at : at + len(job.members)].copy()))
+                at += len(job.members)
+        self.flown = []
+        return out
 
 
-class LaneStack:
-    """A run's cohort as one client, its arithmetic in numpy and its steps on the card."""
+class Stack:
+    """A run's cohort as one client: its arithmetic in numpy, its steps on the card."""
 
     def __init__(self, lane: Lane, members: Indices, round: int) -> None:
         self.lane, self.members, self.round = lane, members, round
@@ -162,22 +139,13 @@ class LaneStack:
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
-        c = len(self.members)
-        steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (c,))
-        self.gradients += int(np.sum(steps * (self.lane.problem.batch or self.lane.rows[self.members])))
-        gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (c,))
-        H = None if np.ndim(h) == 0 and float(h) == 0.0 else np.asarray(h)
-        return self._fly(x, H, gammas, steps, want_gradient=False)
+        self.gradients += rows_taken(self.lane.problem, self.lane.rows, self.members, K)
+        return self.lane.ask(Job(self.members, x, h, gamma, K, self.lane.seed, self.round, False))
 
     def gradient(self, x: Array) -> Array:
         """The members' full gradients, one row each."""
         self.gradients += int(self.lane.rows[self.members].sum())
-        one = np.ones(len(self.members))
-        return self._fly(x, None, one, one.astype(np.int64), want_gradient=True)
-
-    def _fly(self, x: Array, H: Array | None, gammas: Array, steps: Indices, want_gradient: bool) -> Array:
-        job = Job(self.members, x, H, gammas, steps, self.lane.seed, self.round, want_gradient, Future())
-        return self.lane.batch.fly(job)
+        return self.lane.ask(Job(self.members, x, 0.0, 1.0, 1, self.lane.seed, self.round, True))
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column."""
@@ -189,8 +157,18 @@ class Lane:
 
     name = "gpu"
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self) -> None:
+        self.answers: list[Array] = []
+        self.asked = 0
+        self.question: Job | None = None
+
+    def ask(self, job: Job) -> Array:
+        """The answer if it is there already; otherwise break off."""
+        self.asked += 1
+        if self.asked <= len(self.answers):
+            return self.answers[self.asked - 1]
+        self.question = job
+        raise Suspended
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the initial memory; the data are on the card already."""
@@ -201,19 +179,24 @@ class Lane:
     def run(
         self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
     ) -> tuple[tuple[Array, ...], int]:
-        """The whole cohort in one call of the half."""
-        client = LaneStack(self, cohort, round)
+        """The whole cohort in one call of the half, from its beginning."""
+        client = Stack(self, cohort, round)
+        self.asked = 0
         up, memory = half(client, self._of(cohort), K, *down)
+        self.answers = []
         self._keep(cohort, memory)
         return tuple(np.broadcast_to(u, (len(cohort), self.problem.d)) for u in up), client.gradients
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The whole cohort in one call of the half."""
-        self._keep(cohort, half(LaneStack(self, cohort, 0), self._of(cohort), *outcome))
+        """The same."""
+        self.asked = 0
+        memory = half(Stack(self, cohort, 0), self._of(cohort), *outcome)
+        self.answers = []
+        self._keep(cohort, memory)
 
     def sum(self, w: Array, U: Array) -> Array:
-        """In client order."""
-        return weighted_sum(w, U)
+        """In client order, with the bytes of ``links.weighted_sum``."""
+        return np.add.reduce(w[:, None] * U, axis=0) if 1 < len(U) <= SUM_BLOCK else weighted_sum(w, U)
 
     def _of(self, cohort: Indices) -> Vectors:
         everyone = len(cohort) == self.problem.n
@@ -231,4 +214,4 @@ class Lane:
         return {k: v.copy() for k, v in self.kept.items()}
 
     def close(self) -> None:
-        """Nothing to give back: the batch is."""
+        """Nothing to give back."""

@@ -14,9 +14,12 @@ from proxskip.engines.lazy import KEPT, TEMPORARY, Lazy, Sheet
 from proxskip.engines.reference import OneClient
 from proxskip.engines.shards import pack
 from proxskip.links import SUM_BLOCK, sum_in_order
-from proxskip.problems.federated import Problem
+from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
+OURS = (LinearModel, Quadratic)
 LAZY = 1 << 18
 """Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
@@ -58,7 +61,7 @@ class Cohort:
         x = np.broadcast_to(self._plain(x), (len(self.members), self.engine.problem.d))
         clients = self.engine.problem.clients
         self.gradients += int(self.engine.rows[self.members].sum())
-        return np.stack([np.asarray(clients[i].gradient(x[j])) for j, i in enumerate(self.members)])
+        return np.stack([checked_gradient(clients[i], x[j], int(i)) for j, i in enumerate(self.members)])
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column."""
@@ -82,6 +85,8 @@ class CpuEngine:
         self.kept = {k: v.copy() for k, v in memory.items()}
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
         self.shards = pack(problem)
+        # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
+        self.shareable = all(isinstance(f, OURS) or getattr(f, "thread_safe", False) for f in problem.clients)
         self.buffers: dict[int, Array] = {}
         self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
@@ -117,7 +122,12 @@ class CpuEngine:
             client = OneClient(self.problem, int(members[j]), self.seed, round)
             X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 
-        self._spread(one, [(j, j + 1) for j in range(len(members))])
+        ranges = [(j, j + 1) for j in range(len(members))]
+        if self.shareable:
+            self._spread(one, ranges)
+        else:
+            for j, k in ranges:
+                one(j, k)
         return X
 
     def _spread(self, work: Any, ranges: list[tuple[int, int]]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip.engines import cuda
+from proxskip.engines.fused import COLUMN, KEPT, NUMBER, STACK, VECTOR, Term, compute
 from proxskip.engines.launch import NOTHING, Card, LocalSteps
 from proxskip.links import SUM_BLOCK, Graph
 from proxskip.problems.federated import Problem
@@ -30,18 +31,18 @@ class Stack:
 
     def descend(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
-        rows = self.engine.problem.batch or self.engine.rows[self.members]
-        self.gradients += int(np.sum(np.asarray(K) * rows * np.ones(len(self.members), dtype=np.int64)))
-        return self.engine.descend(self.members, x, h, gamma, K, self.round)
+        self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
+        plain = self.engine.plain
+        return Term(STACK, self.engine.descend(self.members, plain(x), plain(h), plain(gamma), K, self.round))
 
     def gradient(self, x: Any) -> Any:
         """The members' full gradients, one row each."""
         self.gradients += int(self.engine.rows[self.members].sum())
-        return self.engine.gradient(self.members, x)
+        return Term(STACK, self.engine.gradient(self.members, self.engine.plain(x)))
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column."""
-        return values if np.ndim(values) == 0 else self.engine.column(values)[self.engine.select(self.members)]
+        return values if np.ndim(values) == 0 else Term(COLUMN, self.engine.column(values, self.members))
 
 
 class GpuEngine:
@@ -132,15 +133,52 @@ class GpuEngine:
     ) -> tuple[tuple[Any, ...], int]:
         """The whole cohort in one call of the half; what comes up stays on the card."""
         client: Any = Stack(self, cohort, round)
-        up, memory = half(client, self._of(cohort), K, *(self.there(v) for v in down))
-        self._keep(cohort, memory)
-        shape = (len(cohort), self.problem.d)
-        return tuple(self.cupy.ascontiguousarray(self.cupy.broadcast_to(u, shape)) for u in up), client.gradients
+        self.cohort = cohort
+        up, memory = half(client, self._of(cohort), K, *(Term.of(self.there(v)) for v in down))
+        return self._compute(cohort, up, memory), client.gradients
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """The whole cohort in one call of the half."""
         client: Any = Stack(self, cohort, 0)
-        self._keep(cohort, half(client, self._of(cohort), *(self.there(v) for v in outcome)))
+        self.cohort = cohort
+        self._compute(cohort, (), half(client, self._of(cohort), *(Term.of(self.there(v)) for v in outcome)))
+
+    def _of(self, cohort: Indices) -> Any:
+        return {k: Term(KEPT, v) for k, v in self.kept.items()}
+
+    def _compute(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+        """All that the half wrote down, in one launch."""
+        c, d, everyone = len(cohort), self.problem.d, len(cohort) == self.problem.n
+        outputs: list[tuple[Term, Any, bool]] = []
+        sent = []
+        for term in map(Term.of, up):
+            if term.kind == STACK or (term.kind == KEPT and everyone):
+                sent.append(term.value)
+            else:
+                sent.append(self.cupy.empty((c, d)))
+                outputs.append((term, sent[-1], False))
+        fresh: dict[str, Any] = {}
+        for name, term in ((k, Term.of(v)) for k, v in memory.items()):
+            if term.kind == STACK and everyone and not any(term.value is v for v in fresh.values()):
+                fresh[name] = term.value
+            else:
+                outputs.append((term, self.kept[name], True))
+        if outputs:
+            compute(outputs, c, d, self._members(cohort))
+        self.kept |= fresh
+        return tuple(sent)
+
+    def plain(self, v: Any) -> Any:
+        """A term as an array, computed if it has to be (once: the term becomes a leaf)."""
+        if not isinstance(v, Term):
+            return v
+        cohort = self.cohort
+        if v.kind in (NUMBER, VECTOR, COLUMN, STACK) or (v.kind == KEPT and len(cohort) == self.problem.n):
+            return v.value
+        out = self.cupy.empty((len(cohort), self.problem.d))
+        compute([(v, out, False)], len(cohort), self.problem.d, self._members(cohort))
+        v.kind, v.value, v.operator = STACK, out, ""
+        return out
 
     def sum(self, w: Array, U: Any) -> Array:
         """``sum_j w_j U_j`` on the card, with the bytes of ``links.weighted_sum``."""
@@ -149,8 +187,8 @@ class GpuEngine:
         out = self._block_sums(self.weights[1], U, SUM_BLOCK)
         if len(out) > 1:
             out = self._block_sums(NOTHING, out, len(out))
-        host: Array = out[0].get()
-        self.twins = [*self.twins[-3:], (host, out[0])]
+        host: Array = out.get()[0]
+        self.twins = [*self.twins[-3:], (host, out.reshape(-1))]
         return host
 
     def _block_sums(self, w: Any, U: Any, block: int) -> Any:
@@ -192,9 +230,10 @@ class GpuEngine:
     def _known(self, v: Array) -> bool:
         return any(here is v for here, _ in self.twins)
 
-    def column(self, values: Any) -> Any:
-        """Per-client numbers as an (n, 1) column on the card."""
-        return self.column_of(values).reshape(-1, 1)
+    def column(self, values: Any, members: Indices) -> Any:
+        """The members' numbers as a column on the card."""
+        column = self.column_of(values).reshape(-1, 1)
+        return column if len(members) == self.problem.n else column[self._members(members)]
 
     def column_of(self, values: Any) -> Any:
         """A sequence on the card, sent once."""
@@ -203,10 +242,6 @@ class GpuEngine:
                 self.columns.clear()
             self.columns[id(values)] = values, self.cupy.asarray(np.asarray(values))
         return self.columns[id(values)][1]
-
-    def select(self, members: Indices) -> Any:
-        """An index that picks the members' rows."""
-        return slice(None) if len(members) == self.problem.n else self._members(members)
 
     def _members(self, members: Indices) -> Any:
         if len(members) == self.problem.n:
@@ -220,17 +255,15 @@ class GpuEngine:
         v = self.cupy.asarray(v, dtype=np.float64)
         return self.cupy.ascontiguousarray(self.cupy.broadcast_to(v, (self.problem.d,)) if v.ndim == 0 else v)
 
-    def _of(self, cohort: Indices) -> Vectors:
-        at = self.select(cohort)
-        return {k: v[at] for k, v in self.kept.items()}
 
-    def _keep(self, cohort: Indices, memory: Vectors) -> None:
-        shape, at = (len(cohort), self.problem.d), self.select(cohort)
-        for k, v in memory.items():
-            if isinstance(at, slice):
-                self.kept[k] = v if v.shape == shape else self.cupy.array(self.cupy.broadcast_to(v, shape))
-            else:
-                self.kept[k][at] = v
+def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:
+    """Rows that K steps (a number, or one for each member) differentiate."""
+    if np.ndim(K):
+        return int(np.sum(np.asarray(K) * (problem.batch or rows[members])))
+    everyone = len(members) == len(rows)
+    return int(K) * (
+        problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
+    )
 
 
 def need_cupy() -> Any:

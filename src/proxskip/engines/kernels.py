@@ -351,8 +351,8 @@ def block_sums(lo, hi, w, U, block, out):
                 out[q, c] += w[i] * U[i, c]
 
 
-LAZY_ROWS = 8
-"""Clients whose rows one line of a lazy program works on at a time: they stay in the first cache."""
+LAZY_ROWS = 32
+"""Clients whose rows one line of a lazy program works on at a time: their temporaries stay in the cache."""
 
 
 @njit(inline="always")
@@ -453,8 +453,8 @@ def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
     """Run a program of ``engines.lazy`` on clients start .. stop-1, LAZY_ROWS at a time.
 
     A line (op, kind, to, kind, k, kind, k, kind, k) combines operands into a temporary or, for kinds 0 and 1, into a
-    result. Kinds 0 to 3 are vectors (a row of a stack, a kept row, one row for all, a temporary), 4 and 5 numbers (one a
-    client, one for all). Operations 0 to 3 are + - * /, 4 and 5 add or subtract a multiple.
+    result. Kinds 0 to 3 are vectors (a row of a stack, a kept row, one row for all, a temporary), 4 and 5 numbers (one
+    a client, one for all). Operations 0 to 3 are + - * /, 4 and 5 add or subtract a multiple.
     """
     for lo in range(start, stop, LAZY_ROWS):
         hi = min(lo + LAZY_ROWS, stop)

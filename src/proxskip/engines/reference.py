@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.links import weighted_sum
-from proxskip.problems.federated import Problem
+from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.sampling import minibatch
 from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
 
@@ -39,7 +39,7 @@ class OneClient:
     def gradient(self, x: Array) -> Array:
         """The full local gradient."""
         self.gradients += self.rows
-        return np.asarray(self.oracle.gradient(x), dtype=np.float64)
+        return checked_gradient(self.oracle, x, self.i)
 
     def own(self, values: Any) -> Any:
         """This client's entry."""

@@ -42,6 +42,9 @@ class Accelerated:
         """0 <= beta < 1, gamma <= 1/L; beyond (2 + 2 beta)/((1 + 2 beta) L) it diverges."""
         if not 0 <= self.beta < 1:
             raise InputError(f"beta = {self.beta} must lie in [0, 1).")
+        limit = table1.nesterov_limit(problem.L_global, self.beta)
+        if self.gamma >= limit and not (insist or problem.L_kind == "global"):
+            raise InputError(f"gamma = {self.gamma:g} is not below {limit:g}, where momentum {self.beta:g} diverges.")
         return steps.check_steps("accelerated", self.gamma, problem, insist, L=problem.L_global, mu=problem.mu)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -60,8 +63,11 @@ class Accelerated:
         return {"x": x, "y": x + self.beta * (x - server["x"])}
 
     def zeta(self, problem: Problem) -> float | None:
-        """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2."""
-        return None if problem.mu is None else math.sqrt(self.gamma * problem.mu)
+        """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2, for the momentum that belongs to this gamma."""
+        if problem.mu is None or self.gamma > 1.0 / problem.L_global:
+            return None
+        root = math.sqrt(self.gamma * problem.mu)
+        return root if math.isclose(self.beta, (1 - root) / (1 + root), abs_tol=1e-9) else None
 
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """Not of the paper's form."""

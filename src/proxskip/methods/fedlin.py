@@ -46,7 +46,7 @@ class FedLin:
     def paper_figure(cls, problem: Problem, K: int | None = None) -> FedLin:
         """gamma = 1/(K L), as in Figure 1b and Table 1."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("fedlin", problem.L, K=K).figure, K=K)
+        return cls(gamma=table1.step_limits("fedlin", problem.es_A, K=K).figure, K=K)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""

@@ -39,7 +39,7 @@ class LocalGD:
     def paper_figure(cls, problem: Problem, K: int | None = None) -> LocalGD:
         """gamma = 1/(K L), as in Figure 1b and Table 1."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("local-gd", problem.L, K=K).figure, K=K)
+        return cls(gamma=table1.step_limits("local-gd", problem.es_A, K=K).figure, K=K)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""

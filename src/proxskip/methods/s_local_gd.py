@@ -43,7 +43,7 @@ class SLocalGD:
     def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
         """gamma = p/L, as in Figure 1b and Table 1."""
         p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=table1.step_limits("s-local-gd", problem.L, p=p).figure, p=p, q=q)
+        return cls(gamma=table1.step_limits("s-local-gd", problem.es_A, p=p).figure, p=p, q=q)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p and q in (0, 1], gamma <= p/L."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -56,24 +57,37 @@ class Scaffnew:
             own_steps: gamma_i = 1/L_i and p = 1/sqrt(max_i kappa_i).
             eps: with minibatches, gamma = min(1/A, eps mu/(2 C)) (Corollary 5.6); without it gamma = 1/A.
         """
-        if own_steps:
-            gammas = tuple(float(1.0 / A) for A in problem.es_A_i)
-            theory.known(problem.mu)
-            return cls(gamma=gammas, p=theory.scaffnew_p(gammas, np.asarray(problem.mu_i)))
-        gamma = theory.largest_step(problem.L if problem.batch is None else problem.es_A)
-        if eps is not None and problem.batch is not None:
-            gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
         participation = as_participation(cohort)
         participation.check(problem.n)
         a, chi = participation.constants(problem.n)
+        if own_steps:
+            gammas = tuple(float(1.0 / A) for A in problem.es_A_i)
+            theory.known(problem.mu)
+            p = theory.scaffnew_p(gammas, np.asarray(problem.mu_i))
+            return cls(gamma=gammas, p=min(1.0, p / math.sqrt(chi * a)), chi=None if a == 1.0 else chi, a=a)
+        gamma = theory.largest_step(problem.L if problem.batch is None else problem.es_A)
+        if eps is not None and problem.batch is not None:
+            gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
+        return cls.at(gamma, problem, a, chi)
+
+    @classmethod
+    def at(cls, gamma: float, problem: Problem, a: float = 1.0, chi: float = 1.0) -> Scaffnew:
+        """The best p of the theorems for this gamma, with everybody or on cohorts with these constants."""
         if a == 1.0:
             return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-        return cls(gamma=gamma, p=theory.tamuna_p(gamma, problem.mu, chi, a), chi=chi, a=a)
+        # the sharper p needs full gradients: with stochastic ones x contracts by 1 - gamma mu only
+        sharp = problem.batch is None
+        p = (
+            theory.tamuna_p(gamma, problem.mu, chi, a)
+            if sharp
+            else theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
+        )
+        return cls(gamma=gamma, p=min(1.0, p), chi=chi, a=a)
 
     @classmethod
     def paper_figure(cls, problem: Problem) -> Scaffnew:
         """gamma = 1/L with the global L, p = sqrt(mu/L): the setting of Figure 1b."""
-        gamma = 1.0 / problem.L_global
+        gamma = 1.0 / (problem.L_global if problem.batch is None else problem.es_A)
         return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
@@ -138,7 +152,10 @@ class Scaffnew:
             return theory.scaffnew_zeta(gammas, problem.mu_i, self.p)
         if isinstance(self.gamma, tuple) or np.ptp(problem.weights) > 1e-12 or self.gamma * problem.L_max >= 2:
             return None
-        return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, min(self.chi, 1.0), self.a)
+        chi = min(self.chi, 1.0)
+        if problem.batch is not None:
+            return min(self.gamma * problem.mu, self.p**2 * chi * self.a)
+        return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, chi, self.a)
 
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""

@@ -37,16 +37,25 @@ class Scaffold:
     remembers: ClassVar[tuple[str, ...]] = ("h", "x", "y")
 
     @classmethod
-    def theory(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
-        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given."""
+    def theory(
+        cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II", cohort: int | None = None
+    ) -> Scaffold:
+        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given.
+
+        Args:
+            cohort: so many of the n clients a round; then also gamma <= cohort/(15 mu n K).
+        """
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("scaffold", problem.es_A, K=K).theorem or 0.0, K=K, option=option)
+        limits = table1.step_limits("scaffold", problem.es_A, K=K)
+        if cohort is not None:
+            limits = table1.step_limits("scaffold", problem.es_A, K=K, mu=problem.mu, n=problem.n, cohort=cohort)
+        return cls(gamma=limits.theorem or 0.0, K=K, option=option)
 
     @classmethod
     def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
         """gamma = 1/(K L), as in Figure 1b and Table 1."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("scaffold", problem.L, K=K).figure, K=K, option=option)
+        return cls(gamma=table1.step_limits("scaffold", problem.es_A, K=K).figure, K=K, option=option)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/(K L eta_g); from 2/L on it is refused."""

@@ -11,6 +11,7 @@ from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems import solve
 from proxskip.problems.federated import Problem
+from proxskip.prox import Singleton
 from proxskip.seam import Array, Client, Exchange, InputError, Vectors
 
 
@@ -84,6 +85,8 @@ class SplitSkip:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1, where d psi* lies in the range of D."""
+        if not (solve.full_row_rank(_operator(problem)) or isinstance(problem.psi, Singleton)):
+            return None
         lmin = solve.smallest_positive(_operator(problem))
         if problem.mu is None or lmin is None or self.K is not None:
             return None

@@ -11,6 +11,9 @@ from proxskip import table1
 from proxskip.problems.federated import Problem
 from proxskip.seam import InputError
 
+SMALLEST = 1e-8
+"""The smallest probability of communicating: below it a single round would hardly ever end."""
+
 
 def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
@@ -20,8 +23,10 @@ def geometric(rng: np.random.Generator, p: float) -> int:
 
 def check_probability(name: str, value: float) -> None:
     """A probability in (0, 1]."""
-    if not (isinstance(value, (int, float, np.floating)) and 0 < value <= 1):
-        raise InputError(f"{name} = {value} must lie in (0, 1].")
+    if isinstance(value, bool) or not (isinstance(value, (int, float, np.number)) and 0 < value <= 1):
+        raise InputError(f"{name} = {value!r} must lie in (0, 1].")
+    if value < SMALLEST:
+        raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST:g}.")
 
 
 def check_count(name: str, value: Any, n: int = 1) -> None:

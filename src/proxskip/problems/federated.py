@@ -55,6 +55,9 @@ class Problem:
         put("psi", as_prox(self.psi))
         if self.D is not None and self.psi is None:
             raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
+        if self.D is not None:
+            put("D", _operator(self.D, self.d))
+        _check_alike(self.clients)
         if self.batch is not None:
             self._check_batch()
         if self.whole is None:
@@ -162,7 +165,7 @@ class Problem:
 
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row a client."""
-        return np.stack([np.asarray(f.gradient(x), dtype=np.float64) for f in self.clients])
+        return np.stack([checked_gradient(f, x, i) for i, f in enumerate(self.clients)])
 
     @cached_property
     def solution(self) -> solve.Solution | None:
@@ -171,7 +174,8 @@ class Problem:
         if found is None:
             return None
         x, y, certificate = found
-        return solve.Solution(x, self.value(x), self.client_gradients(x), y, certificate)
+        exact = solve.in_double(self)
+        return solve.Solution(x, exact.value(x), exact.client_gradients(x), y, certificate)
 
     # -- the same problem, a little changed ----------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
@@ -189,7 +193,7 @@ class Problem:
         out = []
         for i, f in enumerate(self.clients):
             assert isinstance(f, LinearModel)
-            spread = 0.0 if self.solution is None else f.gradient_variance(self.solution.x)
+            spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
             out.append(theory.expected_smoothness(f.N, self.batch, float(self.L_i[i]), f.L_rows, spread))
         return out
 
@@ -211,6 +215,48 @@ class Problem:
         if self.solution is None:
             return float("nan")
         return float(self.weights @ np.array([c[1] for c in self._sampling]))
+
+
+def checked_gradient(f: Any, x: Array, i: int) -> Array:
+    """Client i's gradient at x as a ``(d,)`` array of its own; x is read-only to it."""
+    seen = x.view()
+    seen.flags.writeable = False
+    try:
+        g = np.array(f.gradient(seen), dtype=np.float64)
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise InputError(f"the gradient of client {i} changes the x it is given; let it work on a copy.") from None
+        raise
+    if g.shape != x.shape:
+        raise InputError(f"the gradient of client {i} has shape {g.shape}; it must have shape {x.shape}.")
+    return g
+
+
+def _operator(D: Any, d: int) -> Any:
+    """D as something with a shape, a transpose and a product."""
+    if not hasattr(D, "shape"):
+        D = np.asarray(D, dtype=np.float64)
+    if len(D.shape) != 2 or D.shape[1] != d:
+        raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
+    return D
+
+
+def _check_alike(clients: Sequence[Any]) -> None:
+    """Constants that make sense, and the same classes everywhere."""
+    for i, f in enumerate(clients):
+        classes = getattr(f, "classes", None)
+        if classes != getattr(clients[0], "classes", None):
+            first = getattr(clients[0], "classes", None)
+            raise InputError(
+                f"client {i} has the classes {classes} but client 0 has {first}; map the labels alike first."
+            )
+        if isinstance(f, LinearModel):
+            continue
+        L, mu = f.L, f.mu
+        if not (np.isfinite(L) and L > 0):
+            raise InputError(f"client {i} says L = {L}; it must be a positive number.")
+        if mu is not None and not 0 <= mu <= L * (1 + 1e-9):
+            raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")
 
 
 def _weights(given: Any, n: int) -> Array:

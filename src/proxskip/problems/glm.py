@@ -49,18 +49,12 @@ class LinearModel:
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
             raise InputError(f"dtype {self.dtype} is not supported; use float64 or float32.")
-        if not (np.isfinite(l2) and l2 >= 0):
-            raise InputError(f"l2 = {l2} must be a nonnegative number.")
+        if isinstance(l2, bool) or not isinstance(l2, (int, float, np.number)) or not (np.isfinite(l2) and l2 >= 0):
+            raise InputError(f"l2 = {l2!r} must be a nonnegative number.")
         self.A = _matrix(A, intercept, self.dtype)
         self.intercept = intercept
         N = self.A.shape[0]
-        labels = np.asarray(b, dtype=np.float64).ravel() if np.ndim(b) else np.asarray([b], dtype=np.float64)
-        if labels.shape[0] != N:
-            raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
-        if not np.isfinite(labels).all():
-            j = int(np.argmin(np.isfinite(labels)))
-            raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
-        self.b = self._encode(labels)
+        self.b = self._encode(_labels(b, N))
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
         self.l2_given = float(l2)
@@ -68,8 +62,10 @@ class LinearModel:
         if l2_relative:
             self.l2 = float(l2) * self.L0
 
-    def _encode(self, labels: Array) -> Array:
-        return labels
+    def _encode(self, labels: Any) -> Array:
+        if labels.dtype.kind not in "fiub":
+            raise InputError(f"targets of type {labels.dtype} are not numbers; least squares needs numbers.")
+        return np.asarray(labels, dtype=np.float64)
 
     @property
     def N(self) -> int:
@@ -167,13 +163,19 @@ class LinearModel:
         return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)
 
     def take(self, rows: Indices) -> Self:
-        """The shard with these rows: same unknowns, same regulariser, same classes, equal row weights."""
+        """The shard with these rows: same unknowns, same regulariser, same classes, row weights in proportion."""
         shard = object.__new__(type(self))
         shard.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
         shard.A = self.A[rows]
         shard.b = self.b[rows]
-        shard.s = np.full(len(rows), 1.0 / len(rows))
+        shard.s = np.full(len(rows), 1.0 / len(rows)) if np.ptp(self.s) == 0 else self.s[rows] / self.s[rows].sum()
         return shard
+
+    def double(self) -> Self:
+        """The same model with its data in double precision."""
+        other = self.reweighted(self.s)
+        other.A, other.dtype = self.A.astype(np.float64), np.dtype(np.float64)
+        return other
 
     def reweighted(self, s: Array) -> Self:
         """The same rows under other row weights."""
@@ -203,16 +205,18 @@ class Logistic(LinearModel):
 
     loss = "logistic"
     curvature = 0.25
-    classes: tuple[float, float]
+    classes: tuple[Any, Any]
 
-    def _encode(self, labels: Array) -> Array:
+    def _encode(self, labels: Any) -> Array:
         values = np.unique(labels)
+        if len(values) == 1:
+            raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
-            shown = ", ".join(f"{v:g}" for v in values[:5]) + (", ..." if len(values) > 5 else "")
+            shown = ", ".join(str(v) for v in values[:5]) + (", ..." if len(values) > 5 else "")
             raise InputError(
                 f"logistic regression needs two classes of labels but found {len(values)} ({shown}); use Softmax."
             )
-        self.classes = (float(values[0]), float(values[1]))
+        self.classes = (values[0].item(), values[1].item())
         return np.where(labels == values[1], 1.0, -1.0)
 
     def losses(self, z: Array) -> Array:
@@ -230,18 +234,22 @@ class Logistic(LinearModel):
     def accuracy(self, x: Array, A: Any, labels: Any) -> float:
         """Share of held-out rows classified right."""
         z = np.asarray(self.design(A) @ x).ravel()
-        return float(np.mean(np.where(z > 0, self.classes[1], self.classes[0]) == np.asarray(labels)))
+        return float(np.mean((z > 0) == (np.asarray(labels) == self.classes[1])))
 
     def auc(self, x: Array, A: Any, labels: Any) -> float:
         """Area under the ROC curve on held-out rows (ties count half)."""
         z = np.asarray(self.design(A) @ x).ravel()
-        positive = np.asarray(labels) == self.classes[1]
-        n1, n0 = int(positive.sum()), int((~positive).sum())
-        if n1 == 0 or n0 == 0:
-            raise InputError("the area under the ROC curve needs held-out rows of both classes.")
-        _, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-        return float((ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+        return area_under_curve(z, np.asarray(labels) == self.classes[1])
+
+
+def area_under_curve(z: Array, positive: Any) -> float:
+    """The probability that a positive row scores higher than a negative one; ties count half."""
+    n1, n0 = int(positive.sum()), int((~positive).sum())
+    if n1 == 0 or n0 == 0:
+        raise InputError("the area under the ROC curve needs held-out rows of both classes.")
+    _, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return float((ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
 class LeastSquares(LinearModel):
@@ -277,7 +285,7 @@ class LeastSquares(LinearModel):
 def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
     """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked."""
     if scipy.sparse.issparse(A):
-        M = scipy.sparse.csr_matrix(A, dtype=dtype)
+        M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
         M.sum_duplicates()
         M.sort_indices()
         finite = np.isfinite(M.data).all()
@@ -294,6 +302,19 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
         M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
     return M
+
+
+def _labels(b: Any, N: int) -> Any:
+    """One label a row: numbers that are finite, or words."""
+    labels = np.atleast_1d(np.asarray(b)).ravel()
+    if labels.dtype.kind == "O":
+        labels = labels.astype(str)
+    if labels.shape[0] != N:
+        raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        j = int(np.argmin(np.isfinite(labels)))
+        raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
+    return labels
 
 
 def _row_weights(given: Any, N: int) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LinearModel, area_under_curve
 from proxskip.seam import Array, Indices, InputError
 
 
@@ -19,14 +19,14 @@ class Softmax(LinearModel):
 
     loss = "softmax"
     curvature = 0.5
-    classes: tuple[float, ...]
+    classes: tuple[Any, ...]
 
-    def _encode(self, labels: Array) -> Array:
+    def _encode(self, labels: Any) -> Array:
         values = np.unique(labels)
         if len(values) < 2:
-            raise InputError(f"softmax regression needs at least two classes of labels but found only {values[0]:g}.")
-        self.classes = tuple(float(v) for v in values)
-        return np.searchsorted(values, labels).astype(np.float64)
+            raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
+        self.classes = tuple(values.tolist())
+        return np.asarray(np.searchsorted(values, labels), dtype=np.float64)
 
     @property
     def C(self) -> int:
@@ -86,3 +86,9 @@ class Softmax(LinearModel):
         """Share of held-out rows classified right."""
         guess = np.asarray(self.classes)[np.argmax(self._scores(self.design(A), x), axis=1)]
         return float(np.mean(guess == np.asarray(labels)))
+
+    def auc(self, x: Array, A: Any, labels: Any) -> float:
+        """Area under the ROC curve on held-out rows, one class against the rest, averaged over the classes."""
+        scores, true = self._scores(self.design(A), x), np.asarray(labels)
+        shares = scipy.special.softmax(scores, axis=1)
+        return float(np.mean([area_under_curve(shares[:, c], true == k) for c, k in enumerate(self.classes)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,24 +34,40 @@ class Solution:
 
 def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     """(x*, y*, certificate), or None."""
-    if problem.d > AFFORDABLE or problem.mu is None:
+    newton = problem.psi is None and hasattr(problem.whole, "hessp")
+    if problem.d > AFFORDABLE or (problem.mu is None and not (newton and problem.d <= DENSE_UP_TO)):
         return None
+    problem = in_double(problem)
     scale = _scale(problem)
     if problem.psi is None:
-        if hasattr(problem.whole, "minimizer"):
+        if problem.mu is not None and hasattr(problem.whole, "minimizer"):
             x = problem.whole.minimizer
         elif hasattr(problem.whole, "hessp"):
             x = _newton(problem.whole, problem.d)
         else:
             x = _accelerated(problem)
         certificate = float(np.linalg.norm(problem.gradient(x)))
-        return (x, None, certificate) if certificate <= ENOUGH * scale else None
+        bowl = problem.mu is not None or _curved(problem.whole.hessian(x), problem.L_global)
+        return (x, None, certificate) if certificate <= ENOUGH * scale and bowl else None
     if problem.D is None:
         x = _accelerated(problem)
         certificate = problem.residual(x, 1.0 / problem.L_global)
         return (x, None, certificate) if certificate <= ENOUGH * scale else None
     x, y, certificate = _papc(problem)
     return (x, y, certificate) if certificate <= ENOUGH * scale else None
+
+
+def in_double(problem: Problem) -> Problem:
+    """The same problem with data stored in single precision taken as double."""
+    if getattr(problem.whole, "dtype", None) != np.dtype(np.float32):
+        return problem
+    clients: list[Any] = list(problem.clients)
+    return replace(problem, clients=[f.double() for f in clients], whole=problem.whole.double())
+
+
+def _curved(H: Array, L: float) -> bool:
+    """Whether the minimiser is one: a small gradient on a plain that only flattens out towards infinity is none."""
+    return bool(scipy.linalg.eigvalsh(H)[0] > 1e-9 * L)
 
 
 def _scale(problem: Problem) -> float:
@@ -81,7 +97,10 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 
 def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     if d <= DENSE_UP_TO and hasattr(f, "hessian"):
-        return np.asarray(scipy.linalg.solve(f.hessian(x), g, assume_a="pos"))
+        try:
+            return np.asarray(scipy.linalg.solve(f.hessian(x), g, assume_a="pos"))
+        except np.linalg.LinAlgError:  # flat in some direction
+            return np.asarray(scipy.linalg.lstsq(f.hessian(x), g)[0])
     from scipy.sparse.linalg import LinearOperator, cg
 
     H = LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
@@ -144,6 +163,17 @@ def operator_norm2(D: Any) -> float:
         M = D.toarray() if hasattr(D, "toarray") else D
         return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
+
+
+def full_row_rank(D: Any) -> bool:
+    """Whether D reaches every vector, so that any subgradient lies in its range."""
+    from proxskip.problems import spectrum
+
+    if D.shape[0] > min(D.shape[1], spectrum.EXACT_UP_TO) or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
+        return False
+    M = D.toarray() if hasattr(D, "toarray") else D
+    w = scipy.linalg.eigvalsh(M @ M.T)
+    return bool(w[0] > 1e-10 * w[-1])
 
 
 def smallest_positive(D: Any) -> float | None:

@@ -48,12 +48,16 @@ def split(
     parts = partition(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-    sizes = np.array([len(p) for p in parts], dtype=np.float64)
-    w = sizes if weights == "rows" else np.ones(len(parts))
+    share = np.array([float(len(p)) if np.ptp(model.s) == 0 else float(model.s[p].sum()) for p in parts])
+    if share.min() <= 0:
+        raise InputError(f"every row of client {int(np.argmin(share))} has the weight zero; leave these rows out.")
+    if batch is not None and np.ptp(model.s) > 0:
+        raise InputError("minibatches draw rows uniformly, so they need equal row weights.")
+    w = share if weights == "rows" else np.ones(len(parts))
     s = np.empty(model.N)
     for p, wi in zip(parts, w / w.sum(), strict=True):
-        s[p] = wi / len(p)
-    whole = model if weights == "rows" and np.ptp(model.s) == 0 else model.reweighted(s)
+        s[p] = wi * model.s[p] / model.s[p].sum()
+    whole = model if weights == "rows" else model.reweighted(s)
     about = {"split": by, "weights": weights, "l2_relative": model.l2_relative, **(info or {})}
     return Problem([model.take(p) for p in parts], w, batch=batch, L_kind=L, whole=whole, info=about)
 
@@ -65,6 +69,8 @@ def partition(
     N = model.N
     if clients is None and by != "group":
         raise InputError("the number of clients is missing.")
+    if clients is not None and (isinstance(clients, bool) or not isinstance(clients, (int, np.integer))):
+        raise InputError(f"clients = {clients!r} must be a whole number.")
     if clients is not None and not 1 <= clients <= N:
         raise InputError(f"{clients} clients cannot share {N} rows; choose from 1 to {N} clients.")
     rng = np.random.Generator(np.random.Philox(seed))

@@ -1,0 +1,221 @@
+"""What the GPU engine does on this machine's card: python benchmarks/gpu.py writes benchmarks/GPU.md.
+
+Needs w8a (``proxskip.datasets.load`` finds it in $PROXSKIP_DATA or fetches it) and a CUDA GPU with CuPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+import proxskip as ps
+from proxskip.engines import gpu
+from proxskip.engines.launch import LocalSteps
+from proxskip.sweep import sweep
+
+REPEATS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("GPU.md"))
+    parser.add_argument("--quick", action="store_true", help="only the lines that have a bar")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+    cupy = gpu.need_cupy()
+    card = gpu.Card.here()
+    A, b = ps.datasets.load("w8a")
+    whole = ps.Logistic(A, b, l2=1e-4, l2_relative=True)
+    lines = [f"# The GPU engine on one {card.name}", ""]
+    lines += [
+        f"CuPy {cupy.__version__}, CUDA runtime {cupy.cuda.runtime.runtimeGetVersion()}, {card.processors} "
+        "multiprocessors. w8a, clients sorted by label, float64, full gradients unless said otherwise; medians of "
+        f"{REPEATS}. A *step* is one local step of all clients. Made by `python benchmarks/gpu.py`.",
+        "",
+    ]
+    for section in (steps_table, rounds_table, sweep_table, *(() if options.quick else (more_table,))):
+        began = time.perf_counter()
+        lines += [*section(cupy, whole), ""]
+        print(*lines, sep="\n") if section is more_table else None
+        print(f"[{section.__name__}: {time.perf_counter() - began:.1f} s]", flush=True)
+    options.out.write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+# -- local steps -------------------------------------------------------------------------------------------------------
+def microseconds(cupy: Any, work: Callable[[int], Any], few: int, many: int) -> tuple[float, float]:
+    """Microseconds a step (the difference of many and few steps), and those of a launch without its steps."""
+
+    def once(K: int) -> float:
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        work(K)
+        end.record()
+        end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(begin, end)) * 1e3
+
+    for K in (few, many):
+        once(K)
+    short, long = (float(np.median([once(K) for _ in range(REPEATS)])) for K in (few, many))
+    step = (long - short) / (many - few)
+    return step, short - few * step
+
+
+def local(cupy: Any, problem: ps.Problem, few: int = 100, many: int = 1100, **how: Any) -> tuple[LocalSteps, float]:
+    steps = LocalSteps(problem, problem.n, **how)
+    x, h = cupy.zeros(problem.d), cupy.zeros((problem.n, problem.d))
+    gamma = 1.0 / problem.L_max
+    return steps, microseconds(cupy, lambda K: steps.descend(problem.n, x, h, gamma, K), few, many)[0]
+
+
+def dense_torch(problem: ps.Problem, few: int, many: int) -> float | None:
+    """The usual way: all clients padded to one dense batch, two batched products a step."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    models: list[Any] = list(problem.clients)
+    m = max(f.N for f in models)
+    D = torch.zeros((problem.n, m, problem.d), dtype=torch.float64, device="cuda")
+    b = torch.zeros((problem.n, m), dtype=torch.float64, device="cuda")
+    for i, f in enumerate(models):
+        D[i, : f.N] = torch.from_numpy(f.A.toarray())
+        b[i, : f.N] = torch.from_numpy(f.b / f.N)
+    x, gamma, l2 = torch.zeros((problem.n, problem.d, 1), dtype=torch.float64, device="cuda"), 1.0, problem.l2
+    sign = torch.sign(b)
+
+    def work(K: int) -> float:
+        nonlocal x
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(K):
+            z = torch.bmm(D, x).squeeze(2)
+            c = -b * torch.sigmoid(-sign * z)
+            x = x - gamma * (torch.bmm(D.transpose(1, 2), c.unsqueeze(2)) + l2 * x)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) * 1e6
+
+    work(few)
+    return (float(np.median([work(many) for _ in range(3)])) - float(np.median([work(few) for _ in range(3)]))) / (
+        many - few
+    )
+
+
+def steps_table(cupy: Any, whole: Any) -> list[str]:
+    out = ["## Local steps", "", "| clients | us a step | bar | launch | torch, dense batched | share of the limit |"]
+    out += ["|---|---|---|---|---|---|"]
+    clock = cupy.cuda.Device().attributes.get("ClockRate", 1_980_000) * 1e3
+    for n, bar in ((20, 5.0), (132, 3.0)):
+        problem = ps.split(whole, clients=n, by="label")
+        steps, t = local(cupy, problem)
+        usual = dense_torch(problem, 10, 60) if n == 20 else None
+        data = steps.data.merged()
+        # every entry: its index and the number it points at, once by rows and once by columns
+        traffic = 2 * len(data.indices) * (2 + 8)
+        chip = steps.card.processors * 128 * clock * 1e-6
+        share = traffic / chip / t
+        usual_text = "" if usual is None else f"{usual:.0f}"
+        how = f"{steps.G} x {steps.threads} threads a client"
+        out.append(f"| {n} | **{t:.2f}** | {bar:g} | {how} | {usual_text} | {100 * share:.0f} % |")
+    return [
+        *out,
+        "",
+        "The limit is the shared memory: a step needs 2 (2 + 8) bytes for each stored entry (equal rows of a client "
+        "count once), against 128 bytes a clock and multiprocessor.",
+    ]
+
+
+# -- whole rounds ------------------------------------------------------------------------------------------------------
+def rounds_table(cupy: Any, whole: Any) -> list[str]:
+    problem = ps.split(whole, clients=20, by="label")
+    method = ps.Scaffnew(gamma=1.0 / problem.L, p=0.01)
+    _ = problem.solution
+    seconds, walls = [], []
+    for _ in range(4):
+        began = time.perf_counter()
+        result = ps.run(method, problem, rounds=2000, seed=0, engine="gpu", every=2000)
+        walls.append(time.perf_counter() - began)
+        seconds.append(result.trace["seconds"][-1])
+    short = [ps.run(method, problem, rounds=100, seed=0, engine=e, every=100) for e in ("gpu", "gpu", "cpu")]
+    same = short[0].x.tobytes() == short[1].x.tobytes()
+    apart = float(np.abs(short[0].x - short[2].x).max() / np.abs(short[2].x).max())
+    out = ["## Whole rounds, through `proxskip.run`", "", "| | measured | bar |", "|---|---|---|"]
+    out.append(f"| 2,000 rounds of Scaffnew, p = 1/100, 20 clients | **{np.median(seconds[1:]):.2f} s** | 1.2 s |")
+    out.append(f"| the same with opening, records and summary (wall clock) | {np.median(walls[1:]):.2f} s | |")
+    out.append(f"| its local steps | {int(result.trace['iterations'][-1])} | |")
+    out.append(f"| from the CPU engine after 100 rounds, relative | {apart:.1e} | 1e-9 |")
+    out.append(f"| bitwise the same in two runs | {'yes' if same else 'NO'} | yes |")
+    return out
+
+
+def sweep_table(cupy: Any, whole: Any) -> list[str]:
+    problem = ps.split(whole, clients=20, by="label")
+    _ = problem.solution
+    expected = (10, 20, 30, 50, 70, 100, 200, 300)
+    methods = [ps.Scaffnew(gamma=2.0**-k / problem.L, p=1 / e) for k in range(8) for e in expected]
+    walls = []
+    for _ in range(3):
+        began = time.perf_counter()
+        results = sweep(methods, problem, rounds=400, engine="gpu")
+        walls.append(time.perf_counter() - began)
+    total = sum(r.trace["iterations"][-1] for r in results)
+    best = min(results, key=lambda r: r.trace["gap"][-1])
+    out = ["## A sweep: 64 runs of 400 rounds at once", "", "| | measured | bar |", "|---|---|---|"]
+    out.append(f"| 8 step sizes x 1/p in {expected} | **{np.median(walls):.2f} s** | 10 s |")
+    out.append(f"| steps of all clients | {int(total)}, {1e6 * np.median(walls) / total:.2f} us each, all included | |")
+    out.append(f"| best f - f* found | {best.trace['gap'][-1]:.1e} | |")
+    return out
+
+
+# -- everything else ---------------------------------------------------------------------------------------------------
+def more_table(cupy: Any, whole: Any) -> list[str]:
+    rng = np.random.Generator(np.random.Philox(0))
+    A = whole.A
+    cases: list[tuple[str, ps.Problem, int]] = []
+    for n in (1, 5, 10, 50, 500, 5000):
+        cases.append((f"w8a, {n} clients", ps.split(whole, clients=n, by="label"), 1000))
+    twenty = ps.split(whole, clients=20, by="label")
+    cases.append(("w8a, 20 clients, minibatches of 2000", twenty.with_batch(2000), 200))
+    cases.append(("w8a, 20 clients, minibatches of 32", twenty.with_batch(32), 400))
+    single = ps.Logistic(A, whole.b, l2=1e-4, l2_relative=True, dtype=np.float32)
+    cases.append(("w8a, 20 clients, float32", ps.split(single, clients=20, by="label"), 1000))
+    soft = ps.Softmax(A, np.arange(A.shape[0]) % 5, l2=1e-3)
+    cases.append(("w8a, 20 clients, softmax over 5 classes", ps.split(soft, clients=20), 200))
+    D = rng.standard_normal((6000, 5000))
+    cases.append(
+        ("dense 6000 x 5000, 10 clients", ps.split(ps.Logistic(D, rng.random(6000) < 0.5, l2=1.0), clients=10), 50)
+    )
+    wide = scipy.sparse.random(50_000, 60_000, 5e-4, random_state=rng, format="csr")
+    cases.append(
+        (
+            "sparse 50,000 x 60,000, 1.5e6 entries, 10 clients",
+            ps.split(ps.Logistic(wide, rng.random(50_000) < 0.5, 1.0), clients=10),
+            50,
+        )
+    )
+    long = scipy.sparse.random(1_000_000, 300, 0.05, random_state=rng, format="csr")
+    labels = rng.random(1_000_000) < 0.5
+    model = ps.Logistic(long, labels, l2=1.0)
+    for n in (10, 1000, 100_000):
+        cases.append((f"sparse 1,000,000 x 300, 1.5e7 entries, {n} clients", ps.split(model, clients=n), 20))
+    out = ["## Other shapes", "", "| | us a step | launch |", "|---|---|---|"]
+    for name, problem, K in cases:
+        steps = LocalSteps(problem, problem.n)
+        x, h = cupy.zeros(problem.d), cupy.zeros((problem.n, problem.d))
+        t = microseconds(cupy, lambda K: steps.descend(problem.n, x, h, 1e-3, K), max(1, K // 10), K)[0]  # noqa: B023
+        out.append(f"| {name} | {t:.1f} | {steps.describe()} |")
+        print(out[-1], flush=True)
+    return out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,331 @@
+"""The GPU engine against the reference engine, and its data layout, which needs no GPU, against plain numpy."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from conftest import METHODS, Row, close
+from proxskip.engines import gpu
+from proxskip.engines.launch import Card, LocalSteps
+from proxskip.engines.tiles import Layout, Rows, untangle
+from proxskip.links import weighted_sum
+from proxskip.problems.sampling import minibatch
+from proxskip.run import make_engine
+from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.sweep import sweep
+
+
+def missing() -> str:
+    try:
+        gpu.need_cupy()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+on_gpu = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")
+quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def random_problem(
+    seed: int, n: int, rows: int, d: int, loss: str = "logistic", density: float = 0.4, scale: float = 1.0, **how: Any
+) -> ps.Problem:
+    """Clients of 1 to ``rows`` rows with empty rows, empty columns and repeated rows."""
+    rng = np.random.Generator(np.random.Philox(seed))
+    sizes = rng.integers(1, rows + 1, n)
+    N = max(int(sizes.sum()), 3)
+    sizes[-1] += N - sizes.sum()
+    A = scale * rng.standard_normal((N, d)) * (rng.random((N, d)) < density)
+    A[rng.integers(0, N, N // 4)] = A[0]
+    A[:, rng.integers(0, d)] = 0.0
+    if how.pop("unit", False):
+        A = (A != 0).astype(np.float64)
+    b = np.arange(N) % (3 if loss == "softmax" else 2) + 0.0
+    kind = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}[loss]
+    whole = kind(scipy.sparse.csr_matrix(A) if how.pop("sparse", True) else A, b, l2=0.1, **how)
+    cuts = np.concatenate([[0], np.cumsum(sizes)])
+    return ps.Problem([whole.take(np.arange(a, z)) for a, z in itertools.pairwise(cuts)])
+
+
+def by_hand(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, seed: int = 0, round: int = 0) -> Any:
+    """The local steps, one client and one step at a time."""
+    out = []
+    for i, f in enumerate(problem.clients):
+        y = np.array(x, dtype=np.float64)
+        for k in range(int(K[i])):
+            if problem.batch:
+                g = f.minibatch_gradient(y, minibatch(seed, i, round, k, f.N, problem.batch))  # type: ignore[attr-defined]
+            else:
+                g = f.gradient(y)
+            y = y - gamma[i] * (g - h[i])
+        out.append(y)
+    return np.stack(out)
+
+
+def on_card(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, seed: int = 0, round: int = 0, **how: Any) -> Any:
+    cupy = gpu.need_cupy()
+    local = LocalSteps(problem, problem.n, **how)
+    send = cupy.asarray
+    return local.descend(
+        problem.n, send(x), send(h), send(gamma), send(K.astype(np.int32)), seed=seed, round=round
+    ).get(), local
+
+
+def start(problem: ps.Problem, seed: int, scale: float = 1.0) -> tuple[Any, Any, Any, Any]:
+    rng = np.random.Generator(np.random.Philox(seed + 1000))
+    n, d = problem.n, problem.d
+    return (
+        scale * rng.standard_normal(d),
+        0.1 * rng.standard_normal((n, d)),
+        0.05 + 0.2 * rng.random(n),
+        rng.integers(0, 6, n),
+    )
+
+
+# -- without a GPU -----------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
+def test_without_cupy_the_error_says_what_to_install() -> None:
+    with pytest.raises(InputError, match=r"pip install \"proxskip\[gpu\]\""):
+        make_engine("gpu")
+
+
+def gathered(tiles: Any, idx: Any, val: Any, pack: int, s: int, source: Any, outputs: int) -> Any:
+    """What the kernel's gather computes for slice s."""
+    out = np.full(outputs, np.nan)
+    for first, packs, packed, place in tiles.tiles[tiles.tile0[s] : tiles.tile0[s + 1]]:
+        at = (tiles.pack0[s] + first) * 32 * pack + np.arange(packs * 32 * pack)
+        terms = source[idx[at]] * (1.0 if val is None else val[at])
+        lanes = terms.reshape(packs, 32, pack).sum(axis=(0, 2))
+        log, count = packed & 7, packed >> 3
+        out[place : place + count] = lanes.reshape(32 >> log, 1 << log).sum(axis=1)[:count]
+    return out
+
+
+@quick
+@given(
+    st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 40), st.integers(1, 30),
+    st.integers(1, 4), st.sampled_from([1, 4, 16]), st.sampled_from([2, 4]), st.booleans(),
+)  # fmt: skip
+def test_tiles_compute_margins_and_gradients(
+    seed: int, n: int, rows: int, d: int, G: int, warps: int, pack: int, unit: bool
+) -> None:
+    problem = random_problem(seed, n, rows, d, unit=unit)
+    data = Rows.of(list(problem.clients))
+    layout = Layout.of(data.merged(), G, warps, pack, data.unit, np.float64)
+    x = np.random.Generator(np.random.Philox(seed)).standard_normal(d)
+    for i, f in enumerate(problem.clients):
+        total = np.zeros(d)
+        for s in range(i * G, (i + 1) * G):
+            m, b0 = int(layout.meta[s, 9]), int(layout.meta[s, 8])
+            assert layout.rows.warps[s, -1] == layout.meta[s, 1]
+            z = gathered(layout.rows, layout.row_idx, layout.row_val, pack, s, np.append(x, 0.0), m)
+            b, w = layout.labels[b0 : b0 + m], layout.shares[b0 : b0 + m]
+            slopes = np.append(-b * w / (1.0 + np.exp(b * z)), 0.0)
+            g = gathered(layout.columns, layout.col_idx, layout.col_val, pack, s, slopes, d)
+            np.add.at(total, layout.colmap[s, :d].astype(np.int64), g)
+        assert np.allclose(total + f.reg * x, f.gradient(x), rtol=1e-12, atol=1e-14)  # type: ignore[attr-defined]
+
+
+def test_equal_rows_become_one() -> None:
+    A = scipy.sparse.csr_matrix(np.array([[1.0, 2], [1, 2], [0, 0], [1, 2], [1, 3]]))
+    problem = ps.split(ps.Logistic(A, [0, 0, 0, 1, 1], l2=0.1), clients=1)
+    merged = Rows.of(list(problem.clients)).merged()
+    assert len(merged.labels) == 3
+    assert sorted(merged.shares) == pytest.approx([0.2, 0.2, 0.4])
+
+
+def test_untangled_entries_are_a_permutation_within_their_lane() -> None:
+    rng = np.random.Generator(np.random.Philox(3))
+    idx = rng.integers(0, 300, 3 * 32 * 4)
+    order = untangle(np.array([0, 1]), np.array([1, 2]), idx, 4, 16)
+    assert sorted(order) == list(range(idx.size))
+    tile, lane = np.searchsorted([32 * 4], np.arange(idx.size), "right"), np.arange(idx.size) // 4 % 32
+    assert (tile[order] == tile).all()
+    assert (lane[order] == lane).all()
+
+
+# -- kernels against plain numpy ---------------------------------------------------------------------------------------
+@on_gpu
+@quick
+@given(
+    st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 60), st.integers(1, 40),
+    st.sampled_from(["logistic", "squared", "softmax"]), st.booleans(), st.booleans(), st.floats(0.02, 1.0),
+)  # fmt: skip
+def test_any_shape(seed: int, n: int, rows: int, d: int, loss: str, sparse: bool, unit: bool, density: float) -> None:
+    problem = random_problem(seed, n, rows, d, loss, density, sparse=sparse, unit=unit)
+    given_ = start(problem, seed)
+    got, _ = on_card(problem, *given_)
+    assert close(got, by_hand(problem, *given_), 1e-11)
+
+
+@on_gpu
+@pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 3}, {"blocks": 8}, {"blocks": 7, "grid": True}])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_any_number_of_blocks(how: dict[str, Any], loss: str, dtype: str) -> None:
+    problem = random_problem(5, 6, 300, 33, loss, dtype=dtype)
+    given_ = start(problem, 5)
+    got, local = on_card(problem, *given_, **how)
+    assert how["blocks"] == local.G
+    assert close(got, by_hand(problem, *given_), 1e-11 if dtype == "float64" else 2e-4)
+    again, _ = on_card(problem, *given_, **how)
+    assert got.tobytes() == again.tobytes()
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [None, 20])
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("shared", [1500, 6000, 12000])
+def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss: str, shared: int) -> None:
+    card = Card.here()
+    problem = random_problem(6, 3, 400, 90, loss)
+    problem = replace(problem, clients=[f for f in problem.clients if f.N >= 20], weights=None, batch=batch)  # type: ignore[attr-defined]
+    given_ = start(problem, 6)
+    expected = by_hand(problem, *given_)
+    monkeypatch.setattr(Card, "here", staticmethod(lambda: replace(card, shared=shared + 64, clusters=False)))
+    if batch and shared > 1500:
+        monkeypatch.setattr("proxskip.engines.launch.CHUNK", 32)
+    if batch and shared == 1500:
+        monkeypatch.setattr("proxskip.engines.launch.CHUNK", 8)
+    got, local = on_card(problem, *given_)
+    assert local.grid or shared > 1500
+    assert close(got, expected, 1e-11)
+
+
+@on_gpu
+@pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
+@pytest.mark.parametrize("batch", [1, 7, 64, 700])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_minibatches_are_the_same_rows(loss: str, batch: int, sparse: bool) -> None:
+    problem = random_problem(7, 5, 2000, 12, loss, sparse=sparse)
+    problem = replace(problem, clients=[f for f in problem.clients if f.N >= 700], weights=None, batch=batch)  # type: ignore[attr-defined]
+    assert problem.n > 1
+    given_ = start(problem, 7)
+    got, _ = on_card(problem, *given_, seed=2**40 + 3, round=9)
+    assert close(got, by_hand(problem, *given_, seed=2**40 + 3, round=9), 1e-11)
+
+
+@on_gpu
+@pytest.mark.parametrize("scale", [1e-300, 1e3, 1e150])
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_extreme_margins(scale: float, loss: str) -> None:
+    problem = random_problem(8, 4, 50, 9, loss)
+    x, h, gamma, K = start(problem, 8, scale)
+    got, _ = on_card(problem, x, h, gamma, np.ones_like(K))
+    with np.errstate(all="ignore"):
+        assert close(got, by_hand(problem, x, h, gamma, np.ones_like(K)), 1e-11)
+
+
+@on_gpu
+def test_many_small_clients_and_one_row_each() -> None:
+    for rows in (1, 12):
+        problem = random_problem(9, 700, rows, 20)
+        given_ = start(problem, 9)
+        got, local = on_card(problem, *given_)
+        assert local.by_rows
+        assert close(got, by_hand(problem, *given_), 1e-11)
+
+
+@on_gpu
+def test_wide_data() -> None:
+    rng = np.random.Generator(np.random.Philox(4))
+    A = scipy.sparse.random(300, 70_000, 1e-3, random_state=rng, format="csr")
+    problem = ps.split(ps.Logistic(A, np.arange(300) % 2, l2=0.1), clients=3)
+    for p in (problem, problem.with_batch(20)):
+        given_ = start(p, 4)
+        got, local = on_card(p, *given_)
+        assert local.grid
+        assert close(got, by_hand(p, *given_), 1e-11)
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+@on_gpu
+@pytest.mark.usefixtures("quiet_steps")
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("batch", [None, 5])
+def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
+    if batch and not row.claims("batch"):
+        pytest.skip("full gradients only")
+    problem = row.rows(sparse=True).with_batch(batch)
+    method = row.make(problem)
+    found = [
+        ps.run(method, problem, rounds=12, cohort=row.cohort, seed=3, engine=e) for e in ("reference", "gpu", "gpu")
+    ]
+    expected, got, again = found
+    assert close(got.x, expected.x, 1e-9)
+    assert got.x.tobytes() == again.x.tobytes()
+    for name, v in expected.memory.items():
+        assert close(got.memory[name], v, 1e-9) or np.abs(v).max() < 1e-12
+    for column in ("floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
+        assert np.array_equal(got.trace[column], expected.trace[column]), column
+
+
+@on_gpu
+def test_an_oracle_of_any_kind() -> None:
+    problem = ps.Problem(ps.random_quadratics(5, 7, seed=2), weights=[1, 2, 3, 4, 5])
+    method = ps.Scaffnew.theory(problem)
+    expected, got = (ps.run(method, problem, rounds=20, seed=1, engine=e) for e in ("reference", "gpu"))
+    assert close(got.x, expected.x, 1e-10)
+
+
+@on_gpu
+def test_an_oracle_that_does_not_take_cupy_arrays_is_refused_in_words() -> None:
+    class Stubborn:
+        L, mu, d = 1.0, 1.0, 2
+
+        def value(self, x: Any) -> float:
+            return float(0.5 * np.sum(np.asarray(x) ** 2))
+
+        def gradient(self, x: Any) -> Any:
+            return np.asarray(x)
+
+    with pytest.raises(InputError, match="does not work on CuPy arrays"):
+        ps.run(ps.GD(0.5), ps.Problem([Stubborn()]), rounds=2, engine="gpu")
+
+
+@on_gpu
+@pytest.mark.parametrize("n", [1, 20, 256, 257, 1000])
+def test_sums_have_the_bytes_of_the_cpu(n: int) -> None:
+    rng = np.random.Generator(np.random.Philox(n))
+    engine = gpu.GpuEngine()
+    engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
+    w, U = rng.random(n), rng.standard_normal((n, 301))
+    assert engine.sum(w, engine.cupy.asarray(U)).tobytes() == weighted_sum(w, U).tobytes()
+
+
+@on_gpu
+def test_gossip_has_the_bytes_of_the_cpu() -> None:
+    rng = np.random.Generator(np.random.Philox(5))
+    engine = gpu.GpuEngine()
+    engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
+    graph, X = ps.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
+    assert engine.mix(graph, engine.cupy.asarray(X)).get().tobytes() == graph.mix(X).tobytes()
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [None, 6])
+def test_a_sweep_is_the_runs_it_stands_for(batch: int | None) -> None:
+    problem = METHODS[0].rows(sparse=True).with_batch(batch)
+    L = problem.es_A
+    methods = [ps.Scaffnew(gamma=g / L, p=p) for g in (0.5, 1.0) for p in (0.1, 0.5)]
+    methods += [ps.LocalGD(gamma=0.1 / L, K=3), ps.FedLin(gamma=0.1 / L, K=4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        together, again = (sweep(methods, problem, rounds=15, seeds=[0, 4], engine="gpu") for _ in range(2))
+        alone = sweep(methods, problem, rounds=15, seeds=[0, 4], engine="reference")
+    assert len(together) == 12
+    for a, b, c in zip(together, alone, again, strict=True):
+        assert close(a.x, b.x, 1e-9)
+        assert a.x.tobytes() == c.x.tobytes()
+        assert a.trace["iterations"][-1] == b.trace["iterations"][-1]
