@@ -409,7 +409,7 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("run proxgd {easy} --rounds 3 --psi ridge:1", "is not known"),
         ("run splitskip --data digits --rounds 3", "give --psi"),
         ("run scaffold {easy} --rounds 3 --option III", "invalid choice"),
-        ("run scaffnew --data digits --intercept --p 0.1 --target 1e-3", "needs the solution"),
+        ("run scaffnew --data digits --l2 0 --p 0.1 --target 1e-3", "needs the solution"),
         ("run scaffnew --data breast-cancer --split group --rounds 3", "needs a group column"),
         ("run scaffnew {easy} --rounds 3 --threads 0", "threads"),
         ("run scaffnew {easy} --rounds 3 --data-dir /no/such/folder --data w8a", "is not a folder"),

@@ -165,10 +165,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-MADE_LATER = {"docs/demo.png"}
-"""Drawn by ``proxskip demo``; the file itself is not a matter of the text."""
-
-
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(BLOCK.sub("", page.read_text("utf-8"))):
@@ -177,7 +173,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.is_relative_to(ROOT), link
-        assert target.is_file() or name_of(target) in MADE_LATER, link
+        assert target.is_file(), link
         assert not anchor or anchor in anchors(target), link
 
 

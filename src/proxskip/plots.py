@@ -21,6 +21,7 @@ X_AXES = {
     "local-steps": (("local_steps",), "local gradient steps, all clients"),
     "passes": (("passes",), "gradient passes over the data"),
     "iterations": (("iterations",), "iterations (local steps of one client)"),
+    "prox": (("prox_evals",), "prox evaluations"),
     "seconds": (("seconds",), "seconds, without evaluation"),
 }
 """What may stand on the x axis: the trace's columns that are added up, and the axis label."""

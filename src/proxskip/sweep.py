@@ -65,7 +65,8 @@ def sweep(
 
     stop.check(problem)
     batch = Batch(problem, len(tasks))
-    runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step) for m, s in tasks]
+    common = describe.config(tasks[0][0], problem, stop, 0, "gpu", as_participation(cohort), {})
+    runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step, common) for m, s in tasks]
     # while one half of the runs is on the card, the other half's server and client halves are computed here
     halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
     flights = [Flight(batch, len(part) * problem.n) for part in halves]
@@ -97,13 +98,13 @@ class Run:
 
     def __init__(
         self, method: Method, problem: Problem, stop: Stop, seed: int, lane: Lane, cohort: Any, x0: Any,
-        every: int | None, insist: bool,
+        every: int | None, insist: bool, common: dict[str, Any],
     ) -> None:  # fmt: skip
         participation = as_participation(cohort)
         method, notes = prepare(method, problem, participation, insist)
         self.loop = Loop(method, problem, stop, seed, participation, lane, every, notes)
-        self.loop.config = describe.config(method, problem, stop, seed, lane.name, participation, {})
-        self.loop.config["every"] = every
+        own = {"method": method.name, "parameters": describe.parameters(method), "seed": seed, "every": every}
+        self.loop.config = common | own
         self.loop.start(*starting_point(method, problem, participation, x0, None, None))
         self.loop._record(())
         self.recorded = 0

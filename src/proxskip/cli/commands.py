@@ -253,38 +253,62 @@ def _plot(o: Namespace) -> int:
 
 # -- demo --------------------------------------------------------------------------------------------------------------
 def _demo(o: Namespace) -> int:
-    names = [name for name, _ in demo.METHODS]
-    flags = ["compare", *names, *demo.FLAGS, "--rounds", str(o.rounds), "--graph", demo.GRAPH, "--out", o.out]
-    settings = _parse(flags)
-    settings.quiet, settings.threads, settings.force = o.quiet, o.threads, o.force
     out = claim(o.out, o.force)
     assert out is not None
-    spec = build.spec_of(names, settings)
-    problem, _ = _problem(spec, o.quiet)
+    federated, title, problem = _demo_plans(o, out)
+    alone = [_demo_prox_plan(o, out, name, more) for name, more in demo.PROX_METHODS]
+    clear(out)
+    outcomes = execute(federated, problem, _demo_settings(o, *demo.FLAGS), {"data": "digits"})
+    proxes: list[Outcome] = []
+    for plan, own, settings in alone:
+        if INTERRUPTED in [u.code for u in [*outcomes, *proxes]]:
+            return _fail("interrupted; the demo is not complete.", INTERRUPTED)
+        proxes += execute([plan], own, settings, {"data": "digits"})
+    said = demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
+    more = demo.prox_sentences({u.plan.name: u.summaries[0] for u in proxes})
+    files = _keep_comparison(outcomes, out, "demo", ("rounds", "floats"), title)
+    files += _keep_comparison(proxes, out, "prox", ("prox", "passes"), demo.PROX_TITLE)
+    if o.json:
+        show.as_json([s for u in [*outcomes, *proxes] for s in u.summaries])
+    elif not o.quiet:
+        _show_part(title, outcomes, said)
+        _show_part(demo.PROX_TITLE, proxes, more)
+        _print_files(files)
+    return DONE
+
+
+def _demo_settings(o: Namespace, *flags: str) -> Namespace:
+    settings = _parse(["compare", "scaffnew", *flags, "--rounds", str(o.rounds)])
+    settings.quiet, settings.threads, settings.force = o.quiet, o.threads, o.force
+    return settings
+
+
+def _demo_plans(o: Namespace, out: Path) -> tuple[list[Plan], str, Problem]:
+    """The federated methods, all on one problem."""
+    settings = _demo_settings(o, *demo.FLAGS, "--graph", demo.GRAPH)
+    problem, _ = _problem(build.spec_of([name for name, _ in demo.METHODS], settings), o.quiet)
     _solve(problem, o.quiet)
     plans = []
     for name, source in demo.METHODS:
         settings.gamma = None if source == "theory" else source
         plans.append(Plan(name, build.method_of(name, settings, problem), out / name))
-    clear(out)
-    outcomes = execute(plans, problem, settings, spec)
-    if worst([u.code for u in outcomes]) == INTERRUPTED:
-        return _fail("interrupted; the demo is not complete.", INTERRUPTED)
-    said = demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
-    title = demo.title(problem)
-    files = _keep_comparison(outcomes, out, "demo", ("rounds", "floats"), title)
-    if o.json:
-        show.as_json([s for u in outcomes for s in u.summaries])
-    elif not o.quiet:
-        show.show(show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
-        for sentence in said:
-            print(
-                textwrap.fill(
-                    sentence, min(110, shutil.get_terminal_size().columns), initial_indent="- ", subsequent_indent="  "
-                )
-            )
-        _print_files(files)
-    return DONE
+    return plans, demo.title(problem), problem
+
+
+def _demo_prox_plan(o: Namespace, out: Path, name: str, more: Sequence[str]) -> tuple[Plan, Problem, Namespace]:
+    """A method for one function, on the problem that it solves."""
+    settings = _demo_settings(o, *demo.PROX_FLAGS, *more)
+    problem, _ = build.problem_of(build.spec_of([name], settings))
+    _solve(problem, o.quiet)
+    return Plan(name, build.method_of(name, settings, problem), out / "prox" / name), problem, settings
+
+
+def _show_part(title: str, outcomes: Sequence[Outcome], said: Sequence[str]) -> None:
+    show.show(show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
+    width = min(110, shutil.get_terminal_size().columns)
+    for sentence in said:
+        print(textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  "))
+    print()
 
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {

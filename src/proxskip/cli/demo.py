@@ -22,6 +22,29 @@ GRAPH = "torus"
 FLAGS = ("--data", "digits", "--split", "group", "--clients", "20", "--weights", "equal")
 
 
+PROX_METHODS = (
+    ("proxgd", ()),
+    ("accelerated", ()),
+    ("sproxskip", ("--batch", "700")),
+    ("splitskip", ("--D", "identity")),
+    ("proxskip", ()),
+)
+"""The methods for one function and a prox, each with what it takes besides the common flags."""
+PROX_FLAGS = ("--data", "digits", "--clients", "1", "--psi", "l1:0.001")
+PROX_TITLE = "The same data as one function, with an l1 norm: how often is the prox evaluated?"
+
+
+def prox_sentences(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What there is to see in the second part."""
+    skip, every, noisy = (found[k] for k in ("proxskip", "proxgd", "sproxskip"))
+    return [
+        f"With a prox in the place of communication, {skip['prox_evals']} evaluations bring ProxSkip within "
+        f"{skip['gap']:.1e} of the optimum and proximal gradient descent within {every['gap']:.1e}.",
+        f"SplitSkip with D = I is ProxSkip itself; SProxSkip, with minibatches and a constant step size, stops at a "
+        f"noise floor ({noisy['gap']:.1e}).",
+    ]
+
+
 def title(problem: Problem) -> str:
     """Of the table and the picture."""
     return f"Even against odd digits, {problem.n} clients sorted by the digit, kappa = {problem.kappa:,.0f}"

@@ -145,7 +145,11 @@ def held_runs(path: Path) -> list[Path]:
     """The folder itself, and those the command line puts into it (a method's, a seed's), as far as they hold a run."""
     if not path.is_dir():
         return []
-    inner = [p for p in sorted(path.iterdir()) if p.is_dir() and (p.name in METHODS or p.name.startswith("seed-"))]
+    inner = [
+        p
+        for p in sorted(path.iterdir())
+        if p.is_dir() and (p.name in METHODS or p.name == "prox" or p.name.startswith("seed-"))
+    ]
     return [*([path] if _held(path) else []), *(q for p in inner for q in held_runs(p))]
 
 

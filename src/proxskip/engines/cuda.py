@@ -206,12 +206,13 @@ __device__ __forceinline__ char* take(char*& top, i64 bytes) {
     return here;
 }
 __device__ __forceinline__ char* load(char*& top, const void* from, i64 bytes) {
-    int4* to = (int4*)take(top, bytes);
-    const int4* src = (const int4*)from;
-    i64 n = (bytes + 15) / 16;
-    for (i64 i = threadIdx.x; i < n; i += THREADS) to[i] = __ldg(src + i);
-    return (char*)to;
+    char* to = take(top, bytes);
+    const u32 there = (u32)__cvta_generic_to_shared(to);
+    for (i64 i = (i64)threadIdx.x * 16; i < bytes; i += THREADS * 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + (u32)i), "l"((const char*)from + i));
+    return to;
 }
+__device__ __forceinline__ void loaded() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 #if CL > 1
@@ -322,6 +323,7 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         real* z = (real*)take(top, Q * zrow * sizeof(real));
 #endif
         for (int q = tid; q < Q; q += THREADS) z[q * zrow + m] = 0;
+        loaded();
 #endif
 
 #if ROWS
@@ -541,7 +543,7 @@ def module(grid: bool, macros: tuple[tuple[str, str], ...]) -> Any:
 
     options = ("-std=c++17", *(f"-D{k}={v}" for k, v in macros))
     source = cupy.RawModule(code=SOURCE, options=options, backend="nvrtc", enable_cooperative_groups=grid)
-    return source.get_function("descend")
+    return steady(source.get_function("descend"))
 
 
 @cache
@@ -549,4 +551,10 @@ def server(name: str) -> Any:
     """What the server does: ``block_sums`` or ``mix``."""
     import cupy
 
-    return cupy.RawModule(code=SERVER, backend="nvrtc").get_function(name)
+    return steady(cupy.RawModule(code=SERVER, backend="nvrtc").get_function(name))
+
+
+def steady(kernel: Any) -> Any:
+    """The kernel with the local steps' division of on-chip memory, since every change of it stops the card."""
+    kernel.preferred_shared_memory_carveout = 100
+    return kernel

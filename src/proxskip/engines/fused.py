@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.engines import cuda
 from proxskip.engines.launch import NOTHING
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
@@ -102,7 +103,7 @@ def _text(term: Term, leaves: list[Term], seen: dict[int, str]) -> str:
 def _kernel(kinds: tuple[str, ...], texts: tuple[tuple[str, bool], ...]) -> Any:
     import cupy  # type: ignore[import-not-found]
 
-    return cupy.RawKernel(source(kinds, texts), "fused", options=("--fmad=false",), backend="nvrtc")
+    return cuda.steady(cupy.RawKernel(source(kinds, texts), "fused", options=("--fmad=false",), backend="nvrtc"))
 
 
 def source(kinds: tuple[str, ...], texts: tuple[tuple[str, bool], ...]) -> str:

@@ -64,7 +64,7 @@ class GpuEngine:
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
-        self.kept = {k: self.cupy.asarray(v) for k, v in memory.items()}
+        self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
         self.oracles: list[Any] = []
@@ -110,7 +110,8 @@ class GpuEngine:
 
     def _descend_any(self, members: Indices, x: Any, h: Any, gamma: Any, K: Any) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
-        X, H = xp.array(xp.broadcast_to(xp.asarray(x), shape)), xp.broadcast_to(xp.asarray(h), shape)
+        X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(h), shape)
+        X[...] = xp.asarray(x)
         gammas = xp.broadcast_to(xp.asarray(gamma).ravel(), shape[:1])
         steps = np.broadcast_to(np.asarray(K), shape[:1])
         for j, i in enumerate(members):

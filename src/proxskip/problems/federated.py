@@ -180,7 +180,10 @@ class Problem:
     # -- the same problem, a little changed ----------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
         """Every client's gradients from minibatches of this many rows, without replacement."""
-        return replace(self, batch=batch)
+        other = replace(self, batch=batch)
+        if "solution" in self.__dict__:
+            other.__dict__["solution"] = self.solution  # sampling does not move the minimiser
+        return other
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
         """The same smooth part with a regulariser psi(x), or psi(D x)."""

@@ -53,6 +53,10 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
         x = _accelerated(problem)
         certificate = problem.residual(x, 1.0 / problem.L_global)
         return (x, None, certificate) if certificate <= ENOUGH * scale else None
+    if _is_identity(problem.D):
+        x = _accelerated(replace(problem, D=None))
+        certificate = replace(problem, D=None).residual(x, 1.0 / problem.L_global)
+        return (x, -problem.gradient(x), certificate) if certificate <= ENOUGH * scale else None
     x, y, certificate = _papc(problem)
     return (x, y, certificate) if certificate <= ENOUGH * scale else None
 
@@ -63,6 +67,12 @@ def in_double(problem: Problem) -> Problem:
         return problem
     clients: list[Any] = list(problem.clients)
     return replace(problem, clients=[f.double() for f in clients], whole=problem.whole.double())
+
+
+def _is_identity(D: Any) -> bool:
+    if D.shape[0] != D.shape[1] or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
+        return False
+    return D.shape[0] <= DENSE_UP_TO and np.array_equal(D.toarray() if hasattr(D, "toarray") else D, np.eye(D.shape[0]))
 
 
 def _curved(H: Array, L: float) -> bool:
