@@ -27,6 +27,7 @@ check: setup
 	$(BIN)/lint-imports
 
 bench: setup
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup

@@ -266,7 +266,7 @@ def close(a: Any, b: Any, tol: float) -> bool:
 
 
 # -- fixtures ----------------------------------------------------------------------------------------------------------
-@pytest.fixture
+@pytest.fixture(scope="session")
 def proxskip_data() -> Path:
     """The folder with the data sets: $PROXSKIP_DATA, or shared/data beside the repository; else the test is skipped."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"

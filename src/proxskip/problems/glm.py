@@ -200,7 +200,7 @@ class Logistic(LinearModel):
     >>> import numpy as np
     >>> f = Logistic(np.eye(2), [0, 1], l2=0.1)
     >>> f.classes, round(f.value(np.zeros(2)), 6)
-    ((0.0, 1.0), 0.693147)
+    ((0, 1), 0.693147)
     """
 
     loss = "logistic"
