@@ -108,7 +108,7 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     if d <= DENSE_UP_TO and hasattr(f, "hessian"):
         try:
-            return np.asarray(scipy.linalg.solve(f.hessian(x), g, assume_a="pos"))
+            return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(f.hessian(x)), g))
         except np.linalg.LinAlgError:  # flat in some direction
             return np.asarray(scipy.linalg.lstsq(f.hessian(x), g)[0])
     from scipy.sparse.linalg import LinearOperator, cg
