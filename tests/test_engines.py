@@ -107,6 +107,7 @@ def test_a_large_client_on_many_threads(
 ) -> None:
     """Where rows of one client are spread over threads, the bits stay those of one thread."""
     monkeypatch.setattr(shards, "LARGE", 16)
+    monkeypatch.setattr(shards, "BLOCK", 16)
     problem = ps.split(model(loss, sparse), clients=clients, by="label", batch=batch)
     method = ps.Scaffnew(1 / problem.es_A, 0.2)
     runs = [ps.run(method, problem, rounds=4, threads=t, seed=1, every=1) for t in (1, 2, 3, 5)]
@@ -231,7 +232,7 @@ def test_compiled_minibatches_are_the_plain_ones(
     b = max(1, int(share * min(size, 200)))
     plain = minibatch(seed, client, round, step, size, b)
     out = np.empty(b, dtype=np.int64)
-    kernels.minibatch(seed, client, round, step, size, b, out)
+    kernels.minibatch(seed, client, round, step, size, b, out, np.empty(12, np.uint64))
     assert np.array_equal(plain, out)
     assert len(set(plain.tolist())) == b
     assert plain.min() >= 0
@@ -241,7 +242,7 @@ def test_compiled_minibatches_are_the_plain_ones(
 def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
     out = np.empty(b, dtype=np.int64)
-    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out)
+    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out, np.empty(12, np.uint64))
     return out
 
 

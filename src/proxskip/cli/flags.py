@@ -184,7 +184,12 @@ def _running_flags() -> Parser:
     parent = Parser(add_help=False)
     g = parent.add_argument_group("running")
     add = g.add_argument
-    add("--engine", choices=("cpu", "reference"), default="cpu", help="default: cpu")
+    add(
+        "--engine",
+        choices=("cpu", "gpu", "reference"),
+        default="cpu",
+        help="default: cpu; gpu needs CuPy and a CUDA card",
+    )
     add("--seed", type=whole("seed", 0), default=0, help="default: 0")
     add("--seeds", metavar="N", type=whole("seeds"), help="N runs, with seeds seed to seed + N - 1")
     add("--threads", metavar="N", type=whole("threads"), help="default: one a core; the numbers do not depend on it")

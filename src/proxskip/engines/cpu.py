@@ -24,6 +24,10 @@ LAZY = 1 << 18
 """Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
 
+WORTH_CUTTING = 4e6
+"""Entries of a round from which the members are dealt to the threads in several pieces each, as they become free."""
+
+
 class Cohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
@@ -36,12 +40,12 @@ class Cohort:
         shape = (len(self.members), self.engine.problem.d)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (shape[0],)).copy()
         gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
-        X = self.engine.start_from(self._plain(x), shape)
+        x0 = np.atleast_2d(self._plain(x))
         H = np.broadcast_to(self._plain(h), shape)
         problem = self.engine.problem
         rows = problem.batch or self.engine.rows[self.members]
         self.gradients += int(np.sum(steps * rows))
-        return self.engine.descend(self.members, X, H, gammas, steps, self.round)
+        return self.engine.descend(self.members, x0, H, gammas, steps, self.round)
 
     def _plain(self, v: Any) -> Any:
         """A vector that is already there as it is; one that is written down, computed."""
@@ -95,27 +99,28 @@ class CpuEngine:
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
-    def descend(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
-        """All local steps of all members: each on one thread, or a large one's rows on all if there are few members."""
+    def descend(self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+        """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
+
+        Each member is on one thread, or a large one's rows on all of them if there are few members.
+        """
+        X = self._room((len(members), self.problem.d))
         if self.shards is None:
+            X[...] = x0
             return self._descend_any(members, X, H, gamma, K, round)
         kind = self.shards.dtype
-        X, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (X, H, gamma))
+        x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
+        X = X if kind == X.dtype else np.empty(X.shape, kind)
         if len(members) < self.threads and self.shards.large(int(members[0])):
+            X[...] = x0
             for j, i in enumerate(members):
-                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._share)
+                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread)
         else:
-            work = self.shards.descend(members, X, H, gamma, K, self.seed, round)
-            self._spread(work, balanced(K * self.shards.work[members], self.threads))
+            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round)
+            load = K * self.shards.work[members]
+            pieces = 16 if self.threads > 1 and float(load.sum()) > WORTH_CUTTING else 1
+            self._spread(work, balanced(load, pieces * self.threads))
         return X.astype(np.float64, copy=False)
-
-    def _share(self, work: Any, ranges: Any) -> None:
-        """A list of ranges as it is, or one range (lo, hi) cut into one piece a thread."""
-        if isinstance(ranges, tuple):
-            lo, hi = ranges
-            cuts = [lo + (hi - lo) * k // self.threads for k in range(self.threads + 1)]
-            ranges = list(pairwise(cuts))
-        self._spread(work, ranges)
 
     def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
         def one(j: int, _: int) -> None:
@@ -191,18 +196,11 @@ class CpuEngine:
             self.buffers[k] = np.empty(shape)
         return self.buffers[k]
 
-    def start_from(self, x: Any, shape: tuple[int, int]) -> Array:
-        """x for every member, in a stack of its own, made of a stack that is no longer needed where there is one."""
-        large = shape[0] * shape[1] >= LAZY
-        spare, self.spare = (self.spare, None) if large else (None, None)
-        X = np.empty(shape) if spare is None or spare.shape != shape else spare
-        x = np.broadcast_to(x, shape)
-
-        def fill(lo: int, hi: int) -> None:
-            X[lo:hi] = x[lo:hi]
-
-        self._spread(fill, balanced(np.ones(shape[0]), self.threads if large else 1))
-        return X
+    def _room(self, shape: tuple[int, int]) -> Array:
+        """A stack to write to: a large one that is no longer needed, where there is one."""
+        spare, self.spare = self.spare, None
+        fits = spare is not None and spare.shape == shape and shape[0] * shape[1] >= LAZY
+        return spare if fits and spare is not None else np.empty(shape)
 
     def compute(self, v: Lazy, out: Array, members: Indices) -> None:
         """One written-down stack at once."""
@@ -240,7 +238,10 @@ def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
     n, total = len(load), float(load.sum())
     parts = min(parts, n)
+    ends = np.cumsum(load)
     goals = total * np.arange(1, parts) / parts
-    inner = [min(int(c) + 1, n) for c in np.searchsorted(np.cumsum(load), goals)] if total > 0 else []
+    after = np.minimum(np.searchsorted(ends, goals), n - 1)
+    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
+    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
     bounds = [0, *inner, n]
     return list(pairwise(bounds))

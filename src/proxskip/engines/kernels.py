@@ -165,44 +165,42 @@ def step(x, lo, hi, gamma, g, reg, h):
 
 
 @njit(**_FAST)
-def descend_tiles(lo, hi, clients, X, H, gamma, K, groups, row_data, column_data, b, scale, reg, loss, longest, work):
-    """Full gradients of sparse shards."""
-    d = X.shape[1]
+def block_tiles(u, x, d, groups, row_data, column_data, b, scale, loss, longest, z, bits, power, g):
+    """g <- the gradient sum of block u of rows, small enough for its slopes to stay in the cache."""
     tiles, index, values = row_data
     columns, rows, by_column = column_data
-    x, z, g, bits, power = work
+    first, last = groups[u], groups[u + 1]
+    m = 8 * (last - first)
+    z[m] = 0.0
+    margins(x, first, last, first, tiles, index, values, z)
+    safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
+    slopes(loss, z, b, scale, 8 * first, m, safe, bits, power)
+    gather(z, 0, d, u * d, columns, rows, by_column, g)
+
+
+@njit(**_FAST)
+def descend_tiles(
+    lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work
+):
+    """Full gradients of sparse shards; X0 has a row for each member of the cohort, or one for all."""
+    d = X.shape[1]
+    x, z, g, total, bits, power = work
     for j in range(lo, hi):
         i = clients[j]
-        first, last = groups[i], groups[i + 1]
-        m = 8 * (last - first)
+        start = X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
-            x[c] = X[j, c]
+            x[c] = start[c]
         x[d] = 0.0
-        z[m] = 0.0
         for _ in range(K[j]):
-            margins(x, first, last, first, tiles, index, values, z)
-            safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
-            slopes(loss, z, b, scale, 8 * first, m, safe, bits, power)
-            gather(z, 0, d, i * d, columns, rows, by_column, g)
-            step(x, 0, d, gamma[j], g, reg, H[j])
+            for c in range(d):
+                total[c] = 0.0
+            for u in range(blocks[i], blocks[i + 1]):
+                block_tiles(u, x, d, groups, row_data, column_data, b, scale, loss, longest, z, bits, power, g)
+                for c in range(d):
+                    total[c] += g[c]
+            step(x, 0, d, gamma[j], total, reg, H[j])
         for c in range(d):
             X[j, c] = x[c]
-
-
-@njit(**_FAST)
-def tiles_rows(lo, hi, x, first, tiles, index, values, b, scale, loss, longest, d, z, bits, power):
-    """One step's first half for one client: slopes of row groups lo .. hi-1 (its rows spread over threads)."""
-    safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
-    part = z[8 * (lo - first) : 8 * (hi - first)]
-    margins(x, lo, hi, lo, tiles, index, values, part)
-    slopes(loss, part, b, scale, 8 * lo, 8 * (hi - lo), safe, bits[8 * (lo - first) :], power[8 * (lo - first) :])
-
-
-@njit(**_FAST)
-def tiles_columns(lo, hi, x, at, columns, rows, by_column, reg, h, gamma, z, g):
-    """One step's second half for one client: gradient and step of columns lo .. hi-1."""
-    gather(z, lo, hi, at, columns, rows, by_column, g)
-    step(x, lo, hi, gamma, g, reg, h)
 
 
 # -- sparse, row after row: minibatches, and shards with few entries a column ------------------------------------------
@@ -314,23 +312,25 @@ def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, fa
 
 @njit(**_FAST)
 def descend_rows(
-    lo, hi, clients, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch, seed, round, per_block, work
+    lo, hi, clients, X0, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch, seed, round, per_block, work
 ):
     """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
     """
     d = X.shape[1]
-    g, total, picks, p = work
+    g, total, picks, p, keys = work
     for j in range(lo, hi):
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         taken = batch if batch > 0 else m
         blocks = max(1, taken // per_block)
-        x = X[j]
+        x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
+        for c in range(d):
+            x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, i, round, k, m, batch, picks)
+                minibatch(seed, i, round, k, m, batch, picks, keys)
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
@@ -493,9 +493,11 @@ def scramble(v, key):
 
 
 @njit(nogil=True, cache=True)
-def minibatch(seed, client, round, step, m, b, out):
-    """The first b values of the keyed permutation of 0..m-1: see problems.sampling, which is the judge."""
-    keys = np.empty(12, dtype=np.uint64)
+def minibatch(seed, client, round, step, m, b, out, keys):
+    """The first b values of the keyed permutation of 0..m-1: see problems.sampling, which is the judge.
+
+    ``keys`` is room for twelve unsigned words.
+    """
     for block in range(3):
         philox4x32(block, step, round, client, seed, keys[4 * block : 4 * block + 4])
     bits = SMALLEST_BITS

@@ -19,6 +19,8 @@ ROWS, COLUMNS = 8, 4
 """Entries of a tile: rows are taken eight at a time, columns' entries four at a time."""
 SPARSE_COLUMNS = 4.0
 """Below so many entries a column and client, gathering columns costs more than scattering rows."""
+BLOCK = 1 << 14
+"""Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits number them."""
 LARGE = 1 << 20
 """Stored entries from which a client's rows may be spread over threads."""
 
@@ -74,12 +76,14 @@ class Rows:
             values = values[:0]
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
 
-    def descend(self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int) -> Work:
-        """``f(lo, hi)`` does all the steps of cohort members lo to hi-1, in place in X."""
+    def descend(
+        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int
+    ) -> Work:
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X."""
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
-                lo, hi, cohort, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
+                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
                 self.loss, self.C, self.batch, seed, round, self.per_block, self._buffers(X.shape[1]),
             )  # fmt: skip
 
@@ -87,7 +91,7 @@ class Rows:
 
     def _buffers(self, d: int) -> tuple[Any, ...]:
         g = np.empty((2, d), self.dtype)
-        return g[0], g[1], np.empty(self.batch, np.int64), np.empty(max(1, self.C))
+        return g[0], g[1], np.empty(self.batch, np.int64), np.empty(max(1, self.C)), np.empty(12, np.uint64)
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
@@ -97,10 +101,10 @@ class Rows:
         taken = self.batch or m
         blocks = max(1, taken // self.per_block)
         parts, picks = np.empty((blocks, x.shape[0]), self.dtype), np.empty(self.batch, np.int64)
-        p = np.empty((blocks, max(1, self.C)))
+        p, keys = np.empty((blocks, max(1, self.C))), np.empty(12, np.uint64)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, i, round, k, m, self.batch, picks)
+                kernels.minibatch(seed, i, round, k, m, self.batch, picks, keys)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -140,13 +144,16 @@ class Tiles:
         indices, values = indices[entry], values[entry]
         of_client = np.bincount(owner, minlength=len(models))
         place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
-        self.groups = np.concatenate([[0], np.cumsum(-(-of_client // ROWS))]).astype(np.int64)
-        slot = ROWS * self.groups[owner] + place
+        self.blocks = np.concatenate([[0], np.cumsum(np.maximum(1, -(-of_client // BLOCK)))]).astype(np.int64)
+        block, place = self.blocks[owner] + place // BLOCK, place % BLOCK
+        of_block = np.bincount(block, minlength=int(self.blocks[-1]))
+        self.groups = np.concatenate([[0], np.cumsum(-(-of_block // ROWS))]).astype(np.int64)
+        slot = ROWS * self.groups[block] + place
         self.b, self.scale = np.ones((2, ROWS * self.groups[-1]), self.dtype)
         self.scale[:] = 0.0
         self.b[slot], self.scale[slot] = b[kept], count / sizes[owner]
         self.row_data = self._row_tiles(slot, length, indices, values, unit)
-        self.column_data = self._column_tiles(owner, place, length, indices, values, unit, len(models))
+        self.column_data = self._column_tiles(block, place, length, indices, values, unit)
         self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
         self.room = int(np.diff(self.groups).max()) * ROWS + 1
         self.work = np.bincount(owner, weights=length, minlength=len(models)) + 1.0
@@ -166,10 +173,10 @@ class Tiles:
         return start.astype(np.uint64), index.reshape(-1, ROWS), stored.reshape(-1, ROWS)
 
     def _column_tiles(
-        self, owner: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool, n: int
+        self, block: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool
     ) -> tuple[Any, Any, Any]:
-        column = np.repeat(owner, length) * self.d + indices
-        count = np.bincount(column, minlength=n * self.d)
+        column = np.repeat(block, length) * self.d + indices
+        count = np.bincount(column, minlength=int(self.blocks[-1]) * self.d)
         start = np.concatenate([[0], np.cumsum(-(-count // COLUMNS))])
         order = np.argsort(column, kind="stable")
         at = COLUMNS * np.repeat(start[:-1], count) + _ranges(np.zeros_like(count), count)
@@ -182,52 +189,50 @@ class Tiles:
         stored[at] = values[order]
         return start.astype(np.uint64), rows.reshape(-1, COLUMNS), stored.reshape(-1, COLUMNS)
 
-    def descend(self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int) -> Work:
-        """``f(lo, hi)`` does all the steps of cohort members lo to hi-1, in place in X."""
+    def descend(
+        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int
+    ) -> Work:
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X."""
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_tiles(
-                lo, hi, cohort, X, H, gamma, K, self.groups, self.row_data, self.column_data, self.b, self.scale,
-                self.reg, self.loss, self.longest, self._buffers(),
+                lo, hi, cohort, X0, X, H, gamma, K, self.blocks, self.groups, self.row_data, self.column_data, self.b,
+                self.scale, self.reg, self.loss, self.longest, self._buffers(),
             )  # fmt: skip
 
         return work
 
     def _buffers(self) -> tuple[Any, ...]:
-        bits = np.zeros(self.room, np.int64)
-        return (
-            np.empty(self.d + 1, self.dtype),
-            np.empty(self.room, self.dtype),
-            np.empty(self.d, self.dtype),
-            bits,
-            bits.view(np.float64),
-        )
+        bits, g = np.zeros(self.room, np.int64), np.empty((2, self.d), self.dtype)
+        x, z = np.empty(self.d + 1, self.dtype), np.empty(self.room, self.dtype)
+        return x, z, g[0], g[1], bits, bits.view(np.float64)
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
     ) -> None:
-        """All the steps of one large client: rows, then columns, spread over threads; the same sums as ``descend``."""
-        y, z, g, bits, power = self._buffers()
-        y[:-1], y[-1] = x, 0.0
-        first, last = int(self.groups[i]), int(self.groups[i + 1])
-        z[ROWS * (last - first)] = 0.0
+        """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
+        first, count = int(self.blocks[i]), int(self.blocks[i + 1] - self.blocks[i])
+        y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
+        buffers = [self._buffers() for _ in range(count)]
 
-        def rows(lo: int, hi: int) -> None:
-            kernels.tiles_rows(
-                lo, hi, y, first, *self.row_data, self.b, self.scale, self.loss, self.longest, self.d, z, bits, power
-            )
-
-        def columns(lo: int, hi: int) -> None:
-            kernels.tiles_columns(lo, hi, y, i * self.d, *self.column_data, self.reg, h, gamma, z, g)
+        def block(q: int, _: int) -> None:
+            _, z, g, _, bits, power = buffers[q]
+            kernels.block_tiles(
+                first + q, y, self.d, self.groups, self.row_data, self.column_data, self.b, self.scale, self.loss,
+                self.longest, z, bits, power, g,
+            )  # fmt: skip
 
         for _ in range(K):
-            share(rows, (first, last))
-            share(columns, (0, self.d))
+            share(block, [(q, q + 1) for q in range(count)])
+            total[:] = 0.0
+            for own in buffers:
+                total += own[2]
+            kernels.step(y, 0, self.d, gamma, total, self.reg, h)
         x[:] = y[:-1]
 
     def large(self, i: int) -> bool:
-        """Whether spreading the client's rows pays."""
-        return bool(self.work[i] >= LARGE)
+        """Whether the client has several blocks of rows."""
+        return bool(self.blocks[i + 1] - self.blocks[i] > 1)
 
 
 def merged_rows(indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array) -> tuple[Indices, Indices]:

@@ -206,8 +206,12 @@ class Layout:
         b0 = _starts(-(-m // 4) * 4)
         entry_row = np.repeat(np.arange(len(length)), length)
         entry_slice, entry_place = slice_of[entry_row], rows.place[entry_row]
-        by_column = np.lexsort((entry_place, data.indices, entry_slice))
         cell = entry_slice * F + data.indices
+        # entries by slice, column and place: rows in the order of their places, then a counting sort by cells
+        by_place = np.lexsort((rows.place, slice_of))
+        at = spread(data.indptr[by_place], length[by_place])
+        line = scipy.sparse.csr_matrix((at, cell[at], np.array([0, len(at)])), shape=(1, S * F))
+        by_column = line.tocsc().data
         c_length = np.bincount(cell, minlength=S * F)
         columns = Tiles.of(S, np.repeat(np.arange(S), F), c_length, warps, pack, extra=4.0)
         narrow = np.uint16 if max(F, int(m.max(initial=0))) < 2**16 - 1 else np.uint32
