@@ -27,6 +27,7 @@ from proxskip.problems.split import split
 from proxskip.result import Result, Status
 from proxskip.run import resume, run
 from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.sweep import sweep
 from proxskip.trace import Trace
 
 __version__ = "0.1.0"
@@ -67,5 +68,6 @@ __all__ = [
     "resume",
     "run",
     "split",
+    "sweep",
     "theory",
 ]

@@ -274,7 +274,8 @@ def _weights(given: Any, n: int) -> Array:
 def _dimension(clients: Sequence[Any], d: int) -> int:
     known = [(i, int(f.d)) for i, f in enumerate(clients) if hasattr(f, "d")]
     for f in clients:
-        if not isinstance(f, Oracle):
+        # asking one of ours for its parts would compute its L
+        if not isinstance(f, (LinearModel, Quadratic)) and not isinstance(f, Oracle):
             raise InputError(
                 f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
             )

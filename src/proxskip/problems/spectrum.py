@@ -31,9 +31,10 @@ def gram(A: Any, s: Array) -> Array:
 def largest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The largest eigenvalue of  c A' diag(s) A + diag(reg)."""
     N, d = A.shape
-    if d <= EXACT_UP_TO:
+    even = np.ptp(reg) == 0
+    if d <= EXACT_UP_TO and not (N < d and even):
         return top_eigenvalue(c * gram(A, s) + np.diag(reg))
-    if N <= EXACT_UP_TO and np.ptp(reg) == 0:
+    if N <= EXACT_UP_TO and even:
         root = np.sqrt(s)
         if scipy.sparse.issparse(A):
             B = scipy.sparse.diags_array(root) @ A.astype(np.float64)
