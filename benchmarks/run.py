@@ -42,7 +42,11 @@ def main() -> None:
     page.append(section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", *cpu.wide_data(*wide)))
     page.append(section(f"A whole round, 20 clients, 100 local steps, {name}", *cpu.whole_round(problem)))
     page.append(in_nonzeros(o.out, 1e6 if o.quick else 1e8))
-    page.append(in_clients(o.out, 20_000 if o.quick else 1_000_000, [10, 100, 1000] if o.quick else [10, 100, 1000, 10_000, 100_000]))
+    page.append(
+        in_clients(
+            o.out, 20_000 if o.quick else 1_000_000, [10, 100, 1000] if o.quick else [10, 100, 1000, 10_000, 100_000]
+        )
+    )
     page.append(f"\nMeasured in {time.perf_counter() - start:.0f} seconds.\n")
     (o.out / "RESULTS.md").write_text("\n".join(page))
     print("\n".join(page))
@@ -79,7 +83,13 @@ def in_nonzeros(out: Path, largest: float) -> str:
     slope = float(np.sum(nnz[past] * seconds[past]) / np.sum(nnz[past] ** 2)) if past.any() else float("nan")
     rate = float(np.exp(np.mean(np.log(seconds[past] / nnz[past]))))
     worst = float(np.max(np.abs(seconds[past] / (rate * nnz[past]) - 1)))
-    figure(out / "growth-nonzeros", nnz, [("one local step, 1 thread", seconds), (f"{1e9 * rate:.2f} ns a nonzero", rate * nnz)], "stored nonzeros", "seconds")
+    figure(
+        out / "growth-nonzeros",
+        nnz,
+        [("one local step, 1 thread", seconds), (f"{1e9 * rate:.2f} ns a nonzero", rate * nnz)],
+        "stored nonzeros",
+        "seconds",
+    )
     lines = [f"| {int(n):,} | {1e3 * t:.3f} | {1e9 * t / n:.3f} |" for n, t in rows]
     return "\n".join([
         "## Growth in nonzeros (20 clients, d = 300, 12 entries a row, 1 thread)\n",
@@ -100,7 +110,11 @@ def in_clients(out: Path, rows: int, counts: list[int]) -> str:
             f"| {r['clients']:,} | {1e3 * r['step']:.2f} | {1e3 * r['round']:.2f} | {1e6 * extra / r['clients']:.3f} | {1e3 * r['pass']:.2f} | {extra / r['pass']:.2f} | {r['memory']:.2f} |"
         )
     n = np.array([r["clients"] for r in found], dtype=float)
-    curves = [("round, one local step", np.array([r["round"] for r in found])), ("local step alone", np.array([r["step"] for r in found])), ("3 passes over the state vectors", np.array([3 * r["pass"] for r in found]))]
+    curves = [
+        ("round, one local step", np.array([r["round"] for r in found])),
+        ("local step alone", np.array([r["step"] for r in found])),
+        ("3 passes over the state vectors", np.array([3 * r["pass"] for r in found])),
+    ]
     figure(out / "growth-clients", n, curves, "clients", "seconds")
     return "\n".join([
         f"## Growth in clients ({rows:,} rows, d = 300, 12 entries a row, all cores)\n",

@@ -6,7 +6,9 @@ that the weighted sum of the shards' functions is the whole's function again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -164,12 +166,21 @@ class LinearModel:
 
     def take(self, rows: Indices) -> Self:
         """The shard with these rows: same unknowns, same regulariser, same classes, row weights in proportion."""
-        shard = object.__new__(type(self))
-        shard.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
-        shard.A = self.A[rows]
-        shard.b = self.b[rows]
-        shard.s = np.full(len(rows), 1.0 / len(rows)) if np.ptp(self.s) == 0 else self.s[rows] / self.s[rows].sum()
-        return shard
+        return self.deal([rows])[0]
+
+    def deal(self, parts: Sequence[Indices]) -> list[Self]:
+        """A shard for each part: the rows are put in order once, and every shard is a piece of that."""
+        order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
+        A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
+        common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
+        shards = []
+        for lo, hi in pairwise(ends.tolist()):
+            shard = object.__new__(type(self))
+            shard.__dict__.update(common)
+            shard.A, shard.b = _rows_between(A, lo, hi), b[lo:hi]
+            shard.s = np.full(hi - lo, 1.0 / (hi - lo)) if even else s[lo:hi] / s[lo:hi].sum()
+            shards.append(shard)
+        return shards
 
     def double(self) -> Self:
         """The same model with its data in double precision."""
@@ -302,6 +313,15 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
         M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
     return M
+
+
+def _rows_between(A: Any, lo: int, hi: int) -> Any:
+    """Rows lo to hi-1, sharing A's memory."""
+    if not scipy.sparse.issparse(A):
+        return A[lo:hi]
+    start, stop = A.indptr[lo], A.indptr[hi]
+    parts = (A.data[start:stop], A.indices[start:stop], A.indptr[lo : hi + 1] - start)
+    return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
 
 
 def _labels(b: Any, N: int) -> Any:

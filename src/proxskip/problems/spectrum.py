@@ -32,7 +32,7 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The largest eigenvalue of  c A' diag(s) A + diag(reg)."""
     N, d = A.shape
     even = np.ptp(reg) == 0
-    if d <= EXACT_UP_TO and not (N < d and even):
+    if d <= EXACT_UP_TO and not (d > N and even):
         return top_eigenvalue(c * gram(A, s) + np.diag(reg))
     if N <= EXACT_UP_TO and even:
         root = np.sqrt(s)

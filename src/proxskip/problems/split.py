@@ -59,7 +59,7 @@ def split(
         s[p] = wi * model.s[p] / model.s[p].sum()
     whole = model if weights == "rows" else model.reweighted(s)
     about = {"split": by, "weights": weights, "l2_relative": model.l2_relative, **(info or {})}
-    return Problem([model.take(p) for p in parts], w, batch=batch, L_kind=L, whole=whole, info=about)
+    return Problem(model.deal(parts), w, batch=batch, L_kind=L, whole=whole, info=about)
 
 
 def partition(
