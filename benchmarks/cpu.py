@@ -290,8 +290,8 @@ def _ray_round(problem: ps.Problem, K: int) -> Any:
         import ray
     except ImportError:
         return None
-    ray.init(
-        num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR"
+    ray.init(  # 127.0.0.2: Ray takes 127.0.0.1 for the machine's outer address
+        num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.2", log_to_driver=False, logging_level="ERROR"
     )
 
     @ray.remote(num_cpus=0.1)
