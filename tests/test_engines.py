@@ -304,3 +304,95 @@ def test_huge_margins_do_not_overflow(engine: str) -> None:
     result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, x0=far, engine=engine)
     assert np.isfinite(result.x).all()
     assert np.isfinite(result.trace["f"]).all()
+
+
+# -- engines whose vectors live elsewhere ------------------------------------------------------------------------------
+class Far:
+    """A vector that numpy cannot read: only + - * / with its like and with numbers."""
+
+    __array_ufunc__ = None
+    ndim = 1
+
+    def __init__(self, v: np.ndarray) -> None:
+        self.v, self.shape = v, v.shape
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise TypeError("this vector is elsewhere")
+
+    @staticmethod
+    def of(v: Any) -> Any:
+        assert isinstance(v, (Far, float, int)), type(v)
+        return v.v if isinstance(v, Far) else v
+
+    def __add__(self, other: Any) -> Far:
+        return Far(self.v + Far.of(other))
+
+    def __sub__(self, other: Any) -> Far:
+        return Far(self.v - Far.of(other))
+
+    def __mul__(self, other: Any) -> Far:
+        return Far(self.v * Far.of(other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: Any) -> Far:
+        return Far(self.v / Far.of(other))
+
+
+class FarEngine(CpuEngine):
+    """The cpu engine as if it were another machine; it counts what is fetched."""
+
+    far = True
+    fetched = 0
+
+    def place(self, v: np.ndarray) -> Far:
+        return Far(v)
+
+    def fetch(self, v: Far) -> np.ndarray:
+        self.fetched += 1
+        return v.v
+
+    def wait(self) -> None:
+        pass
+
+    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
+        return super().run(half, cohort, round, K, tuple(Far.of(v) for v in down))
+
+    def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
+        super().tell(half, cohort, tuple(Far.of(v) if isinstance(v, Far) else v for v in outcome))
+
+    def sum(self, w: Any, U: Any) -> Any:
+        return Far(super().sum(w, U))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        ps.GD.theory,
+        ps.Accelerated.theory,
+        ps.LocalGD.theory,
+        ps.Scaffold.theory,
+        ps.FedLin.theory,
+        ps.SLocalGD.theory,
+        ps.Scaffnew.theory,
+    ],
+    ids=lambda f: f.__self__.name,
+)
+def test_the_servers_vectors_may_stay_elsewhere(make: Any, tmp_path: Any) -> None:
+    problem = ps.split(model("logistic", True), clients=4, by="label")
+    method, engine = make(problem), FarEngine(1)
+    near = ps.run(method, problem, rounds=9, every=3, threads=1)
+    far = ps.run(method, problem, rounds=9, every=3, engine=engine)
+    assert bits(far) == bits(near)
+    assert far.summary() | {"seconds": 0} == near.summary() | {"seconds": 0}
+    assert engine.fetched <= 8 * 4  # at the start, at three records and at the end
+    saved = ps.run(method, problem, rounds=5, every=3, engine=FarEngine(1), out=tmp_path / "a")
+    assert saved.x.shape == near.x.shape
+
+
+def test_a_far_run_that_blows_up_returns_the_last_finite_x_seen() -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    with pytest.warns(ps.UnsafeStepWarning):
+        result = ps.run(ps.GD(50.0), problem, rounds=2000, every=500, engine=FarEngine(1), allow_unsafe_step=True)
+    assert result.status is ps.Status.DIVERGED
+    assert np.isfinite(result.x).all()

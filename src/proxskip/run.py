@@ -292,8 +292,10 @@ class Loop:
         self.server = self.method.start(self.problem, x0)
         self.server |= dual
         self.engine.open(self.problem, memory, self.seed)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.server = {k: self.line.place(v) for k, v in self.server.items()}
         self.x0, self.h0 = x0, h0
-        self.x = x0
+        self.x = self.good = x0
         self._prepare_watch()
         if self.keep is not None:
             self.keep.begin(self.state())
@@ -304,13 +306,18 @@ class Loop:
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        self.server = part("server.")
         self.engine.open(self.problem, part("memory."), self.seed)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.server = {k: self.line.place(v) for k, v in part("server.").items()}
         self.line.restore(part("line."), saved.meta["line"])
+        held = part("server.").items()
+        self.line.outcome = tuple(
+            next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
+        )
         self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
-        self.x = self._answer(self.engine.memory())
+        self.x = self.good = self._answer(self.engine.memory())
         if saved.note:
             self.notes.append(saved.note)
         self._prepare_watch()
@@ -353,17 +360,18 @@ class Loop:
                     verdict = self._verdict() or verdict
                 return verdict
             self.line.begin(self.round)
-            before = self.server, self.x
             self.server = self.line.timed(self.method.round, self.server, self.line)
             self.round += 1
-            self.x = self._answer(None)
-            if not np.isfinite(self.x).all():
-                self.x = before[1]
-                return (
-                    Status.DIVERGED,
-                    f"the iterate of round {self.round} is not finite; the last finite x is returned.",
-                )
-            if self._is_recorded(self.round):
+            due = self._is_recorded(self.round)
+            if due or not self.line.far:  # a far x is looked at only when a record is due
+                self.line.timed(self.line.wait)
+                self.x = self._answer(None)
+                if not np.isfinite(self.x).all():
+                    self.x = self.good
+                    lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
+                    return Status.DIVERGED, lost
+                self.good = self.x
+            if due:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
@@ -407,9 +415,10 @@ class Loop:
 
     def _record(self, callbacks: Sequence[Callback]) -> None:
         """Evaluate at the communicated x: off the meter and off the clock."""
-        memory = self.engine.memory()
+        self.line.timed(self.line.wait)
+        memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
-        row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, self.server, memory)
+        row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, server, memory)
         row["round"] = self.round
         row["passes"] = row["grad_evals"] / (self.problem.N or self.problem.n)
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
@@ -422,14 +431,14 @@ class Loop:
 
     def _answer(self, memory: Vectors | None) -> Array:
         if "x" in self.server:
-            return self.server["x"]
+            return self.line.fetch(self.server["x"])
         return weighted_sum(self.problem.weights, (memory or self.engine.memory())["x"])
 
     # -- where it ends -------------------------------------------------------------------------------------------------
     def state(self) -> folder.State:
         """All that a resumed run needs."""
         line = self.line.state()
-        arrays = {f"server.{k}": v for k, v in self.server.items()}
+        arrays = {f"server.{k}": v for k, v in self.line.fetched(self.server).items()}
         arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
         arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
@@ -441,10 +450,11 @@ class Loop:
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record of its own
             row = row | {"round": self.round}
-        h = describe.controls(self.method, self.server, memory)
+        server = self.line.fetched(self.server)
+        h = describe.controls(self.method, server, memory)
         about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes))
         return Result(
-            self.x, status, bool(about["success"]), message, self.trace, h, self.server, memory,
+            self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """The GPU engine: clients' memory on the card, all local steps of a round in one launch, the mean taken there too.
 
-The client halves run unchanged on ``(c, d)`` stacks of CuPy arrays. Between rounds only what the server half works with
-crosses: the mean of what came up, d numbers.
+The client halves run unchanged on ``(c, d)`` stacks of CuPy arrays, and so does the server half unless it needs a prox:
+the host draws K and launches, and reads vectors only when a record is due.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class GpuEngine:
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
+        self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
@@ -188,6 +189,8 @@ class GpuEngine:
         out = self._block_sums(self.weights[1], U, SUM_BLOCK)
         if len(out) > 1:
             out = self._block_sums(NOTHING, out, len(out))
+        if self.far:
+            return out.reshape(-1)  # type: ignore[no-any-return]
         host: Array = out.get()[0]
         self.twins = [*self.twins[-3:], (host, out.reshape(-1))]
         return host
@@ -199,6 +202,18 @@ class GpuEngine:
         arguments = (w, U, np.int32(n), np.int32(d), np.int32(block), out)
         cuda.server("block_sums")((-(-d // 64), blocks), (64,), arguments)
         return out
+
+    def place(self, v: Array) -> Any:
+        """A vector of the server's on the card."""
+        return self.cupy.asarray(v)
+
+    def fetch(self, v: Any) -> Array:
+        """And back."""
+        return np.asarray(self.cupy.asnumpy(v))
+
+    def wait(self) -> None:
+        """Until the card has done all it was told."""
+        self.cupy.cuda.get_current_stream().synchronize()
 
     def mix(self, graph: Graph, U: Any) -> Any:
         """One gossip step on the card."""

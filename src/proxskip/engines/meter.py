@@ -12,7 +12,7 @@ everybody costs one vector each way a round, and on cohorts at most two down. x0
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -49,7 +49,12 @@ class Ledger:
 
 
 class Engine(Protocol):
-    """Where client halves run. An engine holds the clients' memory, one row a client, and owns nothing else."""
+    """Where client halves run. An engine holds the clients' memory, one row a client, and owns nothing else.
+
+    An engine whose vectors live elsewhere may let the server's stay there too. It says so by ``far = True`` after
+    ``open``; then ``sum`` returns such vectors (with ``+ - * /``), ``place(v)`` and ``fetch(v)`` carry one there and
+    back, and ``wait()`` returns when all is done.
+    """
 
     name: str
 
@@ -98,6 +103,11 @@ class Line:
         self.outcome: tuple[Array, ...] = ()
         self.mixed: Array | None = None
         self.participated = np.zeros(problem.n, dtype=np.int64)
+        self.far = bool(getattr(engine, "far", False))
+        carrier: Any = engine if self.far else _Near
+        self.place: Callable[[Array], Array] = carrier.place
+        self.fetch: Callable[[Array], Array] = carrier.fetch
+        self.wait: Callable[[], None] = carrier.wait
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
 
@@ -167,7 +177,7 @@ class Line:
     def _count_down(self, down: tuple[Array, ...]) -> None:
         c = len(self.cohort)
         owed = self.owed[self.cohort]
-        repeated = [any(np.array_equal(o, v) for v in down) for o in self.outcome]
+        repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
         new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
         late = int(np.count_nonzero(owed)) - new
         vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
@@ -187,7 +197,7 @@ class Line:
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs besides the server's vectors and the clients' memory."""
         arrays: dict[str, Any] = {"owed": self.owed, "participated": self.participated}
-        arrays |= {f"outcome{k}": v for k, v in enumerate(self.outcome)}
+        arrays |= {f"outcome{k}": self.fetch(v) for k, v in enumerate(self.outcome)}
         return {"arrays": arrays, "meta": {"ledger": asdict(self.ledger), "outcomes": self.outcomes}}
 
     def restore(self, arrays: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -196,12 +206,36 @@ class Line:
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
         self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])
 
+    def fetched(self, vectors: Vectors) -> Vectors:
+        """The server's vectors where numpy can read them."""
+        return {k: self.fetch(v) for k, v in vectors.items()}
+
     def timed(self, act: Any, *args: Any) -> Any:
         """Run on the clock: only what passes here counts as seconds."""
         start = time.perf_counter()
         out = act(*args)
         self.ledger.seconds += time.perf_counter() - start
         return out
+
+
+class _Near:
+    """What carrying vectors means where they are at hand already."""
+
+    @staticmethod
+    def place(v: Array) -> Array:
+        return v
+
+    @staticmethod
+    def fetch(v: Array) -> Array:
+        return v
+
+    @staticmethod
+    def wait() -> None:
+        pass
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)
 
 
 STREAMS = {"server": 1, "cohort": 2}
