@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip.engines import kernels
+from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
@@ -135,12 +136,13 @@ class Tiles:
         sizes = np.array([f.N for f in models])
         owner = np.repeat(np.arange(len(models)), sizes)
         b = np.concatenate([f.b for f in models])
-        kept, count = merged_rows(indptr, indices, values, owner, b)
+        kept, _, group = merged_rows(indptr, indices, values, owner, b)
+        count = np.bincount(group, minlength=len(kept))
         length = np.diff(indptr)[kept]
         order = np.lexsort((kept, length, owner[kept]))
         kept, count, length, owner = kept[order], count[order], length[order], owner[kept[order]]
         unit = bool(np.all(values == 1.0))
-        entry = _ranges(indptr[kept], length)
+        entry = ranges(indptr[kept], length)
         indices, values = indices[entry], values[entry]
         of_client = np.bincount(owner, minlength=len(models))
         place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
@@ -163,7 +165,7 @@ class Tiles:
         longest = np.zeros(int(self.groups[-1]), np.int64)
         np.maximum.at(longest, group, length)
         start = np.concatenate([[0], np.cumsum(longest)])
-        at = ROWS * _ranges(start[group], length) + np.repeat(lane, length)
+        at = ROWS * ranges(start[group], length) + np.repeat(lane, length)
         index = np.full(ROWS * int(start[-1]), self.d, _width(self.d))
         index[at] = indices
         if unit:
@@ -179,7 +181,7 @@ class Tiles:
         count = np.bincount(column, minlength=int(self.blocks[-1]) * self.d)
         start = np.concatenate([[0], np.cumsum(-(-count // COLUMNS))])
         order = np.argsort(column, kind="stable")
-        at = COLUMNS * np.repeat(start[:-1], count) + _ranges(np.zeros_like(count), count)
+        at = COLUMNS * np.repeat(start[:-1], count) + ranges(np.zeros_like(count), count)
         room = ROWS * np.diff(self.groups)
         rows = np.repeat(np.repeat(room, self.d), COLUMNS * np.diff(start)).astype(_width(int(room.max())))
         rows[at] = np.repeat(place, length)[order]
@@ -235,51 +237,11 @@ class Tiles:
         return bool(self.blocks[i + 1] - self.blocks[i] > 1)
 
 
-def merged_rows(indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array) -> tuple[Indices, Indices]:
-    """Rows that stand for all equal ones of the same client and label, and how many each stands for; no empty rows.
-
-    Rows are told apart by two 64-bit sums of hashed entries and compared entry by entry before they are merged.
-    """
-    length = np.diff(indptr)
-    rows = np.flatnonzero(length)
-    if not len(rows):
-        return rows, rows
-    hashed = [np.add.reduceat(_mix(indices, values, k), indptr[rows]) for k in (1, 2)]
-    order = np.lexsort((rows, *hashed, b[rows], length[rows], owner[rows]))
-    sorted_rows = rows[order]
-    same = np.ones(len(rows), dtype=bool)
-    for key in (owner[rows], length[rows], b[rows], *hashed):
-        same[1:] &= key[order][1:] == key[order][:-1]
-    same[0] = False
-    first = np.flatnonzero(~same)
-    leader = sorted_rows[np.repeat(first, np.diff(np.append(first, len(rows))))]
-    doubled = np.flatnonzero(same)
-    mine, theirs = (_ranges(indptr[r[doubled]], length[r[doubled]]) for r in (sorted_rows, leader))
-    if not (np.array_equal(indices[mine], indices[theirs]) and np.array_equal(values[mine], values[theirs])):
-        return rows, np.ones(len(rows), np.int64)  # a collision of both sums: merge nothing
-    kept, count = np.unique(leader, return_counts=True)
-    return kept, count
-
-
-def _mix(indices: Any, values: Any, k: int) -> Any:
-    v = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ (
-        values.astype(np.float64).view(np.uint64) * np.uint64(2 * k + 1)
-    )
-    v = (v ^ (v >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9 + 2 * k)
-    return v ^ (v >> np.uint64(29))
-
-
 def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
     """CSR arrays of all rows end to end."""
     sizes = np.concatenate([np.diff(M.indptr) for M in matrices]).astype(np.int64)
     indptr = np.concatenate([[0], np.cumsum(sizes)])
     return indptr, np.concatenate([M.indices for M in matrices]), np.concatenate([M.data for M in matrices])
-
-
-def _ranges(start: Indices, length: Indices) -> Indices:
-    """start[k], start[k]+1, ..., length[k] of them, for every k, end to end."""
-    ends = np.cumsum(length)
-    return np.asarray(np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(start - (ends - length), length))
 
 
 def _width(largest: int) -> Any:

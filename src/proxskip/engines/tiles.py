@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from proxskip.engines.rows import merged_rows, ranges
 from proxskip.seam import Array, Indices
 
 UNTANGLED = 1 << 23
@@ -60,24 +61,8 @@ class Rows:
     def merged(self) -> Rows:
         """Without empty rows (no gradient) and with equal rows of one client and label as one, their shares added."""
         owner, length = self.owner, np.diff(self.indptr)
-        word = np.random.default_rng(7).integers(0, 2**63, self.features, dtype=np.uint64)
-        bits = self.values.view(np.uint64)
-        mixed = (word[self.indices] ^ (bits * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
-        mixed ^= mixed >> np.uint64(32)
-        sums = np.concatenate([[np.uint64(0)], np.cumsum(mixed, dtype=np.uint64)])
-        digest = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
-        live = np.flatnonzero(length > 0)
-        order = live[np.lexsort((live, digest[live], length[live], self.labels[live], owner[live]))]
-        same = np.zeros(len(order), dtype=bool)
-        a, b = order[1:], order[:-1]
-        alike = (owner[a] == owner[b]) & (self.labels[a] == self.labels[b]) & (length[a] == length[b])
-        same[1:] = alike & (digest[a] == digest[b])
-        head = order[np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))] if len(order) else order
-        self._check_equal(order[same], head[same])
-        kept = np.sort(order[~same])
-        place = np.zeros(len(length), dtype=np.int64)
-        place[kept] = np.arange(len(kept))
-        shares: Array = np.bincount(place[head], weights=self.shares[order], minlength=len(kept)).astype(np.float64)
+        kept, live, group = merged_rows(self.indptr, self.indices, self.values, owner, self.labels)
+        shares: Array = np.bincount(group, weights=self.shares[live], minlength=len(kept)).astype(np.float64)
         return self._take(kept, owner, length, shares)
 
     @property
@@ -85,14 +70,8 @@ class Rows:
         """The client of each row."""
         return np.repeat(np.arange(self.clients), np.diff(self.row0))
 
-    def _check_equal(self, rows: Indices, heads: Indices) -> None:
-        length = np.diff(self.indptr)[rows]
-        at, to = spread(self.indptr[rows], length), spread(self.indptr[heads], length)
-        equal = np.array_equal(self.indices[at], self.indices[to]) and np.array_equal(self.values[at], self.values[to])
-        assert equal, "two different rows have the same 64-bit digest"
-
     def _take(self, kept: Indices, owner: Indices, length: Indices, shares: Array) -> Rows:
-        at = spread(self.indptr[kept], length[kept])
+        at = ranges(self.indptr[kept], length[kept])
         return Rows(
             row0=_starts(np.bincount(owner[kept], minlength=self.clients)),
             indptr=_starts(length[kept]),
@@ -150,7 +129,7 @@ class Tiles:
         columns = (where - pack0[t_owner], packs, (count << 3) | t_log, place[order[first]])
         table = np.stack(columns, axis=1)[final].astype(np.int32)
         # entry k of an output: lane k mod T of its lanes, then pack by pack
-        k = spread(np.zeros(len(order), dtype=np.int64), length)
+        k = ranges(np.zeros(len(order), dtype=np.int64), length)
         o = np.repeat(np.arange(len(order)), length)
         t = np.empty(len(order), dtype=np.int64)
         t[order] = tile_of
@@ -209,7 +188,7 @@ class Layout:
         cell = entry_slice * F + data.indices
         # entries by slice, column and place: rows in the order of their places, then a counting sort by cells
         by_place = np.lexsort((rows.place, slice_of))
-        at = spread(data.indptr[by_place], length[by_place])
+        at = ranges(data.indptr[by_place], length[by_place])
         line = scipy.sparse.csr_matrix((at, cell[at], np.array([0, len(at)])), shape=(1, S * F))
         by_column = line.tocsc().data
         c_length = np.bincount(cell, minlength=S * F)
@@ -296,13 +275,6 @@ def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Ind
                 held[who, chosen % banks] = np.where(new, chosen, held[who, chosen % banks])
         order[home] = at
     return order
-
-
-def spread(start: Indices, length: Indices) -> Indices:
-    """start_0, start_0 + 1, ... (length_0 of them), start_1, ..."""
-    ends = np.cumsum(length)
-    steps = np.arange(int(ends[-1]) if len(ends) else 0)
-    return np.asarray(steps + np.repeat(start - (ends - length), length), dtype=np.int64)
 
 
 def _starts(counts: Any) -> Indices:
