@@ -24,7 +24,7 @@ from proxskip.result import Status, Summary
 from proxskip.seam import Array, InputError, Method, Vectors
 
 if TYPE_CHECKING:
-    from proxskip.run import Stop
+    from proxskip.loop import Stop
 
 _MISSING = {
     "cohort": "averages over everybody, so it cannot run on cohorts; use scaffnew, scaffold or local-gd",
@@ -227,70 +227,51 @@ def summary(
     notes: tuple[str, ...],
 ) -> Summary:
     """The content of summary.json; null where a field does not apply."""
+    end: dict[str, Any] = {
+        "status": status.name,
+        "success": status is Status.CONVERGED,
+        "message": message,
+        "warnings": list(notes),
+        "versions": versions(),
+        "data_sha256": config["problem"]["data_sha256"],
+    }
+    return Summary(_asked(config, problem) | {"zeta": zeta} | _found(problem, row) | end)
+
+
+COUNTED: tuple[str, ...] = (
+    *("iterations", "exchanges", "vectors_up", "vectors_down", "floats_up", "floats_down", "bytes_up", "bytes_down"),
+    *("edge_messages", "local_steps", "grad_evals", "prox_evals"),
+)
+MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
+
+
+def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
+    """What ran: the problem, its constants, the method's parameters."""
     given, about = config["parameters"], config["problem"]
     graph = given.get("graph")
+    constants = {k: getattr(problem, k) for k in ("L", "L_kind", "L_max", "L_global", "mu", "kappa")}
+    return {
+        "method": config["method"],
+        **{k: about[k] for k in ("data", "samples", "d", "clients", "split")},
+        "engine": config["engine"],
+        "seed": config["seed"],
+        **constants,
+        **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
+        **{k: given.get(k) for k in ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta")},
+        "cohort": None if "everyone" in config["cohort"] else config["cohort"],
+        "graph": None if graph is None else graph["name"],
+        "delta": None if graph is None else _delta(graph),
+    }
 
-    def number(k: str) -> float | None:
-        return float(row[k]) if np.isfinite(row[k]) else None
 
-    def count(k: str) -> int:
-        return int(row[k])
-
-    return Summary(
-        {
-            "method": config["method"],
-            "data": about["data"],
-            "samples": about["samples"],
-            "d": about["d"],
-            "clients": about["clients"],
-            "split": about["split"],
-            "engine": config["engine"],
-            "seed": config["seed"],
-            "L": problem.L,
-            "L_kind": problem.L_kind,
-            "L_max": problem.L_max,
-            "L_global": problem.L_global,
-            "mu": problem.mu,
-            "kappa": problem.kappa,
-            "weights": about["weights"],
-            "lambda": about["lambda"],
-            "loss": about["loss"],
-            "batch": about["batch"],
-            "psi": about["psi"],
-            "gamma": given.get("gamma"),
-            "p": given.get("p"),
-            "K": given.get("K"),
-            "tau": given.get("tau"),
-            "q": given.get("q"),
-            "chi": given.get("chi"),
-            "eta_g": given.get("eta_g"),
-            "option": given.get("option"),
-            "beta": given.get("beta"),
-            "cohort": None if "everyone" in config["cohort"] else config["cohort"],
-            "graph": None if graph is None else graph["name"],
-            "delta": None if graph is None else _delta(graph),
-            "zeta": zeta,
-            **{k: count(k) for k in ("round", "iterations", "exchanges", "vectors_up", "vectors_down", "floats_up")},
-            **{k: count(k) for k in ("floats_down", "bytes_up", "bytes_down", "edge_messages", "local_steps")},
-            **{k: count(k) for k in ("grad_evals", "prox_evals")},
-            "passes": number("passes"),
-            "seconds": number("seconds"),
-            "f": number("f"),
-            "f_star": None if problem.solution is None else problem.solution.f,
-            "gap": number("gap"),
-            "grad_norm": number("grad_norm"),
-            "sum_h": number("sum_h"),
-            "lyapunov": number("lyapunov"),
-            "lyapunov_bound": number("lyapunov_bound"),
-            "status": status.name,
-            "success": status is Status.CONVERGED,
-            "message": message,
-            "warnings": list(notes),
-            "versions": versions(),
-            "data_sha256": about["data_sha256"],
-        }
-        | {"rounds": count("round")}
-    )
+def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
+    """What came of it: the ledger, and the measurements at the returned x."""
+    return {
+        "rounds": int(row["round"]),
+        **{k: int(row[k]) for k in COUNTED},
+        **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
+        "f_star": None if problem.solution is None else problem.solution.f,
+    }
 
 
 def _delta(graph: dict[str, Any]) -> float:

@@ -10,9 +10,10 @@ import numpy as np
 from proxskip import describe
 from proxskip.cohorts import as_participation
 from proxskip.engines.meter import Line
+from proxskip.loop import Loop, Stop
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status
-from proxskip.run import Loop, Stop, prepare, run, starting_point
+from proxskip.run import prepare, run, starting_point
 from proxskip.seam import InputError, Method
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from typing import Any
 
 from proxskip import cohorts, folder
 from proxskip.cli.progress import Progress
+from proxskip.loop import Stop
 from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status
-from proxskip.run import Stop, make_engine, prepare, run
+from proxskip.run import make_engine, prepare, run
 from proxskip.seam import InputError, Method
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130

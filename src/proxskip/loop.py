@@ -1,0 +1,309 @@
+"""The loop, written once: draw, exchange, settle, measure, stop, checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+import numpy as np
+
+from proxskip import describe, folder
+from proxskip.cohorts import Given, Participation
+from proxskip.engines.meter import Engine, Ledger, Line
+from proxskip.links import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.result import Result, Status
+from proxskip.seam import Array, InputError, Method, Vectors
+from proxskip.trace import Trace
+from proxskip.watch import Watch
+
+COLUMNS = (
+    "round",
+    *(f for f in Ledger.__dataclass_fields__),
+    *("passes", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound"),
+)
+MANY_ROUNDS = 1_000_000
+"""Where a run with nothing but a tolerance gives up."""
+
+
+class Callback(Protocol):
+    """What may listen to a run."""
+
+    def on_run_start(self, config: dict[str, Any]) -> None: ...
+    def on_record(self, step: int, metrics: dict[str, float]) -> None: ...
+    def on_run_end(self, result: Result) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When to stop: whichever comes first of the limits, or all of the tolerances together."""
+
+    rounds: int | None = None
+    iterations: int | None = None
+    seconds: float | None = None
+    tol: float | None = None
+    target: float | None = None
+
+    def check(self, problem: Problem) -> None:
+        """At least one rule, each of them positive."""
+        given = {k: getattr(self, k) for k in self.__slots__ if getattr(self, k) is not None}
+        if not given:
+            raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
+        for name, v in given.items():
+            counted = name in ("rounds", "iterations")
+            kinds: Any = (int, np.integer) if counted else (int, float, np.number)
+            if isinstance(v, bool) or not isinstance(v, kinds):
+                raise InputError(f"{name} = {v!r} must be a {'whole ' if counted else ''}number.")
+            if not v > 0 and not (name == "rounds" and v == 0):
+                raise InputError(f"{name} = {v} must be positive.")
+        if self.target is not None and problem.solution is None:
+            raise InputError("a target for f - f* needs the solution, which is unknown here; give tol instead.")
+
+    @property
+    def asked(self) -> bool:
+        """Whether a tolerance was asked for."""
+        return self.tol is not None or self.target is not None
+
+    def reached(self, row: dict[str, float]) -> bool:
+        """All tolerances hold at this record."""
+        good = self.tol is None or row["grad_norm"] <= self.tol
+        return self.asked and good and (self.target is None or row["gap"] <= self.target)
+
+    def limit(self, round: int, ledger: Ledger) -> str | None:
+        """Which limit is reached, in words."""
+        unbounded = self.rounds is None and self.iterations is None and self.seconds is None
+        if round >= (np.inf if self.rounds is None else self.rounds) or (unbounded and round >= MANY_ROUNDS):
+            return f"after {round} rounds"
+        if self.iterations is not None and ledger.iterations >= self.iterations:
+            return f"after {ledger.iterations} iterations"
+        if self.seconds is not None and ledger.seconds >= self.seconds:
+            return f"after {ledger.seconds:.3g} seconds"
+        return None
+
+
+class Loop:
+    """One run: its state between rounds, and nothing that the state does not determine."""
+
+    def __init__(
+        self,
+        method: Method,
+        problem: Problem,
+        stop: Stop,
+        seed: int,
+        participation: Participation,
+        engine: Engine,
+        every: int | None,
+        notes: list[str],
+    ) -> None:
+        if every is not None and every < 1:
+            raise InputError(f"every = {every} must be at least 1.")
+        self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
+        self.engine, self.every, self.notes = engine, every, list(notes)
+        self.unsafe = bool(notes)
+        self.line = Line(engine, problem, seed, participation)
+        self.trace = Trace(COLUMNS)
+        self.round = 0
+        self.psi0: float | None = None
+        self.interrupted = threading.Event()
+        self.config: dict[str, Any] = {}
+        self.keep: folder.Folder | None = None
+
+    # -- where it begins -----------------------------------------------------------------------------------------------
+    def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
+        """The state before the first round."""
+        n, d = self.problem.n, self.problem.d
+        memory = {k: np.zeros((n, d)) for k in self.method.remembers}
+        if "h" in memory:
+            memory["h"] = h0
+        if "x" in memory:
+            memory["x"] = np.tile(x0, (n, 1))
+        self.server = self.method.start(self.problem, x0)
+        self.server |= dual
+        self.engine.open(self.problem, memory, self.seed)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.server = {k: self.line.place(v) for k, v in self.server.items()}
+        self.x0, self.h0 = x0, h0
+        self.x = self.good = x0
+        self._prepare_watch()
+        if self.keep is not None:
+            self.keep.begin(self.state())
+
+    def restore(self, saved: Any) -> None:
+        """The state of a checkpoint."""
+
+        def part(name: str) -> dict[str, Any]:
+            return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
+
+        self.engine.open(self.problem, part("memory."), self.seed)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.server = {k: self.line.place(v) for k, v in part("server.").items()}
+        self.line.restore(part("line."), saved.meta["line"])
+        held = part("server.").items()
+        self.line.outcome = tuple(
+            next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
+        )
+        self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
+        self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
+        self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
+        self.x = self.good = self._answer(self.engine.memory())
+        if saved.note:
+            self.notes.append(saved.note)
+        self._prepare_watch()
+
+    def _prepare_watch(self) -> None:
+        residual0 = describe.residual(self.problem, self.x0, self.method.start(self.problem, self.x0))
+        self.watch = Watch.of(self.method, self.problem, self.x0, self.h0, residual0)
+        self.claimed = None if isinstance(self.line.cohorts, Given) else self.method.zeta(self.problem)
+        self.zeta = None if self.unsafe else self.claimed
+        noisy = self.problem.batch is not None and self.zeta is not None
+        self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+    def go(self, callbacks: Sequence[Callback]) -> Result:
+        """Rounds until something says stop."""
+        for c in callbacks:
+            c.on_run_start(self.config)
+        restore = self._catch_signals()
+        try:
+            with np.errstate(all="ignore"):
+                status, message = self._rounds(callbacks)
+        finally:
+            restore()
+        result = self._result(status, message)
+        if self.keep is not None:
+            self.keep.finish(result, self.state())
+        self.engine.close()
+        for c in callbacks:
+            c.on_run_end(result)
+        return result
+
+    def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
+        if len(self.trace) == 0:
+            self._record(callbacks)
+        while True:
+            verdict = self._verdict()
+            if verdict is not None:
+                if self.trace.last()["round"] < self.round:
+                    self._record(callbacks)
+                    verdict = self._verdict() or verdict
+                return verdict
+            self.line.begin(self.round)
+            self.server = self.line.timed(self.method.round, self.server, self.line)
+            self.round += 1
+            due = self._is_recorded(self.round)
+            if due or not self.line.far:  # a far x is looked at only when a record is due
+                self.line.timed(self.line.wait)
+                self.x = self._answer(None)
+                if not np.isfinite(self.x).all():
+                    self.x = self.good
+                    lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
+                    return Status.DIVERGED, lost
+                self.good = self.x
+            if due:
+                self._record(callbacks)
+            if self.keep is not None and self.keep.due(self.round):
+                self.keep.save(self.state())
+
+    def _verdict(self) -> tuple[Status, str] | None:
+        """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""
+        row = self.trace.last()
+        fresh = row["round"] == self.round
+        if fresh and self.watch.diverged(row["grad_norm"]):
+            return (
+                Status.DIVERGED,
+                f"the gradient norm grew to {row['grad_norm']:.3g} by round {self.round}; take a smaller gamma.",
+            )
+        if fresh and self.stop.reached(row):
+            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
+        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.stalled(self.trace, self.x):
+            window = self.watch.window or 0.0
+            return Status.STALLED, (
+                f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
+                "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
+            )
+        if self.interrupted.is_set():
+            return (
+                Status.INTERRUPTED,
+                f"interrupted after {self.round} rounds" + ("; resume it from its folder." if self.keep else "."),
+            )
+        limit = self.stop.limit(self.round, self.line.ledger)
+        if limit is None:
+            return None
+        missed = " without reaching the tolerance" if self.stop.asked else ", as asked"
+        return Status.MAX_ROUNDS, f"stopped {limit}{missed}."
+
+    def _scheduled(self, trace: Trace) -> Trace:
+        """Without the last record if it was made only because the run ended there."""
+        last = int(trace.last()["round"]) if len(trace) else 0
+        kept = len(trace) - (0 if self._is_recorded(last) else 1)
+        return Trace.from_arrays({k: v[:kept] for k, v in trace.to_arrays().items()})
+
+    def _is_recorded(self, r: int) -> bool:
+        return r % (self.every or max(1, -(-r // 100))) == 0
+
+    def _record(self, callbacks: Sequence[Callback]) -> None:
+        """Evaluate at the communicated x: off the meter and off the clock."""
+        self.line.timed(self.line.wait)
+        memory, server = self.engine.memory(), self.line.fetched(self.server)
+        self.x = self._answer(memory)
+        row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, server, memory)
+        row["round"] = self.round
+        row["passes"] = row["grad_evals"] / (self.problem.N or self.problem.n)
+        if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
+            self.psi0 = row["lyapunov"]
+        if self.zeta is not None and self.psi0 is not None:
+            row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
+        self.trace.append(row)
+        for c in callbacks:
+            c.on_record(self.round, row)
+
+    def _answer(self, memory: Vectors | None) -> Array:
+        if "x" in self.server:
+            return self.line.fetch(self.server["x"])
+        return weighted_sum(self.problem.weights, (memory or self.engine.memory())["x"])
+
+    # -- where it ends -------------------------------------------------------------------------------------------------
+    def state(self) -> folder.State:
+        """All that a resumed run needs."""
+        line = self.line.state()
+        arrays = {f"server.{k}": v for k, v in self.line.fetched(self.server).items()}
+        arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+        arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
+        arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
+        arrays |= {"x0": self.x0, "h0": self.h0}
+        return folder.State(arrays, {"round": self.round, "psi0": self.psi0, "line": line["meta"]})
+
+    def _result(self, status: Status, message: str) -> Result:
+        memory = self.engine.memory()
+        row = self.trace.last()
+        if row["round"] != self.round:  # a round that did not end well has no record of its own
+            row = row | {"round": self.round}
+        server = self.line.fetched(self.server)
+        h = describe.controls(self.method, server, memory)
+        about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes))
+        return Result(
+            self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
+            self.line.participated.copy(), tuple(self.notes), about,
+        )  # fmt: skip
+
+    def _catch_signals(self) -> Callable[[], None]:
+        """The first SIGINT or SIGTERM ends the run after its round; a second SIGINT ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+
+        def caught(number: int, frame: FrameType | None) -> None:
+            if self.interrupted.is_set():
+                raise KeyboardInterrupt
+            self.interrupted.set()
+
+        old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            for s, handler in old.items():
+                signal.signal(s, handler)
+
+        return restore
