@@ -278,6 +278,20 @@ def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch):
     assert "without reaching" in unreachable.message
 
 
+def test_the_summary_of_a_run_that_blew_up_speaks_of_the_returned_x_and_of_all_its_costs():
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    with pytest.warns(ps.UnsafeStepWarning):
+        result = ps.run(ps.GD(1e100), problem, rounds=2000, every=500, allow_unsafe_step=True)
+    found = result.summary()
+    assert result.status is ps.Status.DIVERGED
+    assert len(result.trace) == 1  # no record but the first
+    assert found["rounds"] == found["exchanges"] == found["iterations"] > 1
+    with np.errstate(all="ignore"):
+        value = problem.value(result.x)
+    assert found["f"] == (value if np.isfinite(value) else None)
+    assert found["f"] != result.trace["f"][0]
+
+
 def test_warm_start_from_a_method_with_controls_to_one_without():
     problem = small()
     first = ps.run(ps.Scaffnew.theory(problem), problem, rounds=20)

@@ -201,13 +201,18 @@ def residual(problem: Problem, x: Array, server: Vectors) -> float:
     return float(np.linalg.norm(primal) + np.linalg.norm(dual))
 
 
+def at_point(problem: Problem, x: Array) -> dict[str, float]:
+    """f, gap and (but for psi(D x), which needs the dual point too) gradient norm at x alone."""
+    f = problem.value(x)
+    row = {"f": f} if problem.D is not None else {"f": f, "grad_norm": residual(problem, x, {})}
+    return row if problem.solution is None else row | {"gap": f - problem.solution.f}
+
+
 def measure(method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> dict[str, float]:
     """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
-    solution = problem.solution
-    f = problem.value(x)
-    row = {"f": f, "grad_norm": residual(problem, x, server)}
-    if solution is not None:
-        row["gap"] = f - solution.f
+    row = at_point(problem, x)
+    if problem.D is not None:
+        row["grad_norm"] = residual(problem, x, server)
     h = controls(method, server, memory)
     if h is not None and problem.psi is None and problem.n > 1:
         row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())

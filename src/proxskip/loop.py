@@ -173,7 +173,8 @@ class Loop:
                 status, message = self._rounds(callbacks)
         finally:
             restore()
-        result = self._result(status, message)
+        with np.errstate(all="ignore"):
+            result = self._result(status, message)
         if self.keep is not None:
             self.keep.finish(result, self.state())
         self.engine.close()
@@ -250,9 +251,7 @@ class Loop:
         self.line.timed(self.line.wait)
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
-        row = self.line.ledger.row() | describe.measure(self.method, self.problem, self.x, server, memory)
-        row["round"] = self.round
-        row["passes"] = row["grad_evals"] / (self.problem.N or self.problem.n)
+        row = self._costs() | describe.measure(self.method, self.problem, self.x, server, memory)
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
@@ -260,6 +259,12 @@ class Loop:
         self.trace.append(row)
         for c in callbacks:
             c.on_record(self.round, row)
+
+    def _costs(self) -> dict[str, float]:
+        """The ledger so far, as columns of the trace."""
+        row = self.line.ledger.row()
+        passes = row["grad_evals"] / (self.problem.N or self.problem.n)
+        return row | {"round": self.round, "passes": passes}
 
     def _answer(self, memory: Vectors | None) -> Array:
         if "x" in self.server:
@@ -280,8 +285,8 @@ class Loop:
     def _result(self, status: Status, message: str) -> Result:
         memory = self.engine.memory()
         row = self.trace.last()
-        if row["round"] != self.round:  # a round that did not end well has no record of its own
-            row = row | {"round": self.round}
+        if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
+            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | describe.at_point(self.problem, self.x)
         server = self.line.fetched(self.server)
         h = describe.controls(self.method, server, memory)
         about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes))
