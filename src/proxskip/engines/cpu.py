@@ -125,7 +125,8 @@ class CpuEngine:
     def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
         def one(j: int, _: int) -> None:
             client = OneClient(self.problem, int(members[j]), self.seed, round)
-            X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
+            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
+                X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 
         ranges = [(j, j + 1) for j in range(len(members))]
         if self.shareable:
