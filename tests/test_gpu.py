@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import operator
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, Row, close
-from proxskip.engines import gpu
-from proxskip.engines.launch import Card, LocalSteps
+from proxskip.engines import fused, gpu
+from proxskip.engines.launch import Card, Launches, LocalSteps
 from proxskip.engines.tiles import Layout, Rows, untangle
 from proxskip.links import weighted_sum
 from proxskip.problems.sampling import minibatch
@@ -153,6 +155,145 @@ def test_untangled_entries_are_a_permutation_within_their_lane() -> None:
     tile, lane = np.searchsorted([32 * 4], np.arange(idx.size), "right"), np.arange(idx.size) // 4 % 32
     assert (tile[order] == tile).all()
     assert (lane[order] == lane).all()
+
+
+# -- one launch a round, on a card of numpy ----------------------------------------------------------------------------
+class NumpySteps:
+    """Stands for ``LocalSteps``: does at its launch, in numpy, what a kernel made of the same terms would do."""
+
+    fit = staticmethod(LocalSteps.fit)
+    at_once = 1
+
+    def __init__(self, problem: ps.Problem, parallel: int, full: bool = False, **how: Any) -> None:
+        self.problem = replace(problem, batch=None) if full else problem
+        self.data = None
+
+    def kernel(self, code: Any) -> tuple[None, int]:
+        return None, self.at_once
+
+    def launch(self, code: Any, given: Any, count: int, K: Any, out: Any, members: Any = None, **how: Any) -> None:
+        Launches.total += 1
+        rows = np.arange(count) if members is None else members
+        x, h, gamma = (np.broadcast_to(evaluated(v, rows), out.shape) for v in (code.x, code.h, code.gamma))
+        new = np.empty_like(out)
+        for j, i in enumerate(rows):
+            steps, y, f = int(np.broadcast_to(K, (count,))[j]), x[j], self.problem.clients[i]
+            for k in range(steps):
+                if how.get("want_gradient"):
+                    y = f.gradient(y)
+                    break
+                batch = self.problem.batch
+                sample = batch and minibatch(how["seed"], int(i), how["round"], k, f.N, batch)  # type: ignore[attr-defined]
+                g = f.minibatch_gradient(y, sample) if batch else f.gradient(y)  # type: ignore[attr-defined]
+                y = y - gamma[j] * (g - h[j])
+            new[j] = y
+        out[...] = new
+        for link in code.links:
+            U = evaluated(link.up, rows)
+            link.out[...] = mixed(link.lists, U) if link.lists else weighted_sum(link.w, U)
+        stored(code.outputs, rows)
+
+
+def mixed(lists: Any, X: Any) -> Any:
+    indptr, indices, weights = lists
+    return np.stack([sum(weights[e] * X[indices[e]] for e in range(a, z)) for a, z in itertools.pairwise(indptr)])
+
+
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+def evaluated(term: Any, rows: Any) -> Any:
+    if term.operator:
+        return SIGNS[term.operator](evaluated(term.left, rows), evaluated(term.right, rows))
+    return term.value[rows] if term.kind in (fused.KEPT, fused.COLUMN) else term.value
+
+
+def stored(outputs: Any, rows: Any) -> None:
+    values = [evaluated(term, rows) + 0.0 for term, _, _ in outputs]
+    for (_, array, kept), v in zip(outputs, values, strict=True):
+        array[rows if kept else ...] = v
+
+
+def numpy_compute(outputs: Any, c: int, d: int, members: Any) -> None:
+    Launches.total += 1
+    stored(outputs, np.arange(c) if members is None else members)
+
+
+class NumpyCard(SimpleNamespace):
+    """As much of CuPy as the engine uses outside its kernels; fresh arrays hold NaN until a launch fills them."""
+
+    asarray, stack, broadcast_to = staticmethod(np.asarray), staticmethod(np.stack), staticmethod(np.broadcast_to)
+
+    @staticmethod
+    def empty(shape: Any) -> Any:
+        return np.full(shape, np.nan)
+
+    @staticmethod
+    def asnumpy(v: Any) -> Any:
+        return np.array(v)
+
+
+@pytest.fixture
+def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = SimpleNamespace(free_all_blocks=lambda: None)
+    stream = SimpleNamespace(synchronize=lambda: None)
+    there = NumpyCard(get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(get_current_stream=lambda: stream))
+    monkeypatch.setattr(gpu, "need_cupy", lambda: there)
+    monkeypatch.setattr(gpu, "Card", SimpleNamespace(here=lambda: None))
+    monkeypatch.setattr(gpu, "LocalSteps", NumpySteps)
+    monkeypatch.setattr(gpu, "compute", numpy_compute)
+
+    def whole(x: Any, h: Any, gamma: Any, links: Any = (), outputs: Any = ()) -> Any:
+        ends = bool(links or outputs)
+        return SimpleNamespace(x=x, h=h, gamma=gamma, links=links, outputs=outputs, ends=ends), ()
+
+    monkeypatch.setattr(gpu, "whole", whole)
+
+
+@pytest.mark.usefixtures("quiet_steps", "numpy_card")
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize(("batch", "every"), [(None, 1), (None, 12), (5, 5)])
+def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int) -> None:
+    if batch and not row.claims("batch"):
+        pytest.skip("full gradients only")
+    problem = row.rows(sparse=True).with_batch(batch)
+    method = row.make(problem)
+    expected, got = (
+        ps.run(method, problem, rounds=12, cohort=row.cohort, seed=3, every=every, engine=e)
+        for e in ("reference", "gpu")
+    )
+    assert close(got.x, expected.x, 1e-12)
+    for name, v in expected.memory.items():
+        assert close(got.memory[name], v, 1e-12) or np.abs(v).max() < 1e-12
+    for column in ("f", "floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
+        assert close(got.trace[column], expected.trace[column], 1e-12), column
+
+
+GOES_ON = ("accelerated", "scaffold", "scaffold-cohort", "fedlin", "scaffnew", "scaffnew-psi", "decentralized")
+LAUNCHES = {"scaffold-I": 2, "fedlin": 2, "fedlin-own": 2, "s-local-gd": 2}
+"""Launches a round where it is not one: two passes over the data, or two exchanges."""
+
+
+def launches(row: Row, problem: ps.Problem, rounds: int = 40) -> float:
+    """Launches a round between two records."""
+    method = row.make(problem)
+    total = []
+    for r in (rounds, 2 * rounds):
+        before = Launches.total
+        ps.run(method, problem, rounds=r, cohort=row.cohort, seed=3, every=r, engine="gpu")
+        total.append(Launches.total - before)
+    return (total[1] - total[0]) / rounds
+
+
+@pytest.mark.usefixtures("quiet_steps", "numpy_card")
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_a_round_asks_for_one_launch(row: Row) -> None:
+    problem = row.rows(sparse=True)
+    found = launches(row, problem)
+    if row.name == "s-local-gd-q":
+        assert 1.0 < found < 2.0
+    else:
+        assert found == LAUNCHES.get(row.name, 1)
 
 
 # -- kernels against plain numpy ---------------------------------------------------------------------------------------
@@ -301,7 +442,7 @@ def test_sums_have_the_bytes_of_the_cpu(n: int) -> None:
     engine = gpu.GpuEngine()
     engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
     w, U = rng.random(n), rng.standard_normal((n, 301))
-    assert engine.sum(w, engine.cupy.asarray(U)).tobytes() == weighted_sum(w, U).tobytes()
+    assert engine.fetch(engine.sum(w, engine.cupy.asarray(U))).tobytes() == weighted_sum(w, U).tobytes()
 
 
 @on_gpu
@@ -311,6 +452,81 @@ def test_gossip_has_the_bytes_of_the_cpu() -> None:
     engine.open(ps.Problem(ps.random_quadratics(2, 3)), {}, 0)
     graph, X = ps.graph("erdos-renyi", 12, seed=1), rng.standard_normal((12, 70))
     assert engine.mix(graph, engine.cupy.asarray(X)).get().tobytes() == graph.mix(X).tobytes()
+
+
+@on_gpu
+@pytest.mark.usefixtures("quiet_steps")
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_a_round_is_one_launch(row: Row) -> None:
+    if row.name == "s-local-gd-q":
+        pytest.skip("its second exchange is drawn")
+    assert launches(row, row.rows(sparse=True), rounds=10) == LAUNCHES.get(row.name, 1)
+
+
+@on_gpu
+@pytest.mark.usefixtures("quiet_steps")
+def test_nothing_else_runs_on_the_card() -> None:
+    profiler = pytest.importorskip("torch.profiler", reason="torch counts the kernels of all libraries")
+    problem = METHODS[0].rows(sparse=True)
+    method = ps.Scaffnew(gamma=1.0 / problem.L, p=0.2)
+    ps.run(method, problem, rounds=3, engine="gpu", every=3)
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
+        ps.run(method, problem, rounds=50, engine="gpu", every=50)
+    kernels = {e.key: e.count for e in seen.key_averages() if "LaunchKernel" in e.key or "LaunchCooperative" in e.key}
+    assert sum(kernels.values()) == 50, kernels
+
+
+MANY = {
+    "a few": (random_problem, (11, 40, 30, 37)),
+    "more than one sum": (random_problem, (12, 300, 9, 37)),
+    "more than fit at once": (random_problem, (13, 3000, 3, 37)),
+    "softmax": (random_problem, (14, 30, 40, 11, "softmax")),
+}
+
+
+@on_gpu
+@pytest.mark.usefixtures("quiet_steps")
+@pytest.mark.parametrize("name", [*MANY, "wide", "blocks that meet in global memory"])
+def test_whole_rounds_of_any_shape(name: str) -> None:
+    engine: Any = "gpu"
+    if name in MANY:
+        make, given_ = MANY[name]
+        problem = make(*given_)
+    elif name == "wide":
+        rng = np.random.Generator(np.random.Philox(4))
+        A = scipy.sparse.random(300, 70_000, 1e-3, random_state=rng, format="csr")
+        problem = ps.split(ps.Logistic(A, np.arange(300) % 2, l2=0.1), clients=3)
+    else:
+        problem = random_problem(15, 1, 40_000, 60, density=0.9)
+    problem.__dict__["solution"] = None
+    L = float(max(f.L for f in problem.clients))
+    methods = {ps.Scaffnew(gamma=0.5 / L, p=0.4): None, ps.Scaffold(gamma=0.1 / L, K=3, eta_g=0.7): None}
+    methods |= {ps.Scaffnew(gamma=0.5 / L, p=0.4, chi=0.5): max(1, 2 * problem.n // 3)}
+    for method, cohort in methods.items():
+        how: dict[str, Any] = {"rounds": 8, "seed": 1, "cohort": cohort if problem.n > 1 else None, "every": 8}
+        expected = ps.run(method, problem, engine="cpu", **how)
+        before = Launches.total
+        got = ps.run(method, problem, engine=engine, **how)
+        assert Launches.total - before <= 8 + 2  # and what the two records ask for
+        assert close(got.x, expected.x, 1e-11)
+        for key, v in expected.memory.items():
+            assert close(got.memory[key], v, 1e-9)
+        again = ps.run(method, problem, engine=engine, **(how | {"every": 1}))
+        assert got.x.tobytes() == again.x.tobytes()
+        assert all(got.memory[key].tobytes() == again.memory[key].tobytes() for key in got.memory)
+
+
+@on_gpu
+@pytest.mark.usefixtures("quiet_steps")
+@pytest.mark.parametrize("row", [r for r in METHODS if r.name in GOES_ON], ids=lambda row: row.name)
+def test_a_resumed_run_has_the_same_bytes(row: Row, tmp_path: Any) -> None:
+    problem = row.rows(sparse=True)
+    method = row.make(problem)
+    ps.run(method, problem, rounds=7, cohort=row.cohort, seed=3, engine="gpu", out=tmp_path / "a")
+    found = ps.resume(tmp_path / "a", problem, rounds=15)
+    expected = ps.run(method, problem, rounds=15, cohort=row.cohort, seed=3, engine="gpu")
+    assert found.x.tobytes() == expected.x.tobytes()
+    assert found.summary()["vectors_down"] == expected.summary()["vectors_down"]
 
 
 @on_gpu

@@ -13,16 +13,27 @@ global memory. Minibatches, and clients of a few rows, go row by row: margins by
 its rows to a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so
 that every run gives the same bytes.
 
+A launch can hold a whole communication round. Then what a client begins with is computed from what it remembers, the
+blocks (as many as are on the card at once, each group with several clients in turn if need be) meet when all of them
+are done, and together they take the means and do the arithmetic of server and clients that follows: see ``Round``.
+
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks a cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
-there too), THREADS, PACK.
+there too), THREADS, PACK, TAIL (the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from proxskip.links import SUM_BLOCK
+
+FEW = 4 * SUM_BLOCK
+"""Clients up to which the end of a round is shared by columns, after which also by clients (and more meetings)."""
+STAGE = 8 * SUM_BLOCK
+"""Numbers that a block holds in shared memory while it sums them."""
 LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 
 PLAN = (
@@ -109,18 +120,26 @@ __device__ __forceinline__ void await(u64* bell, u32 parity) {
     asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}"
                  ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(parity) : "memory");
 }
-__device__ void group_sync(u32* counter, u32 target) {
+__device__ __forceinline__ void arrive(u32* counter) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        u32 seen;
         __threadfence();
         atomicAdd(counter, 1u);
+    }
+}
+__device__ __forceinline__ void gather_all(u32* counter, u32 target) {
+    if (threadIdx.x == 0) {
+        u32 seen;
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
         } while ((int)(seen - target) < 0);
         __threadfence();
     }
     __syncthreads();
+}
+__device__ void group_sync(u32* counter, u32 target) {
+    arrive(counter);
+    gather_all(counter, target);
 }
 
 // ---- the gather: one output for each group of 2^log lanes ----------------------------------------------------------
@@ -193,6 +212,33 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
     return v;
 }
 
+// ---- means -------------------------------------------------------------------------------------------------------
+// sum of w_i up(i, k) over clients first <= i < last, one after another, rounded as the CPU rounds it; thread c of the
+// block has that of column k0 + c. All products lie in shared memory before they are added.
+template <class Up>
+__device__ double in_order(double* stage, const double* w, int first, int last, int k0, int columns, Up up) {
+    const int rows = last - first, size = rows * columns;
+    for (int base = threadIdx.x; base < size; base += 4 * THREADS) {
+        double v[4];
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+            const int e = base + u * THREADS, i = first + e / columns;
+            if (e < size) v[u] = __dmul_rn(w[i], up(i, k0 + e % columns));
+        }
+#pragma unroll
+        for (int u = 0; u < 4; ++u)
+            if (base + u * THREADS < size) stage[base + u * THREADS] = v[u];
+    }
+    __syncthreads();
+    double total = 0;
+    if (threadIdx.x < columns) {
+#pragma unroll 8
+        for (int r = 0; r < rows; ++r) total = __dadd_rn(total, stage[r * columns + threadIdx.x]);
+    }
+    __syncthreads();
+    return total;
+}
+
 // ---- one communication round of local steps ------------------------------------------------------------------------
 enum {
     F_, Q_, REG, REG_STRIDE, META, ROW_TILES, ROW_IDX, ROW_VAL, COL_TILES, COL_IDX, COL_VAL, B_, W_, COLMAP, ROW_WARPS,
@@ -214,13 +260,16 @@ __device__ __forceinline__ char* load(char*& top, const void* from, i64 bytes) {
 }
 __device__ __forceinline__ void loaded() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+#if TAIL
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#else
 extern "C" __global__ void __launch_bounds__(THREADS)
+#endif
 #if CL > 1
 __cluster_dims__(CL, 1, 1)
 #endif
-descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas,
-        double gamma1, const int* Ks, int K1, const int* members, const int* order, double* out, int count,
-        int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1) {
+descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, const int* order, double* out,
+        int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
@@ -229,13 +278,24 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
     u32* counter = (u32*)plan[COUNTERS] + group;
     u32 target = 0;
 #else
-    const int G = CL, groups = count, group = blockIdx.x / CL, rank = blockIdx.x % CL;
+    const int G = CL, groups = gridDim.x / CL, group = blockIdx.x / CL, rank = blockIdx.x % CL;
+#endif
+#if CL > 1
+    __shared__ __align__(8) u64 bells[2];
+    if (tid == 0) {
+        for (int i = 0; i < 2; ++i)
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(bells + i)));
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    u32 met = 0;
 #endif
     for (int at = group; at < count; at += groups) {
         const int j = order ? order[at] : at;
         const int client = members ? members[j] : j;
         const int K = Ks ? Ks[j] : K1;
-        const real gamma = (real)(gammas ? gammas[j] : gamma1);
+        const int i = j;
+        const i64 row = client;
+        const real gamma = (real)(/*GAMMA*/);
         const double* reg_in = (const double*)plan[REG] + client * plan[REG_STRIDE];
         char* top = memory;
 
@@ -251,22 +311,17 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
         real* reg = (real*)take(top, (i64)d * sizeof(real));
         const int mine = tid, all = THREADS;
 #endif
-        for (int c = mine; c < d; c += all) {
-            x[LOSS == 2 ? c / F * F1 + c % F : c] = (real)X[(i64)j * x_stride + c];
-            h[c] = H ? (real)H[(i64)j * h_stride + c] : (real)0;
-            reg[c] = (real)reg_in[c];
+        for (int k = mine; k < d; k += all) {
+            const i64 t = (i64)i * d + k;
+            x[LOSS == 2 ? k / F * F1 + k % F : k] = (real)(/*X*/);
+            h[k] = (real)(/*H*/);
+            reg[k] = (real)reg_in[k];
         }
         for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
 #if CL > 1
         // two inboxes in turn: a block that is a step ahead fills the one that nobody reads any more
         real* inbox = (real*)take(top, (i64)2 * CL * d * sizeof(real));
-        __shared__ __align__(8) u64 bells[2];
-        if (tid == 0) {
-            for (int i = 0; i < 2; ++i)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(bells + i)));
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        }
-        int turn = 0;
+        int turn = met & 1;
 #endif
 
         // -- the block's slice of the client's data
@@ -488,14 +543,14 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
 #endif
 #elif CL > 1
             if (tid == 0) expect(bells + turn, CL * d * sizeof(real));
-            await(bells + turn, (k >> 1) & 1);
+            await(bells + turn, (met >> 1) & 1);
             for (int c = tid; c < d; c += THREADS) {
                 real g = 0;
 #pragma unroll
                 for (int r = 0; r < CL; ++r) g += inbox[(turn * CL + r) * d + c];
                 update(c, g);
             }
-            turn ^= 1;
+            turn = ++met & 1;
             __syncthreads();
 #else
             __syncthreads();
@@ -505,10 +560,107 @@ descend(const i64* plan, const double* X, i64 x_stride, const double* H, i64 h_s
             out[(i64)j * d + c] = (double)look(x, LOSS == 2 ? c / F * F1 + c % F : c);
 #if GRID
         group_sync(counter, target += G);
+#elif TAIL
+        __syncthreads();
 #endif
     }
+#if GRID || TAIL
+    u32* bar = (u32*)plan[COUNTERS] + plan[GROUPS];
+#endif
+#if TAIL
+    // -- when all local steps are done: what comes up is averaged or mixed, and server and clients go on from there.
+    //    All of that is done column by column: up to FEW clients, a block does it for columns of its own
+    double* stage = (double*)memory;
+/*ENDS*/
+    auto keep_all = [&](auto first, auto step, auto size, int k0, int columns) {
+        for (auto base = first; base < size; base += 4 * step) {
+            double v[4][KEEPS];
+#pragma unroll
+            for (int u = 0; u < 4; ++u) {
+                const auto e = base + u * step;
+                if (e < size) read((int)(e / columns), k0 + (int)(e % columns), v[u]);
+            }
+#pragma unroll
+            for (int u = 0; u < 4; ++u) {
+                const auto e = base + u * step;
+                if (e < size) keep((int)(e / columns), k0 + (int)(e % columns), v[u]);
+            }
+        }
+    };
+    arrive(bar);
+    if (count <= FEW) {
+        const int wide = 4 * (int)((d + 4 * gridDim.x - 1) / (4 * gridDim.x));
+        const int k0 = blockIdx.x * wide, columns = min(k0 + wide, d) - k0;
+        const int most = min(STAGE / min(count, SUM_BLOCK), THREADS);
+        if (columns > 0) {
+            gather_all(bar, gridDim.x);
+            for (int k = k0; k < k0 + columns; k += most)
+                average(0, count, k, min(most, k0 + columns - k), -1);
+            for (int e = tid; e < count * columns; e += THREADS) mix(e / columns, k0 + e % columns);
+            __syncthreads();
+            keep_all(tid, THREADS, count * columns, k0, columns);
+        }
+    } else {
+        const int sums = (count + SUM_BLOCK - 1) / SUM_BLOCK, many = STAGE / SUM_BLOCK, quads = (d + many - 1) / many;
+        const i64 me = (i64)blockIdx.x * THREADS + tid, everybody = (i64)gridDim.x * THREADS, size = (i64)count * d;
+        gather_all(bar, gridDim.x);
+        for (i64 v = blockIdx.x; v < (i64)sums * quads; v += gridDim.x) {
+            const int s = (int)(v / quads), k = (int)(v % quads) * many, first = s * SUM_BLOCK;
+            average(first, min(first + SUM_BLOCK, count), k, min(many, d - k), s);
+        }
+        for (i64 t = me; t < size; t += everybody) mix((int)(t / d), (int)(t % d));
+        group_sync(bar, 2 * gridDim.x);
+        for (i64 k = me; k < d; k += everybody) total(sums, (int)k);
+        group_sync(bar, 3 * gridDim.x);
+        keep_all(me, everybody, size, 0, d);
+    }
+#endif
+#if GRID || TAIL
+    // the last to leave makes the counters ready for the next launch
+    __syncthreads();
+    if (tid == 0) {
+        __threadfence();
+        if (atomicAdd(bar + 1, 1u) == gridDim.x - 1) {
+            for (int g = 0; g < (int)plan[GROUPS]; ++g) ((u32*)plan[COUNTERS])[g] = 0;
+            bar[0] = bar[1] = 0;
+        }
+    }
+#endif
 }
 """
+
+
+@dataclass(frozen=True)
+class Round:
+    """C++ that makes ``descend`` a round of its own: what stands at its five gaps.
+
+    ``given`` declares arguments; ``x``, ``h`` and ``gamma`` are what client i (number ``row``) begins with in column k;
+    ``ends`` defines ``average``, ``mix``, ``total``, ``read`` and ``keep``; without it a launch is local steps alone.
+    """
+
+    given: str
+    x: str
+    h: str
+    gamma: str
+    ends: str = ""
+
+    @property
+    def source(self) -> str:
+        """The whole."""
+        gaps = {"GIVEN": self.given, "X": self.x, "H": self.h, "GAMMA": self.gamma, "ENDS": self.ends}
+        text = SOURCE
+        for name, code in gaps.items():
+            text = text.replace(f"/*{name}*/", code)
+        return text
+
+
+STEPS = Round(
+    given="const double* X, i64 x_stride, const double* H, i64 h_stride, const double* gammas, double gamma1",
+    x="X[i * x_stride + k]",
+    h="H ? H[i * h_stride + k] : 0.0",
+    gamma="gammas ? gammas[i] : gamma1",
+)
+"""Local steps alone, from arrays."""
 
 SERVER = r"""
 // row y of the result is sum_i w_i U_i over the y-th block of clients, one after another, rounded as the CPU rounds it
@@ -537,12 +689,13 @@ extern "C" __global__ void mix(const long long* indptr, const long long* indices
 
 
 @cache
-def module(grid: bool, macros: tuple[tuple[str, str], ...]) -> Any:
+def module(round: Round, cooperative: bool, macros: tuple[tuple[str, str], ...]) -> Any:
     """The kernel ``descend`` for these macros; CuPy keeps the compiled form on disk for the next process."""
     import cupy  # type: ignore[import-not-found]
 
-    options = ("-std=c++17", *(f"-D{k}={v}" for k, v in macros))
-    source = cupy.RawModule(code=SOURCE, options=options, backend="nvrtc", enable_cooperative_groups=grid)
+    more = {"TAIL": int(bool(round.ends)), "SUM_BLOCK": SUM_BLOCK, "FEW": FEW, "STAGE": STAGE}
+    options = ("-std=c++17", *(f"-D{k}={v}" for k, v in (*macros, *more.items())))
+    source = cupy.RawModule(code=round.source, options=options, backend="nvrtc", enable_cooperative_groups=cooperative)
     return steady(source.get_function("descend"))
 
 

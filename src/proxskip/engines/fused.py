@@ -1,28 +1,26 @@
-"""A client half's arithmetic in one launch: ``+ - * /`` are written down, and a kernel is made of them when needed.
+"""A half's arithmetic inside a launch: ``+ - * /`` are written down, and C++ is made of them when needed.
 
 A round of Scaffnew has five such operations; a launch for each would cost more than the local steps of a small problem.
-Numbers are arguments of the kernel, so that one is compiled for each half and not for each step size. Nothing is
-contracted into fused multiply-adds: the bytes are those of numpy.
+So they become part of the launch with the local steps (``whole``), or, where there are none, a launch of their own
+(``compute``). Numbers are arguments of the kernel, so that one is compiled for each half and not for each step size.
+Nothing is contracted into fused multiply-adds: the bytes are those of numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines import cuda
-from proxskip.engines.launch import NOTHING
+from proxskip.engines.launch import NOTHING, start
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
-READ = {
-    VECTOR: "{0}[k]",
-    COLUMN: "{0}[i]",
-    STACK: "{0}[t]",
-    KEPT: "{0}[row * d + k]",
-}
+PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}
+"""Where client i of the cohort, ``row`` among all, finds its number of column k; t is i * d + k."""
+SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn"}
 
 
 class Term:
@@ -42,9 +40,30 @@ class Term:
         """A term as it is; a number or an array on the card as a leaf."""
         if isinstance(v, Term):
             return v
-        if np.ndim(v) == 0:
+        if isinstance(v, (float, int)) or np.ndim(v) == 0:
             return Term(NUMBER, float(v))
         return Term(VECTOR if v.ndim == 1 else COLUMN if v.shape[1] == 1 else STACK, v)
+
+    @property
+    def flat(self) -> bool:
+        """One vector for everybody, or a number."""
+        return self.left.flat and self.right.flat if self.operator else self.kind in (NUMBER, VECTOR)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array that it stands for, or will."""
+        if self.operator:
+            return max(self.left.shape, self.right.shape, key=len)
+        return () if self.kind == NUMBER else tuple(self.value.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes a number."""
+        return 8
+
+    def become(self, kind: str, value: Any) -> None:
+        """A leaf from now on: it has been computed."""
+        self.kind, self.value, self.operator, self.left, self.right = kind, value, "", None, None
 
     def __add__(self, other: Any) -> Term:
         return Term(operator="+", left=self, right=Term.of(other))
@@ -77,49 +96,194 @@ class Term:
         return self
 
 
-def compute(outputs: Sequence[tuple[Term, Any, bool]], c: int, d: int, members: Any) -> None:
-    """Store each term into its array: row i of the cohort, or, if the last entry says so, the row of member i."""
-    leaves: list[Term] = []
-    seen: dict[int, str] = {}
-    texts = tuple((_text(term, leaves, seen), kept) for term, _, kept in outputs)
-    kernel = _kernel(tuple(leaf.kind for leaf in leaves), texts)
-    arguments = [leaf.value if leaf.kind != NUMBER else np.float64(leaf.value) for leaf in leaves]
-    arguments += [array for _, array, _ in outputs]
+Output = tuple[Term, Any, bool]
+"""A term and where it goes: row i of the cohort, or, if the last entry says so, the row of member i."""
+
+
+class Leaves:
+    """The leaves of some terms, each once, and the terms' form, which two rounds of a method have in common."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self.all: list[Term] = []
+        self.form: list[Any] = []
+        self.places: dict[int, int] = {}
+        for term in terms:
+            self._walk(term)
+        self.key = (*self.form, *(leaf.kind for leaf in self.all))
+
+    def _walk(self, term: Term) -> None:
+        if term.operator:
+            self.form.append(term.operator)
+            self._walk(term.left)
+            self._walk(term.right)
+            return
+        at = self.places.setdefault(id(term if term.kind == NUMBER else term.value), len(self.all))
+        if at == len(self.all):
+            self.all.append(term)
+        self.form.append(at)
+
+    def __getitem__(self, term: Term) -> int:
+        return self.places[id(term if term.kind == NUMBER else term.value)]
+
+    @property
+    def values(self) -> list[Any]:
+        """What a kernel is given for them."""
+        return [np.float64(v.value) if v.kind == NUMBER else v.value for v in self.all]
+
+
+class Script:
+    """C++ over leaves, which are the first arguments of a kernel."""
+
+    def __init__(self, leaves: Leaves) -> None:
+        self.leaves = leaves
+        self.more: list[str] = []
+
+    def of(self, *terms: Term) -> tuple[str, list[str]]:
+        """What reads the terms' leaves, and the terms."""
+        used: dict[int, str] = {}
+        texts = [self._text(term, used) for term in terms]
+        places = {j: PLACE[kind].format(f"p{j}") for j, kind in used.items() if kind != NUMBER}
+        return "".join(f"const double l{j} = *({place}); " for j, place in places.items()), texts
+
+    def _text(self, term: Term, used: dict[int, str]) -> str:
+        if term.operator:
+            return f"{SIGNS[term.operator]}({self._text(term.left, used)}, {self._text(term.right, used)})"
+        used[self.leaves[term]] = term.kind
+        return f"l{self.leaves[term]}"
+
+    def value(self, term: Term) -> str:
+        """The term as one expression."""
+        reads, (text,) = self.of(term)
+        return f"[&] {{ {reads}return {text}; }}()"
+
+    def store(self, outputs: Sequence[Output]) -> list[str]:
+        """All leaves are read before anything is stored."""
+        reads, texts = self.of(*(term for term, _, _ in outputs))
+        return [f"double v[{len(texts)}];", *self.set(reads, texts), *self.keep(outputs)]
+
+    @staticmethod
+    def set(reads: str, texts: Sequence[str]) -> list[str]:
+        """v[0], v[1], ..."""
+        return [reads, *(f"v[{j}] = {text};" for j, text in enumerate(texts))]
+
+    def keep(self, outputs: Sequence[Output]) -> list[str]:
+        """Where they go; a vector for everybody goes there with the first client."""
+        lines = []
+        for j, (_, array, kept) in enumerate(outputs):
+            place = PLACE[VECTOR if array.ndim == 1 else KEPT if kept else STACK].format(self.give("double*"))
+            lines.append(f"{'if (i == 0) ' if array.ndim == 1 else ''}*({place}) = v[{j}];")
+        return lines
+
+    def give(self, kind: str) -> str:
+        """The name of a further argument."""
+        self.more.append(kind)
+        return f"o{len(self.more) - 1}"
+
+    @property
+    def declared(self) -> str:
+        """The arguments as the kernel declares them."""
+        leaves = (f"double l{j}" if v.kind == NUMBER else f"const double* p{j}" for j, v in enumerate(self.leaves.all))
+        return ", ".join([*leaves, *(f"{kind} o{j}" for j, kind in enumerate(self.more))])
+
+
+def _form(outputs: Sequence[Output]) -> tuple[Any, ...]:
+    return tuple((array.ndim, kept) for _, array, kept in outputs)
+
+
+# -- a launch of its own -----------------------------------------------------------------------------------------------
+COMPILED: dict[Any, Any] = {}
+ROUNDS: dict[Any, cuda.Round] = {}
+
+
+def compute(outputs: Sequence[Output], c: int, d: int, members: Any) -> None:
+    """Store each term into its array."""
+    leaves = Leaves([term for term, _, _ in outputs])
+    key = leaves.key, _form(outputs)
+    if key not in COMPILED:
+        import cupy  # type: ignore[import-not-found]
+
+        script = Script(leaves)
+        code = "\n    ".join(script.store(outputs))
+        COMPILED[key] = cuda.steady(cupy.RawKernel(source(script.declared, code), "fused", backend="nvrtc"))
     at = NOTHING if members is None else members
-    kernel((-(-c * d // 256),), (256,), (np.int32(c), np.int32(d), at, *arguments))
+    arguments = (np.int32(c), np.int32(d), at, *leaves.values, *(array for _, array, _ in outputs))
+    start(COMPILED[key], (-(-c * d // 256),), (256,), arguments)
 
 
-def _text(term: Term, leaves: list[Term], seen: dict[int, str]) -> str:
-    if term.operator:
-        return f"({_text(term.left, leaves, seen)} {term.operator} {_text(term.right, leaves, seen)})"
-    key = id(term.value) if term.kind != NUMBER else id(term)
-    if key not in seen:
-        seen[key] = f"a{len(leaves)}"
-        leaves.append(term)
-    return seen[key]
+def source(declared: str, code: str) -> str:
+    """The kernel: a thread for each number."""
+    return f"""extern "C" __global__ void fused(int c, int d, const int* at, {declared}) {{
+    const long long t = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (t >= (long long)c * d) return;
+    const int i = (int)(t / d), k = (int)(t % d);
+    const long long row = at ? at[i] : i;
+    {code}
+}}
+"""
 
 
-@cache
-def _kernel(kinds: tuple[str, ...], texts: tuple[tuple[str, bool], ...]) -> Any:
-    import cupy  # type: ignore[import-not-found]
+# -- a whole round in the launch with its local steps ------------------------------------------------------------------
+@dataclass
+class Link:
+    """What comes up and goes into ``out``: averaged with weights ``w``, or mixed along a graph's lists."""
 
-    return cuda.steady(cupy.RawKernel(source(kinds, texts), "fused", options=("--fmad=false",), backend="nvrtc"))
+    up: Term
+    out: Any
+    w: Any = None
+    lists: tuple[Any, Any, Any] | None = None
+    parts: Any = None  # room for the sums of blocks of clients where there are many
 
 
-def source(kinds: tuple[str, ...], texts: tuple[tuple[str, bool], ...]) -> str:
-    """The kernel: every thread reads all it needs before it stores anything."""
-    given = [f"double a{j}" if kind == NUMBER else f"const double* p{j}" for j, kind in enumerate(kinds)]
-    given += [f"double* o{j}" for j in range(len(texts))]
-    reads = [f"    const double a{j} = {READ[k].format(f'p{j}')};" for j, k in enumerate(kinds) if k != NUMBER]
-    values = [f"    const double v{j} = {text};" for j, (text, _) in enumerate(texts)]
-    stores = [f"    {READ[KEPT if kept else STACK].format(f'o{j}')} = v{j};" for j, (_, kept) in enumerate(texts)]
-    lines = [
-        'extern "C" __global__ void fused(int c, int d, const int* at, ' + ", ".join(given) + ") {",
-        "    const long long t = (long long)blockIdx.x * blockDim.x + threadIdx.x;",
-        "    if (t >= (long long)c * d) return;",
-        "    const int i = (int)(t / d), k = (int)(t % d);",
-        "    const long long row = at ? at[i] : i;",
-        *reads, *values, *stores,
-        "}",
-    ]  # fmt: skip
-    return "\n".join(lines)
+def whole(
+    x: Term, h: Term, gamma: Term, links: Sequence[Link] = (), outputs: Sequence[Output] = ()
+) -> tuple[cuda.Round, list[Any]]:
+    """Local steps from x with h and gamma, then the links, then the outputs; with the arguments that stand for them."""
+    begin = {"x": x, "h": h, "gamma": gamma}
+    leaves = Leaves([*begin.values(), *(link.up for link in links), *(term for term, _, _ in outputs)])
+    key = leaves.key, tuple(link.lists is None for link in links), _form(outputs)
+    if key not in ROUNDS:
+        script = Script(leaves)
+        code = {name: script.value(term) for name, term in begin.items()}
+        ends = _ends(script, links, outputs) if links or outputs else ""
+        ROUNDS[key] = cuda.Round(given=script.declared, ends=ends, **code)
+    more = [v for link in links for v in (link.out, *(link.lists or (link.w, link.parts)))]
+    return ROUNDS[key], [*leaves.values, *more, *(array for _, array, _ in outputs)]
+
+
+def _ends(script: Script, links: Sequence[Link], outputs: Sequence[Output]) -> str:
+    client = "const i64 row = members ? members[i] : i, t = (i64)i * d + k;"
+    ups, average, total, mix = [], [], [], []
+    for m, link in enumerate(links):
+        reads, (text,) = script.of(link.up)
+        ups.append(f"    auto up{m} = [&](int i, int k) -> double {{ {client} {reads}return {text}; }};")
+        out = script.give("double*")
+        if link.lists is None:
+            w, parts = script.give("const double*"), script.give("double*")
+            average.append("v = 0;")
+            average.append("for (int a = first; a < last; a += SUM_BLOCK)")
+            average.append(
+                f"    v = __dadd_rn(v, in_order(stage, {w}, a, min(a + SUM_BLOCK, last), k0, columns, up{m}));"
+            )
+            average.append(f"if (tid < columns) (s < 0 ? {out} : {parts} + (i64)s * d)[k0 + tid] = v;")
+            total.append("v = 0;")
+            total.append(f"for (int s = 0; s < sums; ++s) v = __dadd_rn(v, {parts}[(i64)s * d + k]);")
+            total.append(f"{out}[k] = v;")
+        else:
+            first, who, share = (script.give(f"const {kind}*") for kind in ("i64", "i64", "double"))
+            mix.append("v = 0;")
+            mix.append(f"for (i64 e = {first}[i]; e < {first}[i + 1]; ++e)")
+            mix.append(f"    v = __dadd_rn(v, __dmul_rn({share}[e], up{m}((int){who}[e], k)));")
+            mix.append(f"{out}[(i64)i * d + k] = v;")
+    bodies = {
+        "average = [&](int first, int last, int k0, int columns, int s)": ["double v;", *average] if average else [],
+        "total = [&](int sums, int k)": ["double v;", *total] if total else [],
+        "mix = [&](int i, int k)": ["double v;", *mix] if mix else [],
+        "read = [&](int i, int k, double* v)": [client, *script.set(*script.of(*(term for term, _, _ in outputs)))],
+        "keep = [&](int i, int k, const double* v)": [client, *script.keep(outputs)],
+    }
+    keeps = f"    enum {{ KEEPS = {max(1, len(outputs))} }};"
+    return "\n".join([*ups, keeps, *("    auto " + _block(head, lines) for head, lines in bodies.items())])
+
+
+def _block(head: str, lines: Sequence[str]) -> str:
+    return "\n        ".join([head + " {", *lines]) + "\n    };"

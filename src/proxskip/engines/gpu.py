@@ -1,21 +1,25 @@
-"""The GPU engine: clients' memory on the card, all local steps of a round in one launch, the mean taken there too.
+"""The GPU engine: clients' memory on the card, and one launch for a communication round.
 
-The client halves run unchanged on ``(c, d)`` stacks of CuPy arrays, and so does the server half unless it needs a prox:
-the host draws K and launches, and reads vectors only when a record is due.
+Client halves run unchanged, once for a whole cohort, on vectors that only write down what is asked of them (``Term``),
+and so does the server half unless it needs a prox. Nothing is launched before somebody has to know: the next exchange,
+a record, a checkpoint. By then the local steps, the mean, and what server and clients make of it are known, and all of
+it is one launch. The host draws K, and reads vectors only when a record is due.
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from proxskip.engines import cuda
-from proxskip.engines.fused import COLUMN, KEPT, NUMBER, STACK, VECTOR, Term, compute
-from proxskip.engines.launch import NOTHING, Card, LocalSteps
+from proxskip.engines.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
+from proxskip.engines.launch import NOTHING, Card, LocalSteps, start
 from proxskip.links import SUM_BLOCK, Graph
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -32,17 +36,44 @@ class Stack:
     def descend(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
-        plain = self.engine.plain
-        return Term(STACK, self.engine.descend(self.members, plain(x), plain(h), plain(gamma), K, self.round))
+        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, self.round)
 
     def gradient(self, x: Any) -> Any:
         """The members' full gradients, one row each."""
         self.gradients += int(self.engine.rows[self.members].sum())
-        return Term(STACK, self.engine.gradient(self.members, self.engine.plain(x)))
+        return self.engine.gradient(self.members, Term.of(x))
 
     def own(self, values: Any) -> Any:
-        """The members' entries as a column."""
-        return values if np.ndim(values) == 0 else Term(COLUMN, self.engine.column(values, self.members))
+        """Everybody's entries, of which each client reads its own."""
+        return values if np.ndim(values) == 0 else Term(COLUMN, self.engine.column_of(values).reshape(-1, 1))
+
+
+class Steps(Exception):
+    """A settle half asks for local steps, which must begin after everything before them has ended."""
+
+
+@dataclass
+class Step:
+    """Local steps that wait for their launch."""
+
+    local: LocalSteps
+    x: Term
+    h: Term
+    gamma: Term
+    K: Any
+    out: Any
+    how: dict[str, Any]
+
+
+@dataclass
+class Pending:
+    """All that has been asked for and not been launched; ``memory`` is what the cohort remembers once it has been."""
+
+    cohort: Indices
+    memory: dict[str, Term]
+    step: Step | None = None
+    links: list[Link] = field(default_factory=list)
+    vectors: list[Term] = field(default_factory=list)
 
 
 class GpuEngine:
@@ -74,46 +105,51 @@ class GpuEngine:
             self.whole = None if problem.batch else self.local
         else:
             self.oracles = [on_device(f) for f in problem.clients]
+        self.pending: Pending | None = None
+        self.settling = False
         self.twins: list[tuple[Array, Any]] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
         self.chosen: tuple[bytes, Any] = (b"", None)
-        self.weights: tuple[Array, Any] = (np.zeros(0), None)
+        self.weights: tuple[bytes, Any] = (b"", None)
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
-    def descend(self, members: Indices, x: Any, h: Any, gamma: Any, K: Any, round: int) -> Any:
-        """All local steps of all members in one launch."""
+    def descend(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int) -> Term:
+        """All local steps of all members, in the launch to come."""
         if self.local is None:
-            return self._descend_any(members, x, h, gamma, K)
-        xp, c = self.cupy, len(members)
-        many = np.ndim(K) > 0
-        return self.local.descend(
-            c,
-            self._stack(x),
-            None if np.ndim(h) == 0 and float(h) == 0.0 else self._stack(h),
-            xp.ascontiguousarray(gamma, dtype=np.float64).ravel() if np.ndim(gamma) else float(gamma),
-            xp.asarray(np.asarray(K, dtype=np.int32)) if many else int(K),
-            members=self._members(members),
-            order=xp.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32)) if many else None,
-            seed=self.seed,
-            round=round,
-        )
+            return Term(STACK, self._descend_any(members, x, h, gamma, K))
+        how: dict[str, Any] = {"seed": self.seed, "round": round}
+        if np.ndim(K):
+            how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
+            K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
+        return self._ask(self.local, members, x, h, gamma, K, how)
 
-    def gradient(self, members: Indices, x: Any) -> Any:
-        """The members' full gradients."""
+    def gradient(self, members: Indices, x: Term) -> Term:
+        """The members' full gradients, likewise."""
         if self.local is None:
-            X = self.cupy.broadcast_to(x, (len(members), self.problem.d))
-            return self.cupy.stack([self._oracle(int(i), X[j]) for j, i in enumerate(members)])
+            X = self.cupy.broadcast_to(self.plain(x), (len(members), self.problem.d))
+            return Term(STACK, self.cupy.stack([self._oracle(int(i), X[j]) for j, i in enumerate(members)]))
         if self.whole is None:
             self.whole = LocalSteps(self.problem, self.problem.n, full=True, data=self.local.data)
-        return self.whole.descend(
-            len(members), self._stack(x), None, 1.0, 1, members=self._members(members), want_gradient=True
-        )
+        return self._ask(self.whole, members, x, Term.of(0.0), Term.of(1.0), 1, {"want_gradient": True})
 
-    def _descend_any(self, members: Indices, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+    def _ask(
+        self, local: LocalSteps, members: Indices, x: Term, h: Term, gamma: Term, K: Any, how: dict[str, Any]
+    ) -> Term:
+        if self.settling:
+            raise Steps
+        assert self.pending is not None
+        if self.pending.step is not None:  # a half with two of them: the first goes ahead
+            self._launch(self.pending.step)
+        out = self.cupy.empty((len(members), self.problem.d))
+        how = {"members": self._members(members)} | how
+        self.pending.step = Step(local, x, h, gamma, K, out, how)
+        return Term(STACK, out)
+
+    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
-        X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(h), shape)
-        X[...] = xp.asarray(x)
-        gammas = xp.broadcast_to(xp.asarray(gamma).ravel(), shape[:1])
+        X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(self.plain(h)), shape)
+        X[...] = xp.asarray(self.plain(x))
+        gammas = xp.broadcast_to(xp.asarray(self.plain(gamma)), shape)
         steps = np.broadcast_to(np.asarray(K), shape[:1])
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
@@ -134,103 +170,174 @@ class GpuEngine:
         self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
     ) -> tuple[tuple[Any, ...], int]:
         """The whole cohort in one call of the half; what comes up stays on the card."""
+        there = [Term.of(self.there(v)) for v in down]
+        now = self.pending
+        if now is None or now.step is not None or now.links or not self._alike(now.cohort, cohort):
+            self.flush(there)
+            now = self.pending = Pending(cohort, self._remembered())
+        for v in there:
+            if v.operator:
+                self.plain(v)
         client: Any = Stack(self, cohort, round)
-        self.cohort = cohort
-        up, memory = half(client, self._of(cohort), K, *(Term.of(self.there(v)) for v in down))
-        return self._compute(cohort, up, memory), client.gradients
+        up, memory = half(client, dict(now.memory), K, *there)
+        now.memory |= {k: Term.of(v) for k, v in memory.items()}
+        return tuple(map(Term.of, up)), client.gradients
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """The whole cohort in one call of the half."""
+        there = [Term.of(self.there(v)) for v in outcome]
+        if self.pending is None or not self._alike(self.pending.cohort, cohort):
+            self.flush(there)
+            self.pending = Pending(cohort, self._remembered())
         client: Any = Stack(self, cohort, 0)
-        self.cohort = cohort
-        self._compute(cohort, (), half(client, self._of(cohort), *(Term.of(self.there(v)) for v in outcome)))
+        try:
+            self.settling = True
+            memory = half(client, dict(self.pending.memory), *there)
+        except Steps:
+            self.settling = False
+            self.flush(there)
+            self.pending = Pending(cohort, self._remembered())
+            memory = half(client, dict(self.pending.memory), *there)
+        finally:
+            self.settling = False
+        self.pending.memory |= {k: Term.of(v) for k, v in memory.items()}
+        self.pending.vectors += there
 
-    def _of(self, cohort: Indices) -> Any:
+    def _alike(self, a: Indices, b: Indices) -> bool:
+        return a is b or np.array_equal(a, b)
+
+    def _remembered(self) -> dict[str, Term]:
         return {k: Term(KEPT, v) for k, v in self.kept.items()}
 
-    def _compute(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
-        """All that the half wrote down, in one launch."""
-        c, d, everyone = len(cohort), self.problem.d, len(cohort) == self.problem.n
-        outputs: list[tuple[Term, Any, bool]] = []
-        sent = []
-        for term in map(Term.of, up):
-            if term.kind == STACK or (term.kind == KEPT and everyone):
-                sent.append(term.value)
-            else:
-                sent.append(self.cupy.empty((c, d)))
-                outputs.append((term, sent[-1], False))
+    # -- the launch ----------------------------------------------------------------------------------------------------
+    def flush(self, needed: Sequence[Term] = ()) -> None:
+        """Launch what is pending; vectors of the server's that are ``needed`` are stored with it."""
+        now = self.pending
+        if now is None:
+            return
+        outputs, fresh = self._stores(now)
+        vectors = {id(v): v for v in (*now.vectors, *needed) if v.operator and v.flat}
+        rooms = [(v, self.cupy.empty(self.problem.d)) for v in vectors.values()]
+        outputs += [(v, room, False) for v, room in rooms]
+        if now.step is not None:
+            outputs = self._launch(now.step, now.links, outputs)
+        for several in (True, False) if outputs else ():  # what no launch of local steps took along
+            alike = [o for o in outputs if (o[1].ndim > 1) is several]
+            if alike:
+                c = len(now.cohort) if several else 1
+                compute(alike, c, self.problem.d, self._members(now.cohort) if several else None)
+        for v, room in rooms:
+            v.become(VECTOR, room)
+        self.kept |= fresh
+        self.pending = None
+
+    def _stores(self, now: Pending) -> tuple[list[Output], dict[str, Any]]:
+        """What has to be written into memory, and what takes a name's place as it is."""
+        everyone = len(now.cohort) == self.problem.n
+        outputs: list[Output] = []
         fresh: dict[str, Any] = {}
-        for name, term in ((k, Term.of(v)) for k, v in memory.items()):
+        for name, term in now.memory.items():
             if term.kind == STACK and everyone and not any(term.value is v for v in fresh.values()):
                 fresh[name] = term.value
-            else:
+            elif term.value is not self.kept[name]:
                 outputs.append((term, self.kept[name], True))
-        if outputs:
-            compute(outputs, c, d, self._members(cohort))
-        self.kept |= fresh
-        return tuple(sent)
+        return outputs, fresh
+
+    def _launch(self, step: Step, links: Sequence[Link] = (), outputs: Sequence[Output] = ()) -> list[Output]:
+        """Local steps and, if the card can hold all of their blocks at once, everything after them; what is left."""
+        c = len(step.out)
+        code, given = whole(step.x, step.h, step.gamma, links, outputs)
+        left: list[Output] = []
+        if code.ends and not step.local.kernel(code)[1]:
+            code, given = whole(step.x, step.h, step.gamma)
+            left = list(outputs)
+        step.local.launch(code, given, c, step.K, step.out, **step.how)
+        if links and not code.ends:
+            for link in links:
+                self._link(link)
+        return left
 
     def plain(self, v: Any) -> Any:
         """A term as an array, computed if it has to be (once: the term becomes a leaf)."""
-        if not isinstance(v, Term):
-            return v
-        cohort = self.cohort
-        if v.kind in (NUMBER, VECTOR, COLUMN, STACK) or (v.kind == KEPT and len(cohort) == self.problem.n):
+        cohort = self.pending.cohort if self.pending is not None else None
+        everyone = cohort is None or len(cohort) == self.problem.n
+        if not v.operator and (v.kind not in (KEPT, COLUMN) or everyone):
             return v.value
-        out = self.cupy.empty((len(cohort), self.problem.d))
-        compute([(v, out, False)], len(cohort), self.problem.d, self._members(cohort))
-        v.kind, v.value, v.operator = STACK, out, ""
-        return out
+        c = 1 if v.flat else self.problem.n if cohort is None else len(cohort)
+        out = self.cupy.empty((c, self.problem.d))
+        compute([(v, out, False)], c, self.problem.d, None if cohort is None else self._members(cohort))
+        v.become(*((VECTOR, out[0]) if v.flat else (STACK, out)))
+        return v.value
 
-    def sum(self, w: Array, U: Any) -> Array:
+    def sum(self, w: Array, U: Any) -> Any:
         """``sum_j w_j U_j`` on the card, with the bytes of ``links.weighted_sum``."""
-        if not np.array_equal(w, self.weights[0]):
-            self.weights = np.array(w), self.cupy.asarray(w)
-        out = self._block_sums(self.weights[1], U, SUM_BLOCK)
-        if len(out) > 1:
-            out = self._block_sums(NOTHING, out, len(out))
+        if w.tobytes() != self.weights[0]:
+            self.weights = w.tobytes(), self.cupy.asarray(w)
+        c, d = len(w), self.problem.d if isinstance(U, Term) else U.shape[1]
+        blocks = -(-c // SUM_BLOCK)
+        room = self.cupy.empty((blocks, d)) if blocks > 1 else NOTHING
+        link = Link(Term.of(U), self.cupy.empty(d), w=self.weights[1], parts=room)
+        out = self._join(link)
         if self.far:
-            return out.reshape(-1)  # type: ignore[no-any-return]
-        host: Array = out.get()[0]
-        self.twins = [*self.twins[-3:], (host, out.reshape(-1))]
+            return Term(VECTOR, out)
+        self.flush()
+        host = self.fetch(out)
+        self.twins = [*self.twins[-3:], (host, out)]
         return host
-
-    def _block_sums(self, w: Any, U: Any, block: int) -> Any:
-        n, d = U.shape
-        blocks = -(-n // block)
-        out = self.cupy.empty((blocks, d))
-        arguments = (w, U, np.int32(n), np.int32(d), np.int32(block), out)
-        cuda.server("block_sums")((-(-d // 64), blocks), (64,), arguments)
-        return out
-
-    def place(self, v: Array) -> Any:
-        """A vector of the server's on the card."""
-        return self.cupy.asarray(v)
-
-    def fetch(self, v: Any) -> Array:
-        """And back."""
-        return np.asarray(self.cupy.asnumpy(v))
-
-    def wait(self) -> None:
-        """Until the card has done all it was told."""
-        self.cupy.cuda.get_current_stream().synchronize()
 
     def mix(self, graph: Graph, U: Any) -> Any:
         """One gossip step on the card."""
+        lists = self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)
+        return self._join(Link(Term.of(U), self.cupy.empty(tuple(U.shape)), lists=lists))
+
+    def _join(self, link: Link) -> Any:
+        """With the local steps that wait, or at once."""
+        if self.pending is not None and self.pending.step is not None:
+            self.pending.links.append(link)
+        else:
+            self._link(link)
+        return link.out
+
+    def _link(self, link: Link) -> None:
+        U = self.plain(link.up)
         n, d = U.shape
-        out = self.cupy.empty((n, d))
-        lists = [self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)]
-        arguments = (*lists, U, np.int32(n), np.int32(d), out)
-        cuda.server("mix")((-(-d // 64), n), (64,), arguments)
-        return out
+        if link.lists is not None:
+            start(cuda.server("mix"), (-(-d // 64), n), (64,), (*link.lists, U, np.int32(n), np.int32(d), link.out))
+        elif n <= SUM_BLOCK:
+            self._block_sums(link.w, U, SUM_BLOCK, link.out)
+        else:
+            self._block_sums(link.w, U, SUM_BLOCK, link.parts)
+            self._block_sums(NOTHING, link.parts, len(link.parts), link.out)
+
+    def _block_sums(self, w: Any, U: Any, block: int, out: Any) -> None:
+        n, d = U.shape
+        arguments = (w, U, np.int32(n), np.int32(d), np.int32(block), out)
+        start(cuda.server("block_sums"), (-(-d // 64), -(-n // block)), (64,), arguments)
+
+    def place(self, v: Array) -> Any:
+        """A vector of the server's on the card."""
+        return Term(VECTOR, self.cupy.asarray(v))
+
+    def fetch(self, v: Any) -> Array:
+        """And back."""
+        if isinstance(v, Term):
+            self.flush([v])
+            v = self.plain(v)
+        return np.asarray(self.cupy.asnumpy(v))
+
+    def wait(self) -> None:
+        """Until the card has done all it was asked for."""
+        self.flush()
+        self.cupy.cuda.get_current_stream().synchronize()
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""
+        self.flush()
         return {k: self.cupy.asnumpy(v) for k, v in self.kept.items()}
 
     def close(self) -> None:
         """Give the card's memory back."""
-        self.local = self.whole = None
+        self.local = self.whole = self.pending = None
         self.kept, self.twins, self.columns, self.oracles = {}, [], {}, []
         self.cupy.get_default_memory_pool().free_all_blocks()
 
@@ -246,13 +353,8 @@ class GpuEngine:
     def _known(self, v: Array) -> bool:
         return any(here is v for here, _ in self.twins)
 
-    def column(self, values: Any, members: Indices) -> Any:
-        """The members' numbers as a column on the card."""
-        column = self.column_of(values).reshape(-1, 1)
-        return column if len(members) == self.problem.n else column[self._members(members)]
-
     def column_of(self, values: Any) -> Any:
-        """A sequence on the card, sent once."""
+        """A sequence of everybody's numbers on the card, sent once."""
         if id(values) not in self.columns:
             if len(self.columns) > 64:
                 self.columns.clear()
@@ -266,10 +368,6 @@ class GpuEngine:
         if key != self.chosen[0]:
             self.chosen = key, self.cupy.asarray(members.astype(np.int32))
         return self.chosen[1]
-
-    def _stack(self, v: Any) -> Any:
-        v = self.cupy.asarray(v, dtype=np.float64)
-        return self.cupy.ascontiguousarray(self.cupy.broadcast_to(v, (self.problem.d,)) if v.ndim == 0 else v)
 
 
 def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,21 @@ GPC = 16
 """Multiprocessors that one cluster can surely spread over; a card has one such part for every 16 of them."""
 FEW_ROWS = 24
 CHUNK = 512
+REGISTERS = 65536
 PACK = 4
 NOTHING = np.uint64(0)
+
+
+class Launches:
+    """How many launches there have been in this process."""
+
+    total = 0
+
+
+def start(kernel: Any, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: Any, shared: int = 0) -> None:
+    """The one way to the card: every kernel of the engine begins here, and is counted."""
+    Launches.total += 1
+    kernel(blocks, threads, arguments, shared_mem=shared)
 
 
 @dataclass(frozen=True)
@@ -228,8 +241,10 @@ class LocalSteps:
 
         if not self.grid:
             self.groups = 0
+        self.room = max(self.shared, 8 * cuda.STAGE)  # the end of a round needs so much
         self._put("reg", self.reg)
-        self.counters = cupy.zeros(max(1, self.groups), dtype=np.uint32)
+        self.counters = cupy.zeros(self.groups + 2, dtype=np.uint32)  # one a group; arrived and left of the whole
+        self.kernels: dict[cuda.Round, tuple[Any, int]] = {}
         numbers = {
             "F": self.F,
             "Q": self.Q,
@@ -253,16 +268,35 @@ class LocalSteps:
             "SG": int(not self.whole_x),
             "THREADS": self.threads,
             "PACK": PACK,
+            "BLOCKS": self._blocks_together(),
             **macros,
         }
 
-    @cached_property
-    def kernel(self) -> Any:
-        """The compiled kernel."""
-        found = cuda.module(self.grid, tuple((k, str(v)) for k, v in self.macros.items()))
-        if self.shared > 48 * 1024 - 512:
-            found.max_dynamic_shared_size_bytes = max(self.shared, found.max_dynamic_shared_size_bytes)
-        return found
+    def _blocks_together(self) -> int:
+        """Blocks that a multiprocessor should hold in a launch that needs all of its blocks at once."""
+        wanted = -(-self.parallel * self.G // self.card.processors)
+        room = min((self.card.shared + 1280) // (self.room + 1024), REGISTERS // (self.threads * 56), 32)
+        return 1 if self.grid else max(1, min(wanted, room))
+
+    def kernel(self, round: cuda.Round) -> tuple[Any, int]:
+        """The compiled kernel, and how many clients it has on the card at once (0 where nobody can say)."""
+        if round not in self.kernels:
+            cooperative = self.grid or (bool(round.ends) and self.G == 1)
+            found = cuda.module(round, cooperative, tuple((k, str(v)) for k, v in self.macros.items()))
+            if self.room > 48 * 1024 - 512:
+                found.max_dynamic_shared_size_bytes = max(self.room, found.max_dynamic_shared_size_bytes)
+            self.kernels[round] = found, self._at_once(found) if round.ends else 0
+        return self.kernels[round]
+
+    def _at_once(self, kernel: Any) -> int:
+        import cupy
+
+        if self.grid:
+            return self.groups
+        if self.G > 1:
+            return clusters_at_once(kernel.kernel.ptr, self.G, self.threads, self.room)
+        one = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.kernel.ptr, self.threads, self.room)
+        return int(one) * self.card.processors
 
     # -- the launch ----------------------------------------------------------------------------------------------------
     def descend(
@@ -294,18 +328,39 @@ class LocalSteps:
         import cupy
 
         out = cupy.empty((count, self.d))
-        if self.grid:
-            self.counters.fill(0)
-            blocks = self.groups * self.G
-        else:
-            blocks = count * self.G
-        arguments = (
-            self.plan,
+        arrays = (
             X,
             np.int64(0 if X.ndim == 1 else self.d),
             NOTHING if H is None else H,
             np.int64(0 if H is None or H.ndim == 1 else self.d),
             *_one_or_many(gamma, np.float64),
+        )
+        how = {"members": members, "order": order, "seeds": seeds, "seed": seed, "rounds": rounds, "round": round}
+        self.launch(cuda.STEPS, arrays, count, K, out, want_gradient=want_gradient, **how)
+        return out
+
+    def launch(
+        self,
+        code: cuda.Round,
+        given: Any,
+        count: int,
+        K: Any,
+        out: Any,
+        *,
+        members: Any = None,
+        order: Any = None,
+        seeds: Any = None,
+        seed: int = 0,
+        rounds: Any = None,
+        round: int = 0,
+        want_gradient: bool = False,
+    ) -> None:
+        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once."""
+        kernel, most = self.kernel(code)
+        groups = self.groups if self.grid else min(count, most) if code.ends else count
+        arguments = (
+            self.plan,
+            *given,
             *_one_or_many(K, np.int32),
             NOTHING if members is None else members,
             NOTHING if order is None else order,
@@ -317,8 +372,7 @@ class LocalSteps:
             NOTHING if rounds is None else rounds,
             np.uint32(round),
         )
-        self.kernel((blocks,), (self.threads,), arguments, shared_mem=self.shared)
-        return out
+        start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 
     def describe(self) -> str:
         """The launch in a few words."""
@@ -338,3 +392,25 @@ def _up(bytes_: int) -> int:
 
 def _power(v: int, low: int, high: int) -> int:
     return int(min(high, max(low, 1 << max(0, (int(v) - 1).bit_length()))))
+
+
+def clusters_at_once(function: int, size: int, threads: int, shared: int) -> int:
+    """How many clusters of this kernel are on the card together; 0 if the driver does not say."""
+
+    class Config(ctypes.Structure):  # CUlaunchConfig; the kernel itself knows the size of its clusters
+        _fields_ = (
+            *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "XYZ"),
+            ("shared", ctypes.c_uint),
+            ("stream", ctypes.c_void_p),
+            ("attributes", ctypes.c_void_p),
+            ("count", ctypes.c_uint),
+        )
+
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+    except (OSError, AttributeError):
+        return 0
+    found = ctypes.c_int(0)
+    config = Config(size, 1, 1, threads, 1, 1, shared, None, None, 0)
+    failed = ask(ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(config))
+    return 0 if failed else found.value
