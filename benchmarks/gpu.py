@@ -17,7 +17,7 @@ import scipy.sparse
 
 import proxskip as ps
 from proxskip.engines import gpu
-from proxskip.engines.launch import LocalSteps
+from proxskip.engines.launch import Launches, LocalSteps
 from proxskip.sweep import sweep
 
 REPEATS = 7
@@ -40,7 +40,7 @@ def main() -> None:
         f"{REPEATS}. A *step* is one local step of all clients. Made by `python benchmarks/gpu.py`.",
         "",
     ]
-    for section in (steps_table, rounds_table, sweep_table, *(() if options.quick else (more_table,))):
+    for section in (steps_table, rounds_table, launches_table, sweep_table, *(() if options.quick else (more_table,))):
         began = time.perf_counter()
         lines += [*section(cupy, whole), ""]
         print(*lines, sep="\n") if section is more_table else None
@@ -155,6 +155,28 @@ def rounds_table(cupy: Any, whole: Any) -> list[str]:
     out.append(f"| from the CPU engine after 100 rounds, relative | {apart:.1e} | 1e-9 |")
     out.append(f"| bitwise the same in two runs | {'yes' if same else 'NO'} | yes |")
     return out
+
+
+def launches_table(cupy: Any, whole: Any) -> list[str]:
+    """Rounds of many and of few local steps."""
+    out = ["## One launch a round", "", "| Scaffnew on w8a | launches a round | us a round |", "|---|---|---|"]
+    for n, K in ((20, 100), (20, 10), (20, 1), (132, 100), (132, 10), (500, 100), (500, 10)):
+        problem = ps.split(whole, clients=n, by="label")
+        problem.__dict__["solution"] = None
+        method = ps.Scaffnew(gamma=1.0 / problem.L, p=1.0 / K, K=K)
+        rounds, seconds = max(200, 20_000 // K // n), []
+        for _ in range(3):
+            before = Launches.total
+            result = ps.run(method, problem, rounds=rounds, engine="gpu", every=rounds)
+            seconds.append(result.trace["seconds"][-1])
+        launches = (Launches.total - before) / rounds
+        out.append(f"| {n} clients, K = {K} | {launches:.2f} | {1e6 * np.median(seconds[1:]) / rounds:.0f} |")
+    return [
+        *out,
+        "",
+        "Runs of 200 rounds (1,000 where K = 1), the first launch of each with its questions to the driver included. "
+        "Rounds of few steps wait for the host, which has to draw, write down and launch each of them.",
+    ]
 
 
 def sweep_table(cupy: Any, whole: Any) -> list[str]:

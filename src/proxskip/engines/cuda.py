@@ -30,7 +30,7 @@ from typing import Any
 
 from proxskip.links import SUM_BLOCK
 
-FEW = 4 * SUM_BLOCK
+FEW = 2 * SUM_BLOCK
 """Clients up to which the end of a round is shared by columns, after which also by clients (and more meetings)."""
 STAGE = 8 * SUM_BLOCK
 """Numbers that a block holds in shared memory while it sums them."""
@@ -213,8 +213,8 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
 }
 
 // ---- means -------------------------------------------------------------------------------------------------------
-// sum of w_i up(i, k) over clients first <= i < last, one after another, rounded as the CPU rounds it; thread c of the
-// block has that of column k0 + c. All products lie in shared memory before they are added.
+// sum of w_i up(i, k) over clients first <= i < last, one after another in blocks of SUM_BLOCK, then the blocks, with
+// the CPU's bytes; thread c has that of column k0 + c. All products are in shared memory before they are added.
 template <class Up>
 __device__ double in_order(double* stage, const double* w, int first, int last, int k0, int columns, Up up) {
     const int rows = last - first, size = rows * columns;
@@ -230,12 +230,19 @@ __device__ double in_order(double* stage, const double* w, int first, int last, 
             if (base + u * THREADS < size) stage[base + u * THREADS] = v[u];
     }
     __syncthreads();
+    const int sums = (rows + SUM_BLOCK - 1) / SUM_BLOCK, s = threadIdx.x / columns, c = threadIdx.x % columns;
+    const int end = min((s + 1) * SUM_BLOCK, rows);
     double total = 0;
-    if (threadIdx.x < columns) {
 #pragma unroll 8
-        for (int r = 0; r < rows; ++r) total = __dadd_rn(total, stage[r * columns + threadIdx.x]);
-    }
+    for (int r = s * SUM_BLOCK; r < end; ++r) total = __dadd_rn(total, stage[r * columns + c]);
     __syncthreads();
+    if (sums > 1) {
+        if (s < sums) stage[threadIdx.x] = total;
+        __syncthreads();
+        total = 0;
+        for (int b = 0; b < sums; ++b) total = __dadd_rn(total, stage[b * columns + c]);
+        __syncthreads();
+    }
     return total;
 }
 
@@ -591,7 +598,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
     if (count <= FEW) {
         const int wide = 4 * (int)((d + 4 * gridDim.x - 1) / (4 * gridDim.x));
         const int k0 = blockIdx.x * wide, columns = min(k0 + wide, d) - k0;
-        const int most = min(STAGE / min(count, SUM_BLOCK), THREADS);
+        const int most = min(STAGE / count, THREADS / ((count + SUM_BLOCK - 1) / SUM_BLOCK));
         if (columns > 0) {
             gather_all(bar, gridDim.x);
             for (int k = k0; k < k0 + columns; k += most)

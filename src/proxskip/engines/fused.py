@@ -259,11 +259,7 @@ def _ends(script: Script, links: Sequence[Link], outputs: Sequence[Output]) -> s
         out = script.give("double*")
         if link.lists is None:
             w, parts = script.give("const double*"), script.give("double*")
-            average.append("v = 0;")
-            average.append("for (int a = first; a < last; a += SUM_BLOCK)")
-            average.append(
-                f"    v = __dadd_rn(v, in_order(stage, {w}, a, min(a + SUM_BLOCK, last), k0, columns, up{m}));"
-            )
+            average.append(f"v = in_order(stage, {w}, first, last, k0, columns, up{m});")
             average.append(f"if (tid < columns) (s < 0 ? {out} : {parts} + (i64)s * d)[k0 + tid] = v;")
             total.append("v = 0;")
             total.append(f"for (int s = 0; s < sums; ++s) v = __dadd_rn(v, {parts}[(i64)s * d + k]);")

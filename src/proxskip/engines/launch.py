@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -394,6 +395,7 @@ def _power(v: int, low: int, high: int) -> int:
     return int(min(high, max(low, 1 << max(0, (int(v) - 1).bit_length()))))
 
 
+@cache
 def clusters_at_once(function: int, size: int, threads: int, shared: int) -> int:
     """How many clusters of this kernel are on the card together; 0 if the driver does not say."""
 
