@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from proxskip import folder, plots
+from proxskip import build, folder, plots
 from proxskip.checkpoint import atomic_write_json
-from proxskip.cli import build, demo, show
+from proxskip.cli import demo, show
 from proxskip.cli.flags import parser
 from proxskip.cli.progress import Download, Progress, stage
 from proxskip.cli.runs import (

@@ -55,7 +55,28 @@ TAKES: dict[str, set[str]] = {
     "splitskip": {"gamma", "p", "K", "tau", "D"},
 }
 """Which of the flags below each method takes."""
+DEFAULTS: dict[str, Any] = {
+    **{"loss": "logistic", "l2": 1e-4, "l2_relative": True, "intercept": False, "psi": None, "D": None},
+    **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
+    **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
+    **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
+    **{"own_steps": None, "graph": None},
+    **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
+}
+"""What holds for a flag that is not given."""
 _OPTIONAL = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
+
+
+def flags(**given: Any) -> Namespace:
+    """The command line's flags as values: what is given, and the defaults for the rest.
+
+    >>> flags(data="digits", K=30).split
+    'label'
+    """
+    unknown = [name for name in given if name not in DEFAULTS and name != "data"]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no flag of a run; the flags are {', '.join(DEFAULTS)}.")
+    return Namespace(**DEFAULTS | given)
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------

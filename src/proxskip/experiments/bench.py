@@ -1,0 +1,257 @@
+"""The bench on which experiments run: problems, runs and values by their content, kept, found again and continued."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip import build, checkpoint, describe
+from proxskip.cohorts import as_participation
+from proxskip.experiments.pace import Pace
+from proxskip.loop import Stop
+from proxskip.problems.federated import Problem
+from proxskip.result import Result, Status
+from proxskip.run import resume, run
+from proxskip.seam import Array, InputError, Method, UnsafeStepWarning
+from proxskip.sweep import sweep
+from proxskip.trace import Trace
+
+VERSION = 1
+"""Of what is kept; a folder of another version is not read."""
+LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM; everything done so far is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
+
+    ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
+    """
+
+    label: str
+    method: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A finished run as its folder holds it."""
+
+    job: Job
+    folder: Path
+    summary: dict[str, Any]
+    trace: Trace
+
+    @property
+    def x(self) -> Array:
+        """The last communicated x."""
+        return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
+
+    @property
+    def h(self) -> Array | None:
+        """The control variates at the end, where the clients keep them under this name."""
+        return checkpoint.load(self.folder).arrays.get("memory.h")
+
+    def column(self, name: str) -> list[float]:
+        """A column of the trace."""
+        return [float(v) for v in self.trace[name]]
+
+    def at(self, round: int, column: str = "gap") -> float | None:
+        """The last record up to this round; None where the run ended before it otherwise than at its best."""
+        rounds = self.trace["round"]
+        if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
+            return None
+        return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
+
+    def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
+        """Where the first record with ``column <= below`` stands on another column; None if there is none."""
+        hit = np.flatnonzero(self.trace[column] <= below)
+        return float(self.trace[x][hit[0]]) if len(hit) else None
+
+
+class Bench:
+    """What an experiment may use. Everything it computes lies below ``out`` and is not computed again.
+
+    Args:
+        preset: the experiment's TOML, with the overrides of ``[quick]`` in place.
+        base: the problem's flags that go with the data, such as the number of clients.
+        pace: hears what is going on.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        data: str,
+        *,
+        preset: Mapping[str, Any] | None = None,
+        base: Mapping[str, Any] | None = None,
+        quick: bool = False,
+        engine: str = "cpu",
+        threads: int | None = None,
+        data_dir: str | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.out, self.data, self.quick, self.engine, self.threads = Path(out), data, quick, engine, threads
+        self.preset: dict[str, Any] = dict(preset or {})
+        self.base = {"data_dir": data_dir} | dict(base or {})
+        self.pace = pace or Pace()
+        self._problems: dict[str, Problem] = {}
+
+    def on(self, preset: Mapping[str, Any]) -> Bench:
+        """The same bench for another experiment: its problems stay in memory."""
+        other = object.__new__(Bench)
+        other.__dict__.update(self.__dict__, preset=dict(preset))
+        return other
+
+    # -- problems ------------------------------------------------------------------------------------------------------
+    def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
+        """Everything that determines the problem, as the command line writes it into a run folder."""
+        given = {"data": self.data} | self.base | flags
+        return build.spec_of([method], build.flags(**given))
+
+    def problem(self, **flags: Any) -> Problem:
+        """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say other."""
+        return self._problem(self.spec(**flags))
+
+    def _problem(self, spec: Mapping[str, Any]) -> Problem:
+        key = digest(spec)
+        if key not in self._problems:
+            self.pace.say(f"reading {spec['data']}, finding L and f*")
+            problem, _ = build.problem_of(spec)
+            problem.solution  # noqa: B018  now, not in the middle of a run
+            self._problems[key] = problem
+        return self._problems[key]
+
+    def method(self, name: str, problem: Problem, **flags: Any) -> Method:
+        """The method with these flags, and its theorem's parameters for the rest."""
+        return build.method_of(name, build.flags(data=self.data, **flags), problem)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+    def runs(self, jobs: Sequence[Job], upto: float | None = None) -> list[Kept]:
+        """Each run from its folder, continued where it was, or made now.
+
+        Args:
+            upto: the share of the experiment that is done when these are.
+        """
+        with self.pace.part(upto, len(jobs)) as part:
+            return [self._kept(job, part) for job in jobs]
+
+    def _kept(self, job: Job, part: Any) -> Kept:
+        spec = self.spec(job.method, **job.problem)
+        problem = self._problem(spec)
+        method = self.method(job.method, problem, **job.flags)
+        limits = {k: v for k, v in job.stop.items() if k in LIMITS}
+        every, cohort = job.stop.get("every"), job.flags.get("cohort")
+        asked = describe.config(method, problem, Stop(**limits), job.seed, self.engine, as_participation(cohort), {})
+        folder = self.out / "runs" / f"{job.method}-{digest(asked | {'every': every})}"
+        if (found := _read(job, folder)) is not None:
+            part.skip(job.label)
+            return found
+        part.begin(job.label)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)  # the summary keeps them
+            if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
+                result = resume(folder, problem, callbacks=(part,), threads=self.threads)
+            else:
+                result = run(
+                    method, problem, **limits, seed=job.seed, engine=self.engine, cohort=cohort, every=every,
+                    out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
+                )  # fmt: skip
+        _stop_if_asked(result)
+        made = _read(job, folder)
+        assert made is not None
+        return made
+
+    # -- values --------------------------------------------------------------------------------------------------------
+    def memo(
+        self, name: str, parameters: Mapping[str, Any], compute: Callable[[], Any], upto: float | None = None
+    ) -> Any:
+        """A JSON value by its name, its parameters and the data: computed once, then read from ``out/cache``."""
+        content = {"name": name, "parameters": parameters, "data": self.data, "base": self.base, "version": VERSION}
+        path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
+        with self.pace.part(upto, 1) as part:
+            if path.is_file():
+                part.skip(name)
+                return json.loads(path.read_text(encoding="utf-8"))["value"]
+            part.begin(name)
+            value = compute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.atomic_write_json(path, content | {"value": value})
+        return json.loads(path.read_text(encoding="utf-8"))["value"]
+
+    def tries(
+        self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, seed: int = 0
+    ) -> list[float | None]:
+        """f - f* of each candidate after so many rounds, each kept by its content; None where it diverged or stalled.
+
+        On the gpu engine all that are missing run together.
+        """
+        about = {"problem": describe.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
+        names = [about | {"method": m.name, "parameters": describe.parameters(m)} for m in methods]
+        at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
+        missing = [k for k, path in enumerate(at) if not path.is_file()]
+        groups = [missing] if self.engine == "gpu" else [[k] for k in missing]
+        for count, group in enumerate(g for g in groups if g):
+            self.pace.say(f"{text}, candidate {count + 1} of {len(groups)}" if len(groups) > 1 else text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnsafeStepWarning)
+                found = sweep(
+                    [methods[k] for k in group], problem, rounds=rounds, seeds=seed, engine=self.engine,
+                    every=max(1, rounds // 8), allow_unsafe_step=True,
+                )  # fmt: skip
+            at[group[0]].parent.mkdir(parents=True, exist_ok=True)
+            for k, result in zip(group, found, strict=True):
+                _stop_if_asked(result)
+                gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
+                checkpoint.atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
+        return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
+
+    def step(self, text: str, upto: float | None = None) -> None:
+        """Say what is going on, and how much of the experiment is done now."""
+        self.pace.say(text, upto)
+
+
+def digest(content: Any) -> str:
+    """Twenty hexadecimal digits of plain data."""
+    plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:20]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InputError(f"{type(value).__name__} cannot be part of a key; give plain data.")
+
+
+def _read(job: Job, folder: Path) -> Kept | None:
+    """The finished run of a folder; None where there is none yet."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if summary["status"] == Status.INTERRUPTED.name:
+        return None
+    return Kept(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
+
+
+def _stop_if_asked(result: Result) -> None:
+    if result.status is Status.INTERRUPTED:
+        raise Interrupted
