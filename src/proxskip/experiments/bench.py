@@ -124,7 +124,7 @@ class Bench:
         return build.spec_of([method], build.flags(**given))
 
     def problem(self, **flags: Any) -> Problem:
-        """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say other."""
+        """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say."""
         return self._problem(self.spec(**flags))
 
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
