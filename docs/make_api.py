@@ -31,6 +31,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "GD",
                 "ProxGD",
                 "Accelerated",
+                "Decaying",
                 "LocalGD",
                 "Scaffold",
                 "FedLin",

@@ -160,6 +160,8 @@ METHODS = (
         linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
+    Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
+        "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),

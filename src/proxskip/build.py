@@ -17,6 +17,7 @@ from proxskip.methods import (
     GD,
     METHODS,
     Accelerated,
+    Decaying,
     DecentralizedScaffnew,
     FedLin,
     LocalGD,
@@ -60,7 +61,7 @@ DEFAULTS: dict[str, Any] = {
     **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
     **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
     **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
-    **{"own_steps": None, "graph": None},
+    **{"own_steps": None, "graph": None, "decay": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
@@ -208,8 +209,11 @@ def operator_of(name: str | None, d: int) -> Any:
 # -- the method --------------------------------------------------------------------------------------------------------
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
-    made: Method = _MAKE[name](o, problem)
-    return made
+    made: Any = _MAKE[name](o, problem)
+    if o.decay is not None:
+        made = Decaying.paper_figure(made, problem) if o.decay == "figure" else Decaying(made, o.decay)
+    checked: Method = made
+    return checked
 
 
 def _constructed(cls: Any, o: Namespace, problem: Problem, **given: Any) -> Any:

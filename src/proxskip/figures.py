@@ -1,7 +1,7 @@
 """What a report shows, as plain data: series, panels, tables, claims, experiments. Nothing here runs or draws.
 
-An experiment fills these in; ``plots`` makes PNG and PDF of a panel and ``report`` a page, both from the same numbers, and
-``results.json`` holds them all, so that a figure can be drawn again without running anything.
+An experiment fills these in; ``plots`` makes PNG and PDF of a panel and ``report`` a page, both from the same numbers,
+and ``results.json`` holds them all, so that a figure can be drawn again without running anything.
 """
 
 from __future__ import annotations

@@ -247,8 +247,12 @@ def bounded_variance(L: float, sigma2: float) -> ExpectedSmoothness:
 
 def decaying_step(k: int, gamma0: float, K: int, l2: float) -> float:
     """``1 / (1/gamma0 + K (l2/2) k)`` in round k: the authors' stochastic experiments, no theorem."""
-    k, K = whole("k", k, least=0), whole("K", K)
-    return 1 / (1 / positive("gamma0", gamma0) + K * (nonnegative("l2", l2) / 2) * k)
+    return falling_step(k, gamma0, whole("K", K) * (nonnegative("l2", l2) / 2))
+
+
+def falling_step(k: int, gamma0: float, decay: float) -> float:
+    """``1 / (1/gamma0 + decay k)`` in round k."""
+    return 1 / (1 / positive("gamma0", gamma0) + nonnegative("decay", decay) * whole("k", k, least=0))
 
 
 def _batch(m: int, b: int) -> tuple[int, int]:

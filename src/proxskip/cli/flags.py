@@ -155,6 +155,12 @@ def _method_flags() -> Parser:
     add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
     add("--option", choices=("I", "II"), help="of scaffold; default: II")
     add("--own-steps", action="store_true", default=None, help="gamma_i = 1/L_i for scaffnew")
+    add(
+        "--decay",
+        metavar="NUMBER|figure",
+        type=positive("decay", "figure"),
+        help="gamma falls like 1/(1/gamma + decay k) with the round k; figure: K lambda/2, as in the paper's Figure 2",
+    )
     add("--graph", metavar="NAME", help=f"for decentralized-scaffnew: {', '.join(GRAPHS)}; default: ring")
     add(
         "--cohort",

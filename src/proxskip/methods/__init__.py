@@ -6,6 +6,7 @@ import difflib
 from typing import Any
 
 from proxskip.methods.accelerated import Accelerated
+from proxskip.methods.decaying import Decaying
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
 from proxskip.methods.gradient import GD, ProxGD
@@ -18,8 +19,8 @@ from proxskip.methods.splitskip import SplitSkip
 from proxskip.seam import InputError
 
 __all__ = [
-    "GD", "METHODS", "Accelerated", "DecentralizedScaffnew", "FedLin", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD",
-    "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
+    "GD", "METHODS", "Accelerated", "Decaying", "DecentralizedScaffnew", "FedLin", "LocalGD", "ProxGD", "ProxSkip",
+    "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
 ]  # fmt: skip
 
 METHODS: dict[str, Any] = {
