@@ -14,11 +14,13 @@ import scipy.sparse
 from proxskip import cohorts, prox, theory
 from proxskip.links import as_graph
 from proxskip.methods import (
+    EXTRA,
     GD,
     METHODS,
     Accelerated,
     Decaying,
     DecentralizedScaffnew,
+    DIGing,
     FedLin,
     LocalGD,
     ProxGD,
@@ -53,6 +55,8 @@ TAKES: dict[str, set[str]] = {
     "sproxskip": {"gamma", "p"},
     "scaffnew": {"gamma", "p", "K", "own_steps"},
     "decentralized-scaffnew": {"gamma", "p", "K", "tau", "graph"},
+    "diging": {"gamma", "graph"},
+    "extra": {"gamma", "graph"},
     "splitskip": {"gamma", "p", "K", "tau", "D"},
 }
 """Which of the flags below each method takes."""
@@ -120,7 +124,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
         clients = CLIENTS
-    gossip = "decentralized-scaffnew" in names
+    gossip = any("graph" in METHODS[name].handles for name in names)
     return {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
@@ -277,6 +281,10 @@ def _decentralized(o: Namespace, problem: Problem) -> DecentralizedScaffnew:
     return DecentralizedScaffnew(gamma, p, tau, link, o.K)
 
 
+def _over_graph(cls: Any) -> Callable[[Namespace, Problem], Any]:
+    return lambda o, problem: _constructed(cls, o, problem, graph=o.graph or "ring", seed=o.split_seed)
+
+
 def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
     if o.gamma is None and o.p is None and o.K is None and o.tau is None:
         return SplitSkip.theory(problem)
@@ -297,5 +305,7 @@ _MAKE: dict[str, Callable[[Namespace, Problem], Any]] = {
     "sproxskip": _sproxskip,
     "scaffnew": _scaffnew,
     "decentralized-scaffnew": _decentralized,
+    "diging": _over_graph(DIGing),
+    "extra": _over_graph(EXTRA),
     "splitskip": _splitskip,
 }

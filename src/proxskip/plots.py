@@ -48,6 +48,8 @@ NAMES = {
     "sproxskip": "SProxSkip",
     "scaffnew": "Scaffnew",
     "decentralized-scaffnew": "decentralized Scaffnew",
+    "diging": "DIGing (gradient tracking)",
+    "extra": "EXTRA",
     "splitskip": "SplitSkip",
 }
 """Methods as a legend calls them."""
@@ -62,6 +64,8 @@ _STYLES = {
     "fedlin": ("#009E73", "-.", "X"),
     "s-local-gd": ("#56B4E9", "--", "<"),
     "decentralized-scaffnew": ("#CC79A7", "--", "D"),
+    "diging": ("#0072B2", "--", "P"),
+    "extra": ("#009E73", "-.", "X"),
     "proxskip": ("#D55E00", "-", "o"),
     "proxgd": ("#7F7F7F", "-", "s"),
     "sproxskip": ("#CC79A7", "--", "D"),

@@ -353,6 +353,43 @@ def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -
     return Decentralized(gamma, p, tau, split_zeta(gamma, mu, p, tau, delta), "skip" if p < 1 else "every iteration")
 
 
+# -- gradient tracking (DIGing) ------------------------------------------------------------------------------
+
+
+def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> float:
+    """The spectral radius of a 3 x 3 matrix that bounds one step of gradient tracking; below 1 it contracts.
+
+    Qu and Li, "Harnessing smoothness to accelerate distributed optimization", 2018. With W's second largest modulus
+    sigma, the vector (disagreement of the y_i, disagreement of the x_i, sqrt(n) |mean x - x*|) is bounded by
+
+        [ sigma + gamma L   L (2 + gamma L)   gamma L^2 ]
+        [ gamma             sigma             0         ]    with lam = max(|1 - gamma mu|, |1 - gamma L|)
+        [ 0                 gamma L           lam       ]
+
+    times the one before: W contracts disagreement by sigma, the gradients are L-Lipschitz, |(W - I) u| <= 2 |u|, and
+    the mean takes a gradient step that is wrong by at most L times the disagreement.
+    """
+    L, mu = ordered(L, mu)
+    g = positive("gamma", gamma) * L
+    if not 0 <= sigma < 1:
+        raise InputError(f"sigma = {sigma:g} must lie in [0, 1): no other eigenvalue of W may have modulus one.")
+    lam = max(abs(1 - g * mu / L), abs(1 - g))
+    G = np.array([[sigma + g, 2 + g, g], [g, sigma, 0.0], [0.0, g, lam]])  # in units in which L = 1
+    return float(np.abs(np.linalg.eigvals(G)).max())
+
+
+def tracking_step(L: float, mu: float | None, sigma: float) -> float:
+    """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
+    L, mu = ordered(L, mu)
+    grid = np.geomspace(1e-9, 2, 400) / L
+    for _ in range(4):
+        rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
+        k = int(np.argmin(rates))
+        best = float(grid[k])
+        grid = np.geomspace(grid[max(k - 1, 0)], grid[min(k + 1, len(grid) - 1)], 12)
+    return best
+
+
 # -- cohorts: TAMUNA -----------------------------------------------------------------------------------------
 # Condat, Agarsky, Malinovsky, Richtarik: "TAMUNA: Doubly Accelerated Federated Learning with Local Training,
 # Compression, and Partial Participation", 2023. With V = sum_i |xhat_i - mean xhat|^2, a uniform cohort S of

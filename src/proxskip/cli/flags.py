@@ -161,7 +161,9 @@ def _method_flags() -> Parser:
         type=positive("decay", "figure"),
         help="gamma falls like 1/(1/gamma + decay k) with the round k; figure: K lambda/2, as in the paper's Figure 2",
     )
-    add("--graph", metavar="NAME", help=f"for decentralized-scaffnew: {', '.join(GRAPHS)}; default: ring")
+    add(
+        "--graph", metavar="NAME", help=f"for decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
+    )
     add(
         "--cohort",
         metavar="c",
