@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import cli
 from proxskip import build as cli_build
+from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress

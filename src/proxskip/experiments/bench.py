@@ -15,6 +15,7 @@ import numpy as np
 from proxskip import build, checkpoint, describe
 from proxskip.cohorts import as_participation
 from proxskip.experiments.pace import Pace
+from proxskip.figures import Experiment, Panel, Table
 from proxskip.loop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status
@@ -25,6 +26,8 @@ from proxskip.trace import Trace
 
 VERSION = 1
 """Of what is kept; a folder of another version is not read."""
+PAPER_DATA = "w8a"
+"""The data set that the paper's claims are about."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 
 
@@ -116,6 +119,18 @@ class Bench:
         other = object.__new__(Bench)
         other.__dict__.update(self.__dict__, preset=dict(preset))
         return other
+
+    @property
+    def asserted(self) -> bool:
+        """Whether the paper's claims are promised on this data; elsewhere they are measured and reported."""
+        return self.data == PAPER_DATA
+
+    def experiment(
+        self, id: str, parameters: Mapping[str, Any], panels: Sequence[Panel], tables: Sequence[Table] = ()
+    ) -> Experiment:
+        """An experiment with the words of its preset."""
+        title, shows, notes = self.preset["title"], self.preset["shows"], self.preset.get("notes", [])
+        return Experiment(id, title, shows, dict(parameters), "", list(panels), list(tables), list(notes))
 
     # -- problems ------------------------------------------------------------------------------------------------------
     def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:

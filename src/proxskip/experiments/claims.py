@@ -1,0 +1,148 @@
+"""What must be seen, judged from the curves of an experiment alone: nothing here runs.
+
+A claim of the paper is PASS or FAIL on the data it was made for, REPORTED on other data; NOT RUN says that the curves
+are too short to tell, as in a quick run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from proxskip.figures import Claim, Experiment, Panel, Series, Verdict
+from proxskip.plots import NAMES
+
+EPS = 1e-6
+ENDED = ("stalled", "diverged")
+"""How a run ends that would not get better."""
+
+
+# -- reading curves ----------------------------------------------------------------------------------------------------
+def panel_of(experiment: Experiment, id: str) -> Panel:
+    """A panel by its id."""
+    return next(p for p in experiment.panels if p.id == id)
+
+
+def curve(panel: Panel, method: str) -> Series:
+    """The curve of a method."""
+    return next(s for s in panel.series if s.method == method)
+
+
+def first_below(s: Series, eps: float, axis: str = "rounds") -> float | None:
+    """Where the curve first is at or below eps; None if it never is."""
+    return next((x for x, y in zip(s.x[axis], s.y, strict=True) if y is not None and y <= eps), None)
+
+
+def value_at(s: Series, rounds: float) -> float | None:
+    """The last record up to this round; None if the run was over before, unless it had stalled or diverged."""
+    at = s.x["rounds"]
+    if at[-1] < rounds and s.about.get("status") not in ENDED:
+        return None
+    return [y for x, y in zip(at, s.y, strict=True) if x <= rounds][-1]
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+def judge(ok: bool | None, asserted: bool) -> Verdict:
+    """PASS or FAIL where something is promised, REPORTED elsewhere, NOT RUN where it cannot be told."""
+    if ok is None:
+        return "NOT RUN"
+    return ("PASS" if ok else "FAIL") if asserted else "REPORTED"
+
+
+def said(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
+    """The experiment with a sentence that says what was seen, and its claims."""
+    seen = " ".join(c.measured for c in found if c.verdict != "NOT RUN")
+    return replace(experiment, sentence=f"{experiment.sentence} {seen}".strip()), list(found)
+
+
+def number(value: float | None) -> str:
+    """Two digits and a power of ten, or a word."""
+    return "nothing" if value is None else f"{value:.1e}"
+
+
+def rounds_in_words(value: float | None, s: Series) -> str:
+    """A number of rounds, or that there were not enough of them."""
+    return f"{value:.0f}" if value is not None else f"more than {s.x['rounds'][-1]:.0f}"
+
+
+# -- Figure 1b ---------------------------------------------------------------------------------------------------------
+SLOW = ("local-gd", "scaffold", "fedlin", "s-local-gd")
+
+
+def fig1b(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """Scaffnew is fast, the others are not."""
+    panel = panel_of(experiment, "figure")
+    return [_fast(curve(panel, "scaffnew"), asserted), _slow(panel, asserted)]
+
+
+def _fast(s: Series, asserted: bool, within: int = 400) -> Claim:
+    hit, ran = first_below(s, EPS), s.x["rounds"][-1]
+    ok = (
+        None
+        if hit is None and ran < within and s.about.get("status") not in ENDED
+        else hit is not None and hit <= within
+    )
+    measured = f"Scaffnew is below 1e-6 after {rounds_in_words(hit, s)} rounds."
+    note = f"only {ran:.0f} rounds were run" if ok is None else ""
+    text = f"Scaffnew with gamma = 1/L, p = 1/100 is below 1e-6 within {within} rounds."
+    return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note)
+
+
+def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
+    found = {m: value_at(curve(panel, m), after) for m in SLOW}
+    known = {m: v for m, v in found.items() if v is not None}
+    complete = len(known) == len(found)
+    last = {m: curve(panel, m).y[-1] for m in SLOW}
+    ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW)
+    shown, rounds = (known, after) if complete else (last, ran)
+    words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in shown.items())
+    return Claim(
+        "fig1b-slow",
+        "fig1b",
+        f"LocalGD, Scaffold, FedLin and S-Local-GD at 1/(100 L) are still above 1e-3 after {after} rounds.",
+        judge(all(v > 1e-3 for v in known.values()) if complete else None, asserted),
+        f"f - f* after {rounds:.0f} rounds: {words}.",
+        dict(shown),
+        "" if complete else f"only {ran:.0f} rounds were run",
+    )
+
+
+# -- Figure 1c ---------------------------------------------------------------------------------------------------------
+def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """The best p is in the middle, and the ends are bad."""
+    drawn = panel_of(experiment, "p").series
+    needed = [first_below(s, EPS) for s in drawn]
+    reached = [r for r in needed if r is not None]
+    numbers = {s.label: r for s, r in zip(drawn, needed, strict=True)}
+    words = ", ".join(f"{s.label}: {rounds_in_words(r, s)}" for s, r in zip(drawn, needed, strict=True))
+    measured = f"Rounds to 1e-6: {words}."
+    texts = ("The best 1/p is interior.", "1/p = 10 and 1/p = 3000 need at least twice the rounds of the best to 1e-6.")
+    if not reached:
+        why = "no run was long enough to reach 1e-6"
+        return [
+            Claim(i, "fig1c", t, "NOT RUN", measured, numbers, why)
+            for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
+        ]
+    best = min(reached)
+    # a run that ended without reaching 1e-6 needs more rounds than it had
+    least = [r if r is not None else s.x["rounds"][-1] for s, r in zip(drawn, needed, strict=True)]
+    at = [k for k, r in enumerate(needed) if r == best]
+    undecided = [s.label for s, r, low in zip(drawn, needed, least, strict=True) if r is None and low <= best]
+    interior = None if undecided else all(0 < k < len(drawn) - 1 for k in at)
+    ends = [(needed[k], least[k]) for k in (0, -1)]
+    twice = all(low >= 2 * best for _, low in ends)
+    told = None if not twice and any(r is None and low < 2 * best for r, low in ends) else twice
+    note = "too few rounds to tell" if interior is None or told is None else ""
+    names = ", ".join(drawn[k].label for k in at)
+    return [
+        Claim(
+            "fig1c-best",
+            "fig1c",
+            texts[0],
+            judge(interior, asserted),
+            f"The best is {names} with {best:.0f} rounds.",
+            {"rounds": best},
+            note if interior is None else "",
+        ),
+        Claim("fig1c-ends", "fig1c", texts[1], judge(told, asserted), measured, numbers, note if told is None else ""),
+    ]
