@@ -209,9 +209,15 @@ class Bench:
         return json.loads(path.read_text(encoding="utf-8"))["value"]
 
     def tries(
-        self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, seed: int = 0
+        self,
+        problem: Problem,
+        methods: Sequence[Method],
+        rounds: int,
+        text: str,
+        seed: int = 0,
+        upto: float | None = None,
     ) -> list[float | None]:
-        """f - f* of each candidate after so many rounds, each kept by its content; None where it diverged or stalled.
+        """f - f* of each candidate after so many rounds, each kept by its content; None where it diverged.
 
         On the gpu engine all that are missing run together.
         """
@@ -219,21 +225,36 @@ class Bench:
         names = [about | {"method": m.name, "parameters": describe.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
-        groups = [missing] if self.engine == "gpu" else [[k] for k in missing]
-        for count, group in enumerate(g for g in groups if g):
-            self.pace.say(f"{text}, candidate {count + 1} of {len(groups)}" if len(groups) > 1 else text)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UnsafeStepWarning)
-                found = sweep(
-                    [methods[k] for k in group], problem, rounds=rounds, seeds=seed, engine=self.engine,
-                    every=max(1, rounds // 8), allow_unsafe_step=True,
-                )  # fmt: skip
-            at[group[0]].parent.mkdir(parents=True, exist_ok=True)
-            for k, result in zip(group, found, strict=True):
-                _stop_if_asked(result)
-                gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
-                checkpoint.atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
+        groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
+        with self.pace.part(upto, len(methods)) as part:
+            for _ in range(len(methods) - len(missing)):
+                part.skip(text)
+            for group in groups:
+                part.begin(text, len(group))
+                for k, result in zip(
+                    group, self._sweep([methods[k] for k in group], problem, rounds, seed), strict=True
+                ):
+                    _stop_if_asked(result)
+                    gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
+                    at[k].parent.mkdir(parents=True, exist_ok=True)
+                    checkpoint.atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
+
+    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:
+        """Candidates side by side where the engine can; looked at eight times, so that what diverges is cut."""
+        every = max(1, rounds // 8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            if self.engine == "gpu":
+                many = sweep(
+                    methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
+                )
+                return many
+            return [
+                run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,
+                    threads=self.threads)
+                for m in methods
+            ]  # fmt: skip
 
     def step(self, text: str, upto: float | None = None) -> None:
         """Say what is going on, and how much of the experiment is done now."""

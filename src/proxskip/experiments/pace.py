@@ -68,7 +68,7 @@ class Part:
 
     def __init__(self, pace: Pace, start: float, end: float, count: int) -> None:
         self.pace, self.start, self.piece = pace, start, max(0.0, end - start) / count
-        self.label, self.limit, self.number = "", None, 0
+        self.label, self.limit, self.number, self.pieces = "", None, 0, 1
         self.count = count
         self.clock: float | None = None
 
@@ -78,13 +78,13 @@ class Part:
         self.number += 1
         self._at(float(self.number))
 
-    def begin(self, label: str) -> None:
-        """This piece is made now."""
+    def begin(self, label: str, pieces: int = 1) -> None:
+        """This piece is made now, or several at once."""
         self.close()
-        self.number += 1
+        self.number, self.pieces = self.number + pieces, pieces
         self.label = label if self.count == 1 else f"{label} ({self.number} of {self.count})"
         self.clock, self.counted = time.monotonic(), 0.0
-        self._at(self.number - 1.0)
+        self._at(float(self.number - pieces))
         self.pace.say(self.label)
 
     def close(self) -> None:
@@ -117,5 +117,6 @@ class Part:
         assert self.clock is not None
         now = time.monotonic()
         self.pace.spent += now - self.clock
-        self.pace.fresh += max(0.0, part - self.counted) * self.piece * self.pace.share / self.pace.total
+        new = max(0.0, part - self.counted) * self.pieces * self.piece
+        self.pace.fresh += new * self.pace.share / self.pace.total
         self.clock, self.counted = now, max(self.counted, part)
