@@ -9,14 +9,16 @@ exact and independent of K in cost. The methods themselves are the library's own
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from proxskip.cohorts import Everyone
 from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import Line
+from proxskip.engines.meter import Line, stream
 from proxskip.links import Graph, weighted_sum
+from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.seam import Array, ClientHalf, Indices, InputError, Method, SettleHalf, Vectors
@@ -185,7 +187,9 @@ def rounds_to(method: Method, problem: Problem, eps: float, limit: int, seed: in
 class Affine:
     """A method without coins on diagonal quadratics is an affine map, coordinate by coordinate: its powers by squaring.
 
-    The map is read off the method's own code, from one round at zero and one at every unit vector of its state.
+    The map is read off the method's own code, from one round at zero and one at every unit vector of its state. The
+    state is what the server holds and the h_i; the last one is minus the sum of the others, or rounding would make it
+    drift over millions of rounds. What clients remember besides is written anew in every round.
     """
 
     def __init__(self, method: Method, problem: Problem) -> None:
@@ -206,14 +210,12 @@ class Affine:
 
     def _state(self) -> Array:
         s = self.stepper
-        rows = [s.server[k] for k in self.server] + [row for v in s.engine.memory().values() for row in v]
-        return np.stack(rows)
+        return np.stack([*(s.server[k] for k in self.server), *s.engine.memory().get("h", [])[:-1]])
 
     def _image(self, z: Array) -> Array:
-        s, n = self.stepper, self.stepper.problem.n
-        server = {k: z[i] for i, k in enumerate(self.server)}
-        rest = z[len(server) :].reshape(-1, n, z.shape[1])
-        s.put(server, dict(zip(s.method.remembers, rest, strict=True)))
+        s, h = self.stepper, z[len(self.server) :]
+        memory = {"h": np.concatenate([h, -h.sum(axis=0, keepdims=True)])} if len(h) else {}
+        s.put({k: z[i] for i, k in enumerate(self.server)}, memory)
         s.step()
         return self._state()
 
@@ -225,7 +227,7 @@ class Affine:
         """x after so many rounds."""
         z, power = self.z0, self.M
         for bit in reversed(f"{rounds:b}"):
-            z = np.einsum("dij,dj->di", power, z) if bit == "1" else z
+            z = _turn(power, z) if bit == "1" else z
             power = power @ power
         return np.asarray(z[:, self.x])
 
@@ -236,17 +238,62 @@ class Affine:
         """
         start = self.error(self.z0)
         powers, z, floor = [self.M], self.z0, 1.0
-        while (now := self.error(np.einsum("dij,dj->di", powers[-1], self.z0)) / start) > eps:
+        while (now := self.error(_turn(powers[-1], self.z0)) / start) > eps:
             floor = min(floor, now)
             if len(powers) > most or not now < 1e12:
                 return None, floor
             powers.append(powers[-1] @ powers[-1])
         rounds = 0
         for k in reversed(range(len(powers))):
-            ahead = np.einsum("dij,dj->di", powers[k], z)
+            ahead = _turn(powers[k], z)
             if self.error(ahead) > eps * start:
                 z, rounds = ahead, rounds + 2**k
-        return rounds + 1, min(floor, eps)
+        return rounds + 1, eps
+
+
+class Factors:
+    """A method whose error after a round is, coordinate by coordinate, a factor that only its draw of K decides.
+
+    So it is for S-Local-GD with q = 1, since nothing but x outlives a round. The factors are read off the method's own
+    code, one round for every K that is drawn, and K is drawn as the loop draws it.
+    """
+
+    def __init__(self, method: Any, problem: Problem) -> None:
+        assert problem.solution is not None
+        self.method, self.x_star = method, problem.solution.x
+        self.stepper = Stepper(method, problem)
+        self.known: dict[int, Array] = {}
+
+    def factor(self, K: int) -> Array:
+        """What one round with K local steps multiplies x - x* by."""
+        if K not in self.known:
+            s = self.stepper
+            s.put({"x": self.x_star + 1.0}, {})
+            s.line.begin(0)
+            s.line.rng = _Coin(-math.expm1((K - 0.5) * math.log1p(-self.method.p)))  # type: ignore[assignment]
+            self.known[K] = self.method.round(s.server, s.line)["x"] - self.x_star
+        return self.known[K]
+
+    def rounds_to(self, eps: float, seed: int = 0, limit: int = 10_000_000) -> int | None:
+        """The first round with error <= eps times the first one."""
+        coins = stream(seed, 0, "server")
+        error = -self.x_star
+        goal = eps * float(error @ error)
+        for r in range(limit):
+            error = error * self.factor(geometric(stream(seed, r, "server", coins), self.method.p))
+            if error @ error <= goal:
+                return r + 1
+        return None
+
+
+class _Coin:
+    """A generator that always gives the same number."""
+
+    def __init__(self, u: float) -> None:
+        self.u = u
+
+    def random(self) -> float:
+        return self.u
 
 
 def slope(x: Any, y: Any) -> float:
