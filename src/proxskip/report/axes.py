@@ -79,12 +79,12 @@ def number(v: float) -> str:
         return "\u2013"
     if v == 0:
         return "0"
-    if v == math.floor(v) and abs(v) < 1e7:
-        return f"{int(v):,}"
-    if not 1e-3 <= abs(v) < 1e5:
+    if 1e3 <= abs(v) < 1e7 or (v == math.floor(v) and abs(v) < 1e3):
+        return f"{v:,.0f}"
+    if not 1e-3 <= abs(v) < 1e7:
         digits, exponent = f"{v:.2e}".split("e")
         return f"{_trim(digits)}e{int(exponent)}"
-    return _trim(f"{v:.4g}" if abs(v) < 1e4 else f"{v:.0f}")
+    return _trim(f"{v:.4g}")
 
 
 def _trim(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -99,7 +100,11 @@ def _header(report: Report) -> str:
     about = dict(report.about)
     command = about.pop("command", "")
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
-    facts = "".join(f"<div><dt>{text(str(k))}</dt><dd>{_fact(k, v)}</dd></div>" for k, v in about.items())
+    facts = "".join(
+        f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
+        f"<dt>{text(str(k))}</dt><dd>{_fact(k, v)}</dd></div>"
+        for k, v in about.items()
+    )
     return (
         f'<section class="head"><h1>{text(report.title)}</h1>{quick}<dl class="facts">{facts}</dl>'
         f"{_command(str(command))}</section>"
@@ -109,6 +114,8 @@ def _header(report: Report) -> str:
 def _fact(key: str, value: Any) -> str:
     if key == "seconds" and isinstance(value, (int, float)):
         return f'<data value="{value!r}">{duration(value)}</data>'
+    if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
+        return f'<data value="{value!r}">{value:.8g}</data>'
     return show(value)
 
 
@@ -160,7 +167,11 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 
 # -- experiments -------------------------------------------------------------------------------------------------------
 def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
-    own = "".join(f"<li>{_badge(c.verdict)} {text(c.text)}</li>" for c in report.claims if c.experiment == e.id)
+    own = "".join(
+        f"<li>{_badge(c.verdict)} <span>{text(c.text)} <b>{text(c.measured)}</b></span></li>"
+        for c in report.claims
+        if c.experiment == e.id
+    )
     size = WIDE if len(e.panels) == 1 else NARROW
     panels = "".join(_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels))
     parts = [
@@ -188,7 +199,7 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
         f'<div class="body"><div class="plot">{svg.figure(p, *size, name)}<div class="tip" hidden></div></div>'
-        f'<div class="side"><p class="at">at the end</p><ul class="legend">{_legend(p)}</ul></div></div>'
+        f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">{_legend(p)}</ul></div></div>'
         f'<p class="live" aria-live="polite"></p>{note}</figure>'
     )
 

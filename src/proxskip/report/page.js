@@ -14,13 +14,15 @@ const trim = (s) => (s.includes(".") && !s.includes("e") ? s.replace(/0+$/, "").
 function number(v) {
   if (v === null || !Number.isFinite(v)) return "\u2013";
   if (v === 0) return "0";
-  if (Number.isInteger(v) && Math.abs(v) < 1e7) return v.toLocaleString("en-US");
   const size = Math.abs(v);
-  if (size < 1e-3 || size >= 1e5) {
+  if ((size >= 1e3 && size < 1e7) || (Number.isInteger(v) && size < 1e3)) {
+    return v.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  }
+  if (size < 1e-3 || size >= 1e7) {
     const [digits, exponent] = v.toExponential(2).split("e");
     return trim(digits) + "e" + Number(exponent);
   }
-  return trim(size < 1e4 ? v.toPrecision(4) : v.toFixed(0));
+  return trim(v.toPrecision(4));
 }
 function short(v) {
   for (const [unit, suffix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -155,7 +157,7 @@ class Chart {
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
     const box = svg.querySelector("clipPath rect");
-    box.setAttribute("width", width - LEFT - RIGHT + 6);
+    box.setAttribute("width", width - LEFT - RIGHT + 12);
     box.setAttribute("height", height - TOP - BOTTOM + 12);
     const curves = make("g", { "clip-path": `url(#${box.parentNode.id})` });
     const order = [...shown].sort((a, b) => this.looks[a].width - this.looks[b].width);
@@ -335,8 +337,16 @@ document.addEventListener("DOMContentLoaded", () => {
     chart.draw();
     return chart;
   });
-  addEventListener("beforeprint", () => charts.forEach((c) => { c.leave(); c.draw(true, c.node.closest(".many") ? 460 : 620); }));
-  addEventListener("afterprint", () => charts.forEach((c) => c.draw(true)));
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    closed.forEach((d) => { d.open = true; });
+    charts.forEach((c) => { c.leave(); c.draw(true, c.node.closest(".many") ? 345 : 500); });
+  });
+  addEventListener("afterprint", () => {
+    closed.forEach((d) => { d.open = false; });
+    charts.forEach((c) => c.draw(true));
+  });
 
   const button = document.querySelector(".theme"), system = matchMedia("(prefers-color-scheme: dark)");
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);

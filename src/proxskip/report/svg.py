@@ -35,7 +35,7 @@ def figure(panel: Panel, width: int, height: int, name: str) -> str:
     order = sorted(range(len(styles)), key=lambda k: styles[k].width)
     parts += [_band(panel.series[k], panel, styles[k], x, y) for k in order]
     parts += [_curve(panel.series[k], panel, styles[k], x, y) for k in order]
-    box = f'x="{LEFT}" y="{TOP - 6}" width="{width - LEFT - RIGHT + 6}" height="{height - TOP - BOTTOM + 12}"'
+    box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - RIGHT + 12}" height="{height - TOP - BOTTOM + 12}"'
     return (
         f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-labelledby="title-{name}" aria-describedby="about-{name}">'

@@ -6,6 +6,7 @@ import html
 import json
 import math
 import unicodedata
+from numbers import Integral, Real
 from typing import Any
 
 from proxskip.report.axes import number
@@ -19,8 +20,9 @@ def text(value: str) -> str:
 
 
 def attribute(value: str) -> str:
-    """The same, for the inside of double quotes."""
-    return text(value)
+    """Escaped for the inside of double quotes, character by character what it was, so that a script finds it again."""
+    plain = "".join("\N{REPLACEMENT CHARACTER}" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in value)
+    return html.escape(plain, quote=True).replace("\r", "&#13;").replace("\n", "&#10;")
 
 
 def _visible(c: str) -> str:
@@ -60,8 +62,9 @@ def show(value: Any) -> str:
         return "\u2013"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, (int, float)):
-        return f'<data value="{value!r}">{number(float(value))}</data>' if math.isfinite(value) else text(str(value))
+    if isinstance(value, Real):
+        exact = int(value) if isinstance(value, Integral) else float(value)
+        return f'<data value="{exact!r}">{number(float(exact))}</data>' if math.isfinite(exact) else text(str(exact))
     if isinstance(value, (list, tuple)):
         return ", ".join(show(v) for v in value)
     if isinstance(value, dict):
