@@ -73,9 +73,10 @@ def _anchors(ids: Sequence[str]) -> list[str]:
     out: list[str] = []
     for k, name in enumerate(ids):
         plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40]
-        out.append(
-            plain if plain and plain not in (*out, "top", "claims", "results", "looks") else f"experiment-{k + 1}"
+        taken = plain in (*out, "top", "claims", "results", "looks") or re.match(
+            r"(title|about|clip|experiment)-\d", plain
         )
+        out.append(plain if plain and not taken else f"experiment-{k + 1}")
     return out
 
 
@@ -168,7 +169,7 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 # -- experiments -------------------------------------------------------------------------------------------------------
 def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
     own = "".join(
-        f"<li>{_badge(c.verdict)} <span>{text(c.text)} <b>{text(c.measured)}</b></span></li>"
+        f"<li>{_badge(c.verdict)} <span>{text(c.text)} Measured: <b>{text(c.measured)}</b></span></li>"
         for c in report.claims
         if c.experiment == e.id
     )
@@ -199,7 +200,8 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
         f'<div class="body"><div class="plot">{svg.figure(p, *size, name)}<div class="tip" hidden></div></div>'
-        f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">{_legend(p)}</ul></div></div>'
+        f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">'
+        f"{_legend(p)}</ul></div></div>"
         f'<p class="live" aria-live="polite"></p>{note}</figure>'
     )
 
@@ -209,7 +211,7 @@ def _switch(p: Panel, name: str) -> str:
     if len(p.xs) < 2:
         return ""
     choices = "".join(
-        f'<label title="{attribute(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
+        f'<label title="{text(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
         f"{' checked' if x == p.x else ''}><span>{text(x.replace('-', ' '))}</span></label>"
         for x, label in p.xs.items()
     )

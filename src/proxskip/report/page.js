@@ -85,6 +85,12 @@ class Chart {
     this.live = node.querySelector(".live");
     this.at = node.querySelector(".at");
     this.keys = [...node.querySelectorAll(".key")];
+    // Shown text comes from the page, where it is escaped and its invisible characters are marked.
+    const choices = [...node.querySelectorAll(".switch label")];
+    this.labels = new Map(choices.map((l) => [l.control.value, l.title]));
+    this.units = new Map(choices.map((l) => [l.control.value, l.textContent]));
+    this.labels.set(panel.x, this.svg.querySelector(".x-label").textContent);
+    this.y = this.svg.querySelector(".y-label").textContent;
     this.names = new Map(this.keys.map((b) => [Number(b.dataset.k), b.querySelector(".name").textContent]));
     this.still = [...this.svg.querySelectorAll("title, desc, clipPath")];
     this.ratio = this.svg.viewBox.baseVal.height / this.svg.viewBox.baseVal.width;
@@ -95,6 +101,8 @@ class Chart {
   listen() {
     const { svg, node } = this;
     svg.setAttribute("tabindex", "0");
+    svg.setAttribute("role", "application");
+    svg.setAttribute("aria-roledescription", "figure; the arrow keys read its values");
     for (const kind of ["pointermove", "pointerdown"]) svg.addEventListener(kind, (e) => this.point(e.offsetX, e.offsetY));
     svg.addEventListener("pointerleave", (e) => { if (e.pointerType === "mouse") this.leave(); });
     svg.addEventListener("blur", () => this.leave());
@@ -169,7 +177,7 @@ class Chart {
   }
 
   axes() {
-    const { width, height, panel } = this, bottom = height - BOTTOM, out = [];
+    const { width, height } = this, bottom = height - BOTTOM, out = [];
     for (const [v, label] of this.sy.ticks(Math.max(3, Math.floor((bottom - TOP) / 44)))) {
       const at = this.sy(v);
       out.push(make("path", { class: "grid", d: `M${LEFT} ${at.toFixed(1)}H${width - RIGHT}` }));
@@ -181,8 +189,8 @@ class Chart {
       out.push(make("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, label));
     }
     out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${width - RIGHT}` }));
-    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, panel.y_label));
-    const label = panel.xs[this.x] || this.x;
+    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, this.y));
+    const label = this.labels.get(this.x);
     out.push(make("text", { class: "label x-label", x: width - RIGHT, y: height - 6, "text-anchor": "end" }, label));
     return out;
   }
@@ -270,9 +278,9 @@ class Chart {
     const here = this.pixels[k][i];
     if (!here) return;
     this.cursor = { k, i };
-    const s = this.panel.series[k], unit = this.panel.xs[this.x] || this.x, over = [];
+    const s = this.panel.series[k], where = `at ${number(s.x[this.x][i])} ${this.units.get(this.x) || ""}`, over = [];
     over.push(make("path", { class: "cross", d: `M${here[0].toFixed(1)} ${TOP}V${this.height - BOTTOM}` }));
-    this.at.textContent = `at ${number(s.x[this.x][i])} ${this.x.replaceAll("-", " ")}`;
+    this.at.textContent = where;
     for (const key of this.keys) {
       const j = Number(key.dataset.k), val = key.querySelector(".val");
       const n = this.pixels[j].length ? this.nearest(j, here[0]) : -1;
@@ -283,26 +291,28 @@ class Chart {
       if (inside) over.push(make("circle", { class: `dot c${this.looks[j].slot}`, cx: this.pixels[j][n][0].toFixed(1), cy: this.pixels[j][n][1].toFixed(1), r: j === k ? 5 : 3.5 }));
     }
     this.over.replaceChildren(...over);
-    this.say(s, k, i, unit, here);
+    this.say(s, k, i, where, here);
   }
 
-  say(s, k, i, unit, here) {
-    const strong = document.createElement("b"), value = document.createElement("data"), line = document.createElement("span");
+  say(s, k, i, where, here) {
+    const strong = document.createElement("b"), value = document.createElement("data");
     strong.textContent = this.names.get(k);
     value.value = String(s.y[i]);
     value.textContent = number(s.y[i]);
-    line.textContent = ` at ${number(s.x[this.x][i])} ${unit}`;
-    const parts = [strong, value];
-    if (s.low && s.high) parts.push(` (${number(s.low[i])} to ${number(s.high[i])})`);
-    parts.push(line);
+    const parts = [strong, " ", value, ` ${where} `], extra = (line) => {
+      const span = document.createElement("span");
+      span.textContent = line;
+      parts.push(span);
+    };
+    if (s.low && s.high) extra(`${number(s.low[i])} to ${number(s.high[i])}`);
     const title = this.keys.find((b) => Number(b.dataset.k) === k).title;
-    if (title) { const about = document.createElement("span"); about.textContent = title; parts.push(about); }
+    if (title) extra(title);
     this.tip.replaceChildren(...parts);
     this.tip.hidden = false;
     const ratio = this.svg.clientWidth / this.width, wide = this.tip.offsetWidth, tall = this.tip.offsetHeight;
-    const x = here[0] * ratio, y = here[1] * ratio, left = x + 14 + wide > this.svg.clientWidth ? x - 14 - wide : x + 14;
-    this.tip.style.left = `${Math.max(0, left)}px`;
-    this.tip.style.top = `${Math.max(0, y - tall - 10)}px`;
+    const x = here[0] * ratio, y = here[1] * ratio, room = this.svg.clientWidth, above = y - tall - 14;
+    this.tip.style.left = `${Math.max(0, Math.min(x + 14, room - wide))}px`;
+    this.tip.style.top = `${above < -24 ? y + 14 : above}px`;
   }
 
   leave() {
