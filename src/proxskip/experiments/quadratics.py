@@ -75,6 +75,7 @@ class ClosedForm:
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """The eigenvalues of every client, all at once."""
+        self.problem, self.seed = problem, seed
         parts: list[Any] = list(problem.clients)
         if not all(isinstance(f, Quadratic) and f.mu > 0 for f in parts):
             raise InputError("the closed form is for strongly convex quadratics.")
@@ -130,12 +131,20 @@ class Stepper:
     def __init__(self, method: Method, problem: Problem, seed: int = 0, engine: Any = None) -> None:
         self.method, self.problem, self.seed = method, problem, seed
         self.engine = ClosedForm() if engine is None else engine
-        self.put(method.start(problem, np.zeros(problem.d)), {})
+        self.again(seed)
+
+    def again(self, seed: int) -> None:
+        """From the beginning, with another seed."""
+        self.seed = seed
+        self.put(self.method.start(self.problem, np.zeros(self.problem.d)), {})
 
     def put(self, server: Vectors, memory: Vectors) -> None:
         """Start from this state; memories that are not given start at zero."""
         zeros = {k: np.zeros((self.problem.n, self.problem.d)) for k in self.method.remembers}
-        self.engine.open(self.problem, zeros | memory, self.seed)
+        if getattr(self.engine, "problem", None) is self.problem:  # the shards are there already
+            self.engine.kept, self.engine.seed = zeros | memory, self.seed
+        else:
+            self.engine.open(self.problem, zeros | memory, self.seed)
         self.line = Line(self.engine, self.problem, self.seed, Everyone())
         self.server, self.round = server, 0
 
@@ -144,6 +153,19 @@ class Stepper:
         self.line.begin(self.round)
         self.server = self.method.round(self.server, self.line)
         self.round += 1
+
+    def ahead(self, steps: int) -> Array:
+        """Every client's iterate after so many local steps of the coming round, which stays to be done."""
+        if steps == 0:
+            return np.array(np.broadcast_to(self.X, (self.problem.n, self.problem.d)))
+        local: Any = getattr(self.method, "local", None) or self.method._same.local  # type: ignore[attr-defined]
+
+        def look(client: Any, memory: Vectors, K: int, *down: Array) -> tuple[tuple[Array, ...], Vectors]:
+            return (local(client, memory, K, *down)[1]["xhat"],), {}
+
+        down = () if "x" in self.method.remembers else (self.server["x"],)
+        (X,), _ = self.engine.run(look, self.line.all, self.round, steps, down)
+        return np.array(X)
 
     @property
     def X(self) -> Array:
@@ -156,10 +178,10 @@ class Stepper:
         return self.X if self.X.ndim == 1 else weighted_sum(self.problem.weights, self.X)
 
 
-def own_engine(problem: Problem) -> Any:
-    """The closed form where there is one, otherwise the cpu engine on one thread."""
+def own_engine(problem: Problem, threads: int | None = None) -> Any:
+    """The closed form where there is one, otherwise the cpu engine."""
     quadratic = all(isinstance(f, Quadratic) for f in problem.clients)
-    return ClosedForm() if quadratic else CpuEngine(1)
+    return ClosedForm() if quadratic else CpuEngine(threads)
 
 
 def distance2(X: Array, x_star: Array) -> float:
