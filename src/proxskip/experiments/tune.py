@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxskip.experiments.bench import Bench
+from proxskip.experiments.bench import Bench, Kept
 from proxskip.figures import Table
 from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
@@ -53,8 +53,8 @@ def tune(
     candidates: Sequence[Candidate],
     rungs: Sequence[Sequence[int]],
     upto: float,
-) -> Candidate:
-    """The winner: each rung (rounds, how many go on) runs those that are left from the start, for longer.
+) -> list[Candidate]:
+    """The finalists, the best first: each rung (rounds, how many go on) runs those left from the start, for longer.
 
     A candidate that diverges is cut at the record that shows it.
     """
@@ -66,7 +66,7 @@ def tune(
         for c, gap in zip(left, gaps, strict=True):
             c.gaps[rounds] = gap
         left = sorted(left, key=lambda c: c.score)[:keep]
-    return left[0]
+    return left
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
@@ -88,11 +88,14 @@ def _cell(c: Candidate, winner: bool) -> str:
     return (f"{gap:.1e}" if gap is not None else "diverged") + f" ({rounds})" + (" *" if winner else "")
 
 
-def winners_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
+def winners_table(
+    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[Kept, Candidate]], eps: float
+) -> Table:
     """What each method won with, and from how many candidates and rounds."""
     rows: list[list[str | float | int | None]] = []
-    for name, c in won.items():
+    for name, (run, c) in won.items():
         spent = sum(sum(t.gaps) for t in tried[name])
-        rows.append([NAMES[name], c.times, c.flags["gamma"], c.steps, len(tried[name]), spent, c.score])
-    columns = ["method", "gamma L", "gamma", "local steps", "candidates", "rounds spent", "f - f* when chosen"]
-    return Table(id, "The winners", columns, rows)
+        rows.append([NAMES[name], c.times, c.flags["gamma"], c.steps, len(tried[name]), spent])
+        rows[-1] += [run.first(eps), run.summary["gap"]]
+    columns = ["method", "gamma L", "gamma", "local steps", "candidates", "rounds spent"]
+    return Table(id, "The winners", [*columns, f"rounds to {eps:g}", "f - f* at the end"], rows)
