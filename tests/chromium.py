@@ -117,6 +117,7 @@ class Page:
     def __init__(self, browser: Browser, width: int, height: int, dark: bool, touch: bool):
         self.browser = browser
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        self.target = target
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
@@ -125,6 +126,9 @@ class Page:
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self.browser.call(method, self.session, **params)
+
+    def close(self) -> None:
+        self.browser.call("Target.closeTarget", targetId=self.target)
 
     def size(self, width: int, height: int, touch: bool = False) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)

@@ -276,7 +276,7 @@ class Look:
 def looks(series: Sequence[Series]) -> list[Look]:
     """Colour by the method, or by the position where one method is shown alone; bounds like what they bound."""
     measured = [s for s in series if s.kind != "bound"]
-    several = len({s.method for s in measured}) > 1
+    several = len(measured) == 1 or len({s.method for s in measured}) > 1
     keys = [s.method if several and s.method in _STYLES else str(k) for k, s in enumerate(measured)]
     slots = _slots(keys)
     out, seen, by_method = [], list[str](), dict[str, Look]()

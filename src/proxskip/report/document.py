@@ -14,7 +14,7 @@ from typing import Any
 from proxskip.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
 from proxskip.plots import looks, numbers
 from proxskip.report import svg
-from proxskip.report.text import attribute, block, duration, show, text
+from proxskip.report.text import attribute, block, data, duration, show, text
 from proxskip.report.thin import thin
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -114,9 +114,9 @@ def _header(report: Report) -> str:
 
 def _fact(key: str, value: Any) -> str:
     if key == "seconds" and isinstance(value, (int, float)):
-        return f'<data value="{value!r}">{duration(value)}</data>'
+        return data(value, duration(value))
     if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
-        return f'<data value="{value!r}">{value:.8g}</data>'
+        return data(value, f"{value:.8g}")
     return show(value)
 
 

@@ -309,6 +309,7 @@ class Chart {
     if (title) extra(title);
     this.tip.replaceChildren(...parts);
     this.tip.hidden = false;
+    this.tip.style.left = "0";
     const ratio = this.svg.clientWidth / this.width, wide = this.tip.offsetWidth, tall = this.tip.offsetHeight;
     const x = here[0] * ratio, y = here[1] * ratio, room = this.svg.clientWidth, above = y - tall - 14;
     this.tip.style.left = `${Math.max(0, Math.min(x + 14, room - wide))}px`;

@@ -6,7 +6,7 @@ import html
 import json
 import math
 import unicodedata
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 from proxskip.report.axes import number
@@ -63,13 +63,17 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Real):
-        exact = int(value) if isinstance(value, Integral) else float(value)
-        return f'<data value="{exact!r}">{number(float(exact))}</data>' if math.isfinite(exact) else text(str(exact))
+        return data(value, number(float(value))) if math.isfinite(value) else text(str(float(value)))
     if isinstance(value, (list, tuple)):
         return ", ".join(show(v) for v in value)
     if isinstance(value, dict):
         return "; ".join(f"{text(str(k))} = {show(v)}" for k, v in value.items())
     return text(str(value))
+
+
+def data(value: Any, shown: str) -> str:
+    """A number with all its digits, as they stand in results.json, behind what is shown."""
+    return f'<data value="{json.dumps(finite(value))}">{shown}</data>'
 
 
 def duration(seconds: float) -> str:

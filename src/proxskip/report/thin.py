@@ -13,14 +13,15 @@ from proxskip.seam import Array
 MOST = 400
 """Points that a curve may have."""
 LEAST = 120
-BUDGET = 16_000
-"""Points of a whole page, beyond which curves get fewer than ``MOST``."""
+BUDGET = 120_000
+"""Numbers in the long curves of a whole page, beyond which curves get fewer points than ``MOST``."""
 
 
 def thin(report: Report) -> Report:
     """The report with at most ``MOST`` points a curve, each of them one of the curve's own points."""
-    long = sum(len(s.y) > LEAST for e in report.experiments for p in e.panels for s in p.series)
-    most = min(MOST, max(LEAST, BUDGET // max(long, 1)))
+    long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > LEAST]
+    columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
+    most = min(MOST, max(LEAST, BUDGET // max(columns, 1)))
     experiments = [replace(e, panels=[_panel(p, most) for p in e.panels]) for e in report.experiments]
     return replace(report, experiments=experiments)
 
@@ -34,15 +35,14 @@ def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
     if len(s.y) <= most:
         return s
     columns = [numbers(v) for v in (s.y, s.low, s.high) if v is not None]
-    pieces = max(1, (most - 2) // (2 * len(columns)))
-    where = _pieces(numbers(s.x.get(panel.x, [])), len(s.y), pieces, panel.x_scale == "log")
-    keep = {0, len(s.y) - 1}
-    for v in columns:
-        good = np.flatnonzero(np.isfinite(v))
-        for order in (v, -v):
-            best = good[np.lexsort((order[good], where[good]))]
-            keep.update(best[np.unique(where[best], return_index=True)[1]].tolist())
-    at = sorted(keep)
+    x, log = numbers(s.x.get(panel.x, [])), panel.x_scale == "log"
+    for share in range(1, len(columns) + 1):  # a band often has its extremes where the curve has them
+        where = _pieces(
+            numbers(s.x.get(panel.x, [])), len(s.y), max(1, (most - 2) // (2 * share)), panel.x_scale == "log"
+        )
+        at = sorted({0, len(s.y) - 1}.union(*(_extremes(v, where) for v in columns)))
+        if len(at) <= most:
+            break
     return replace(
         s,
         x={name: [v[k] for k in at] for name, v in s.x.items()},
@@ -50,6 +50,16 @@ def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
         low=None if s.low is None else [s.low[k] for k in at],
         high=None if s.high is None else [s.high[k] for k in at],
     )
+
+
+def _extremes(v: Array, where: Array) -> set[int]:
+    """Where the smallest and the largest value of each piece are."""
+    good = np.flatnonzero(np.isfinite(v))
+    found: set[int] = set()
+    for order in (v, -v):
+        best = good[np.lexsort((order[good], where[good]))]
+        found.update(best[np.unique(where[best], return_index=True)[1]].tolist())
+    return found
 
 
 def _pieces(x: Array, length: int, pieces: int, log: bool) -> Array:
