@@ -12,7 +12,7 @@ from proxskip.seam import Array
 
 MOST = 400
 """Points that a curve may have."""
-LEAST = 120
+LEAST = 100
 BUDGET = 120_000
 """Numbers in the long curves of a whole page, beyond which curves get fewer points than ``MOST``."""
 
@@ -37,9 +37,7 @@ def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
     columns = [numbers(v) for v in (s.y, s.low, s.high) if v is not None]
     x, log = numbers(s.x.get(panel.x, [])), panel.x_scale == "log"
     for share in range(1, len(columns) + 1):  # a band often has its extremes where the curve has them
-        where = _pieces(
-            numbers(s.x.get(panel.x, [])), len(s.y), max(1, (most - 2) // (2 * share)), panel.x_scale == "log"
-        )
+        where = _pieces(x, len(s.y), max(1, (most - 2) // (2 * share)), log)
         at = sorted({0, len(s.y) - 1}.union(*(_extremes(v, where) for v in columns)))
         if len(at) <= most:
             break
