@@ -210,15 +210,16 @@ class Affine:
     """A method without coins on diagonal quadratics is an affine map, coordinate by coordinate: its powers by squaring.
 
     The map is read off the method's own code, from one round at zero and one at every unit vector of its state. The
-    state is what the server holds and the h_i; the last one is minus the sum of the others, or rounding would make it
-    drift over millions of rounds. What clients remember besides is written anew in every round.
+    state is what the server holds or the clients' x_i, and the h_i; the last h_i is minus the sum of the others, or
+    rounding would make it drift over millions of rounds. What clients remember besides is written anew in every round.
     """
 
     def __init__(self, method: Method, problem: Problem) -> None:
         assert problem.solution is not None
-        self.x_star = problem.solution.x
+        self.x_star = problem.solution.x[:, None]
         self.stepper = Stepper(method, problem)
         self.server = list(self.stepper.server)
+        self.own = 0 if self.server else problem.n
         z0 = self._state()
         size, d = z0.shape
         base = self._image(np.zeros((size, d)))
@@ -228,30 +229,35 @@ class Affine:
         for k, unit in enumerate(np.eye(size)):
             self.M[:, :-1, k] = (self._image(np.repeat(unit[:, None], d, axis=1)) - base).T
         self.z0 = np.concatenate([z0, np.ones((1, d))]).T
-        self.x = self.server.index("x")
+        at = self.server.index("x") if self.server else 0
+        self.x = slice(at, at + max(1, self.own))
 
     def _state(self) -> Array:
         s = self.stepper
-        return np.stack([*(s.server[k] for k in self.server), *s.engine.memory().get("h", [])[:-1]])
+        memory = s.engine.memory()
+        own = memory["x"] if self.own else []
+        return np.stack([*(s.server[k] for k in self.server), *own, *memory.get("h", [])[:-1]])
 
     def _image(self, z: Array) -> Array:
-        s, h = self.stepper, z[len(self.server) :]
+        s, h = self.stepper, z[len(self.server) + self.own :]
         memory = {"h": np.concatenate([h, -h.sum(axis=0, keepdims=True)])} if len(h) else {}
+        if self.own:
+            memory["x"] = z[: self.own]
         s.put({k: z[i] for i, k in enumerate(self.server)}, memory)
         s.step()
         return self._state()
 
     def error(self, z: Array) -> float:
-        """|x - x*|^2 of a state."""
-        return float(np.sum((z[:, self.x] - self.x_star) ** 2))
+        """|x - x*|^2 of a state, or its mean over the clients."""
+        return float(np.sum((z[:, self.x] - self.x_star) ** 2)) / max(1, self.own)
 
     def after(self, rounds: int) -> Array:
-        """x after so many rounds."""
+        """x after so many rounds, or every client's, one row each."""
         z, power = self.z0, self.M
         for bit in reversed(f"{rounds:b}"):
             z = _turn(power, z) if bit == "1" else z
             power = power @ power
-        return np.asarray(z[:, self.x])
+        return np.asarray(z[:, self.x].T)
 
     def rounds_to(self, eps: float, most: int = 48) -> tuple[int | None, float]:
         """The first round with error <= eps times the first one, and the smallest error seen, relative to it.
