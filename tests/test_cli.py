@@ -497,7 +497,7 @@ def test_a_refusal_leaves_nothing_behind(refused, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# -- compare, theory, data, plot, demo ---------------------------------------------------------------------------------
+# -- compare, theory, data, plot ---------------------------------------------------------------------------------------
 def test_compare_writes_its_files_and_a_table(call, tmp_path):
     out = tmp_path / "c"
     code, text, _ = call("compare", "scaffnew", "gd", "accelerated", *EASY, "--rounds", "12", "--out", out)
@@ -573,16 +573,6 @@ def runs(tmp_path_factory):
     return out
 
 
-def test_demo_ends_in_a_table_a_picture_and_sentences(call, refused, tmp_path):
-    code, text, _ = call("demo", "--out", tmp_path / "demo", "--rounds", "4")
-    assert code == 0
-    for part in ("scaffnew", "decentralized-scaffnew", "s-local-gd", "kappa = 13,061", "After 4 communication rounds"):
-        assert part in text
-    assert (tmp_path / "demo" / "demo.png").stat().st_size > 20_000
-    assert len(json.loads((tmp_path / "demo" / "demo.json").read_text())) == 8
-    assert "already holds a run" in refused("demo", "--out", tmp_path / "demo")
-
-
 # -- progress ----------------------------------------------------------------------------------------------------------
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -646,12 +636,12 @@ def test_fraction_is_that_of_the_nearest_limit():
 
 
 # -- help and imports --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("command", ["", "run", "compare", "resume", "theory", "data", "data fetch", "plot", "demo"])
+@pytest.mark.parametrize("command", ["", "run", "compare", "resume", "theory", "data", "data fetch", "plot", "reproduce"])
 def test_help_teaches(call, command):
     code, out, err = call(*command.split(), "--help")
     assert (code, err) == (0, "")
     assert out.startswith("usage: proxskip")
-    if command in ("", "run", "compare", "resume"):
+    if command in ("", "run", "compare", "resume", "reproduce"):
         for line in cli_flags.EXIT_CODES.splitlines():
             assert line in out
         assert "example" in out

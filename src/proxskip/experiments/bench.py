@@ -138,6 +138,12 @@ class Bench:
         given = {"data": self.data} | self.base | flags
         return build.spec_of([method], build.flags(**given))
 
+    @property
+    def data_sha256(self) -> str | None:
+        """The checksum of the report's data; None for embedded data."""
+        found = self.problem().info.get("data_sha256")
+        return None if found is None else str(found)
+
     def problem(self, **flags: Any) -> Problem:
         """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say."""
         return self._problem(self.spec(**flags))
@@ -196,7 +202,8 @@ class Bench:
         self, name: str, parameters: Mapping[str, Any], compute: Callable[[], Any], upto: float | None = None
     ) -> Any:
         """A JSON value by its name, its parameters and the data: computed once, then read from ``out/cache``."""
-        content = {"name": name, "parameters": parameters, "data": self.data, "base": self.base, "version": VERSION}
+        data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
+        content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
         with self.pace.part(upto, 1) as part:
             if path.is_file():

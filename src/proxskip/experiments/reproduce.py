@@ -76,8 +76,7 @@ def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> R
     presets = {name: experiments.preset(name, order.quick) for name in chosen}
     pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     bench = make_bench(order, pace)
-    bench.problem()  # a data set that cannot be read is refused before anything is written
-    settle(order)
+    settle(order, bench.data_sha256)  # reads the data: what cannot be read is refused before anything is written
     kept = earlier(order)
     for name in chosen:
         pace.enter(name)
@@ -113,21 +112,29 @@ def claim_folder(order: Order) -> None:
     nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{nearest} cannot be written to; choose another folder.")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
     found = read_json(out / STAMP)
     if found is None:
-        raise InputError(f"{out} holds other files and no reproduction; choose a new or an empty folder.")
-    other = checkpoint.differences(found, order.settings)
-    if other:
-        raise InputError(f"{out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+        held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
+        if held:
+            raise InputError(f"{out / held[0]} is there, and no reproduction; choose a new or an empty folder.")
+        return
+    _same(order, {k: v for k, v in found.items() if k in order.settings}, order.settings)
 
 
-def settle(order: Order) -> None:
-    """Make the folder ours."""
+def _same(order: Order, found: dict[str, Any], now: dict[str, Any]) -> None:
+    if other := checkpoint.differences(found, now):
+        raise InputError(f"{order.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+
+
+def settle(order: Order, data_sha256: str | None) -> None:
+    """Make the folder ours, or see that it is."""
+    settings = order.settings | {"data_sha256": data_sha256}
+    found = read_json(order.out / STAMP)
+    if found is not None:
+        _same(order, found, settings)
+        return
     order.out.mkdir(parents=True, exist_ok=True)
-    if not (order.out / STAMP).exists():
-        checkpoint.atomic_write_json(order.out / STAMP, order.settings)
+    checkpoint.atomic_write_json(order.out / STAMP, settings)
 
 
 def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
