@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from proxskip.experiments import claims, reproduce
 from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
-from proxskip.figures import Claim, Experiment, Panel, Series
+from proxskip.figures import Claim, Experiment, Panel, Report, Series
 
 FIGURES = ("fig1a", "fig1b", "fig1c", "fig2a", "fig2b", "fig2c")
 SMALL: dict[str, dict[str, Any]] = {
@@ -38,21 +38,50 @@ SMALL: dict[str, dict[str, Any]] = {
 """Presets that take a moment."""
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
+def little(folder: Path) -> str:
     """An svmlight file of 80 rows."""
     rng = np.random.Generator(np.random.Philox(1))
     A, b = rng.standard_normal((80, 5)), np.where(rng.random(80) < 0.5, -1, 1)
     lines = [f"{y} " + " ".join(f"{j + 1}:{v:.4f}" for j, v in enumerate(a)) for a, y in zip(A, b, strict=True)]
-    path = tmp_path / "little.svm"
+    path = folder / "little.svm"
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_small_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = experiments.preset
     monkeypatch.setattr(experiments, "preset", lambda name, quick=False: whole(name, quick) | SMALL.get(name, {}))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return little(tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small presets, and nothing is drawn."""
+    use_small_presets(monkeypatch)
+    monkeypatch.setattr(reproduce, "draw", lambda made, out: None)
+
+
+@dataclass
+class Made:
+    """A reproduction of all figures, and what was said meanwhile."""
+
+    order: Order
+    report: Report
+    said: list[tuple[str, float, float | None]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    order, said = Order(little(folder), folder / "report"), []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_small_presets(monkeypatch)
+        report = reproduce.reproduce(FIGURES, order, lambda *what: said.append(what))
+    return Made(order, report, said)
 
 
 def without_times(found: Any) -> Any:
@@ -67,10 +96,8 @@ def results(out: Path) -> Any:
 
 
 # -- the pipeline ------------------------------------------------------------------------------------------------------
-def test_every_figure_ends_in_a_report(small: None, data: str, tmp_path: Path) -> None:
-    out = tmp_path / "report"
-    said: list[tuple[str, float, float | None]] = []
-    report = reproduce.reproduce(FIGURES, Order(data, out), lambda *what: said.append(what))
+def test_every_figure_ends_in_a_report(made: Made) -> None:
+    report, said, out = made.report, made.said, made.order.out
     assert [e.id for e in report.experiments] == list(FIGURES)
     assert figures.from_json(results(out)) == figures.from_json(json.loads(json.dumps(figures.to_json(report))))
     for e in report.experiments:
@@ -92,8 +119,8 @@ def test_every_figure_ends_in_a_report(small: None, data: str, tmp_path: Path) -
     assert all(part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (2 of 2)"))
 
 
-def test_the_grid_and_the_winner_are_recorded(small: None, data: str, tmp_path: Path) -> None:
-    report = reproduce.reproduce(["fig1a"], Order(data, tmp_path / "r"))
+def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
+    report = made.report
     grid, winners = (next(t for t in report.experiments[0].tables if t.id == id) for id in ("grid", "winners"))
     assert grid.columns[2:] == ["gamma L = 0.5", "gamma L = 2", "gamma L = 256"]
     assert [row[:2] for row in grid.rows if row[0] == "FedLin"] == [["FedLin", 2], ["FedLin", 4]]
@@ -105,29 +132,29 @@ def test_the_grid_and_the_winner_are_recorded(small: None, data: str, tmp_path: 
     assert {row[4] for row in winners.rows} == {6, 3}  # 3 x 2 for methods with local steps, 3 without
 
 
-def test_the_same_command_again_runs_nothing(
-    small: None, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = Order(data, tmp_path / "r")
-    reproduce.reproduce(FIGURES, order)
-    first = results(order.out)
+def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = results(made.order.out)
 
     def forbidden(*args: Any, **named: Any) -> None:
         raise AssertionError("a run was made again")
 
     monkeypatch.setattr(bench_module, "run", forbidden)
     monkeypatch.setattr(bench_module, "resume", forbidden)
-    reproduce.reproduce(FIGURES, order)
-    assert without_times(results(order.out)) == without_times(first)
+    reproduce.reproduce(FIGURES, made.order)
+    assert without_times(results(made.order.out)) == without_times(first)
 
 
-def test_figures_share_runs(small: None, data: str, tmp_path: Path) -> None:
+def test_figures_share_runs(made: Made) -> None:
     """1/p = 4 of Figure 1c is Figure 1b's Scaffnew."""
-    report = reproduce.reproduce(["fig1b", "fig1c"], Order(data, tmp_path / "r"))
-    drawn = 2 * 7 + 3
-    assert len(list((tmp_path / "r" / "runs").iterdir())) == drawn - 1
-    one, other = report.experiments[0].panels[0].series[-1], report.experiments[1].panels[0].series[1]
+    fig1b, fig1c = made.report.experiments[1:3]
+    one, other = fig1b.panels[0].series[-1], fig1c.panels[0].series[1]
     assert (one.method, other.label, one.y) == ("scaffnew", "1/p = 4", other.y)
+    same = [
+        p
+        for p in (made.order.out / "runs").glob("scaffnew-*/summary.json")
+        if (s := json.loads(p.read_text()))["p"] == 0.25 and s["batch"] is None and s["gamma"] == one.about["gamma"]
+    ]
+    assert len(same) == 1
 
 
 def test_one_experiment_at_a_time(small: None, data: str, tmp_path: Path) -> None:
