@@ -634,7 +634,7 @@ def test_paper_is_light_and_shows_everything(browser: chromium.Browser, file: Pa
     assert contrast(tab.js("getComputedStyle(document.body).color"), "rgb(255, 255, 255)") > 12
     assert tab.js("getComputedStyle(document.querySelector('.bar')).display") == "none"
     assert tab.js("[...document.querySelectorAll('.chart')].every(n => n.getBoundingClientRect().height > 100)")
-    assert tab.js("document.querySelectorAll('details:not([open])').length") == 2  # closed again after printing
+    assert tab.js("document.querySelectorAll('details:not([open])').length") == 5  # closed again after printing
     tab.close()
 
 

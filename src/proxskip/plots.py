@@ -73,7 +73,7 @@ _STYLES = {
 }
 PALETTE = ("#D55E00", "#7F7F7F", "#000000", "#E69F00", "#0072B2", "#009E73", "#56B4E9", "#CC79A7")
 """The colours of ``_STYLES``, each once."""
-_CYCLE = list(_STYLES.values())[: len(PALETTE)]
+_CYCLE = [next(style for style in _STYLES.values() if style[0] == color) for color in PALETTE]
 _DASHES = ("-", "--", "-.", ":")
 _HIGHLIGHTED = ("scaffnew", "proxskip")
 _MARKERS_PER_CURVE = 8
@@ -204,11 +204,10 @@ def _draw(ax: Any, curve: Curve, x: str, y: str, floor: float, style: dict[str, 
 
 def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
     names = [c.method for c in shown]
-    alike = len(set(names)) < len(names) or any(n not in _STYLES for n in names)
-    cycle = list(_STYLES.values())[:8]
+    alike = len({_STYLES.get(n, ("",))[0] for n in names} - {""}) < len(names)
     out = []
     for k, name in enumerate(names):
-        color, dashes, marker = cycle[k % len(cycle)] if alike else _STYLES[name]
+        color, dashes, marker = _CYCLE[k % len(_CYCLE)] if alike else _STYLES[name]
         strong = name in _HIGHLIGHTED and not alike
         out.append(
             {
@@ -216,7 +215,7 @@ def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
                 "linestyle": dashes,
                 "marker": marker,
                 "markersize": 5.0,
-                "markerfacecolor": "white" if k >= len(cycle) else color,
+                "markerfacecolor": "white" if k >= len(_CYCLE) else color,
                 "linewidth": 2.4 if strong else 1.5,
                 "zorder": 4 if strong else 3,
             }
@@ -289,10 +288,13 @@ def looks(series: Sequence[Series]) -> list[Look]:
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)
-    given = iter(out)
-    plain = Look(2, "--", "", 1.1)
+    given, loose = iter(out), (Look(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
-        next(given) if s.kind != "bound" else replace(by_method.get(s.method, plain), dashes="--", marker="", width=1.1)
+        next(given)
+        if s.kind != "bound"
+        else replace(by_method[s.method], dashes="--", marker="", width=1.1)
+        if s.method in by_method
+        else next(loose)
         for s in series
     ]
 

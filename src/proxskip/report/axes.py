@@ -45,11 +45,15 @@ def domain(values: Sequence[float], log: bool, from_zero: bool = False) -> tuple
 
 def _log_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
     a, b = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    for inner in ((1, 2, 5), (1, 3)) if b - a < 3 else ():
+        fine = [m * 10.0**k for k in range(a - 1, b + 1) for m in inner]
+        inside = [(v, short(v)) for v in fine if low <= v <= high]
+        if 2 < len(inside) <= most + 1:
+            return inside
     if b - a >= 1:
         step = next(s for s in (1, 2, 3, 4, 5, 10, 20, 50, 100, 1000) if (b - a) / s < most)
         return [(10.0**k, power(k)) for k in range(math.ceil(a / step) * step, b + 1, step)]
-    out = [m * 10.0**k for k in range(a - 1, b + 1) for m in (1, 2, 5)]
-    return [(v, short(v)) for v in out if low <= v <= high] or _linear_ticks(low, high, most)
+    return _linear_ticks(low, high, most)
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:

@@ -21,7 +21,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("M3 8.5L6.5 12L13 4.5", "holds, with the number measured here"),
     "FAIL": ("M4 4L12 12M12 4L4 12", "does not hold, with the number measured here"),
     "REPORTED": ("M8 7V12M8 4V4.5", "measured on data or with a setting for which nothing is promised"),
-    "NOT RUN": ("M4 8H12", "its experiment has not run"),
+    "NOT RUN": ("M4 8H12", "not run, or not for long enough to tell"),
 }
 """An icon's path and what the word means."""
 WIDE, NARROW = (760, 420), (540, 340)
@@ -103,8 +103,9 @@ def _header(report: Report) -> str:
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
     facts = "".join(
         f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
-        f"<dt>{text(str(k))}</dt><dd>{_fact(k, v)}</dd></div>"
+        f"<dt>{text(str(k).replace('_', ' '))}</dt><dd>{_fact(k, v)}</dd></div>"
         for k, v in about.items()
+        if v is not None
     )
     return (
         f'<section class="head"><h1>{text(report.title)}</h1>{quick}<dl class="facts">{facts}</dl>'
@@ -157,21 +158,19 @@ def _badge(verdict: str) -> str:
 
 def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
     values = "".join(f"<span>{text(k)} <b>{show(v)}</b></span>" for k, v in c.numbers.items())
-    numbers_ = f'<span class="numbers">{values}</span>' if values else ""
+    exact = f'<details><summary>numbers</summary><span class="numbers">{values}</span></details>' if values else ""
     note = f'<span class="aside">{text(c.note)}</span>' if c.note else ""
     link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
     return (
         f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{text(c.text)}</td>'
-        f'<td><span class="measured">{text(c.measured)}</span>{numbers_}{note}</td><td>{link}</td></tr>'
+        f'<td><span class="measured">{text(c.measured)}</span>{exact}{note}</td><td>{link}</td></tr>'
     )
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
 def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
     own = "".join(
-        f"<li>{_badge(c.verdict)} <span>{text(c.text)} Measured: <b>{text(c.measured)}</b></span></li>"
-        for c in report.claims
-        if c.experiment == e.id
+        f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
     )
     size = WIDE if len(e.panels) == 1 else NARROW
     panels = "".join(_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels))
@@ -194,8 +193,6 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     notes = [p.note] if p.note else []
     if p.y_floor is not None and any((numbers(s.y) < p.y_floor).any() for s in p.series):
         notes.append(f"Values below {p.y_floor:g} are drawn at {p.y_floor:g}.")
-    if any(s.low is not None for s in p.series):
-        notes.append("Bands: the spread over seeds.")
     note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'

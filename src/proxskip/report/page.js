@@ -51,14 +51,18 @@ function scale([low, high], start, end, log) {
 }
 function logTicks(low, high, most) {
   const a = Math.ceil(Math.log10(low) - 1e-9), b = Math.floor(Math.log10(high) + 1e-9), out = [];
+  for (const inner of b - a < 3 ? [[1, 2, 5], [1, 3]] : []) {
+    const inside = [];
+    for (let k = a - 1; k <= b; k++) for (const m of inner) inside.push(m * 10 ** k);
+    const fits = inside.filter((v) => v >= low && v <= high);
+    if (fits.length > 2 && fits.length <= most + 1) return fits.map((v) => [v, short(v)]);
+  }
   if (b - a >= 1) {
     const step = [1, 2, 3, 4, 5, 10, 20, 50, 100, 1000].find((s) => (b - a) / s < most);
     for (let k = Math.ceil(a / step) * step; k <= b; k += step) out.push([10 ** k, power(k)]);
     return out;
   }
-  for (let k = a - 1; k <= b; k++) for (const m of [1, 2, 5]) out.push(m * 10 ** k);
-  const inside = out.filter((v) => v >= low && v <= high).map((v) => [v, short(v)]);
-  return inside.length ? inside : linearTicks(low, high, most);
+  return linearTicks(low, high, most);
 }
 function linearTicks(low, high, most) {
   const rough = (high - low) / most, unit = 10 ** Math.floor(Math.log10(rough)), out = [];
@@ -146,7 +150,7 @@ class Chart {
     }
     const [low, high] = domain(measured.length ? measured : theory, log, true);
     if (!measured.length || !theory.length) return [low, high];
-    const [least, most] = domain(theory, log, true), half = log ? Math.sqrt(high / low) : (high - low) / 2;
+    const [least, most] = domain(theory, log, true), half = log ? Math.max(Math.sqrt(high / low), 1e3) : (high - low) / 2;
     return log ? [Math.max(Math.min(low, least), low / half), Math.min(Math.max(high, most), high * half)]
                : [Math.max(Math.min(low, least), low - half), Math.min(Math.max(high, most), high + half)];
   }

@@ -73,7 +73,7 @@ def swatch(look: Look, kind: str) -> str:
 
 
 def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
-    """The range of what was measured; what the theory says may widen it by half at each end."""
+    """The range of what was measured; what the theory says may widen it by half (or three decades) at each end."""
     measured, theory = list[float](), list[float]()
     for s in shown:
         columns = [s.y, s.low or [], s.high or []]
@@ -83,7 +83,7 @@ def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
     if measured and theory:
         least, most = domain(theory, log, from_zero=True)
         if log:
-            half = math.sqrt(high / low)
+            half = max(math.sqrt(high / low), 1e3)
             return max(min(low, least), low / half), min(max(high, most), high * half)
         half = (high - low) / 2
         return max(min(low, least), low - half), min(max(high, most), high + half)
