@@ -53,13 +53,12 @@ def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps of the three methods on one graph, and what a round costs along an edge by the meter."""
     problem, eps = filling(q["clients"], q["d"], kappa), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
-    out: dict[str, Any] = {
-        "graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax, "p": ours.p,
-        "zeta": ours.zeta(problem), OURS: {"rounds": [rounds_to(ours, problem, eps, LIMIT, s) for s in range(q["seeds"])]},
-    }  # fmt: skip
+    found = [rounds_to(ours, problem, eps, LIMIT, seed) for seed in range(q["seeds"])]
+    out: dict[str, Any] = {"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax}
+    out |= {"p": ours.p, "zeta": ours.zeta(problem), OURS: {"rounds": found}}
     for kind in (EXTRA, DIGing):
         out[kind.name] = tune(kind, problem, link, eps, q["candidates"])
-        proved = kind.theory(problem, link)  # type: ignore[attr-defined]
+        proved = kind.theory(problem, link)
         out[kind.name]["proved"] = {"gamma": proved.gamma, "rounds": Affine(proved, problem).rounds_to(eps)[0]}
         out[kind.name]["floats"] = _along_an_edge(kind(out[kind.name]["gamma"], link), problem)
     out[OURS]["floats"] = _along_an_edge(ours, problem)
@@ -79,7 +78,7 @@ def _along_an_edge(method: Any, problem: Problem) -> float:
     """Floats a round, edge and direction."""
     trial = Stepper(method, problem)
     trial.step()
-    return trial.line.ledger.floats_up / method.graph.directed_edges
+    return float(trial.line.ledger.floats_up / method.graph.directed_edges)
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
@@ -111,10 +110,8 @@ def _table(kappa: float, found: Sequence[Mapping[str, Any]]) -> Table:
     for r in found:
         ours = float(np.median(r[OURS]["rounds"]))
         extra, diging = r["extra"], r["diging"]
-        rows.append(
-            [r["graph"], r["edges"], r["delta"], r["lmax"], r["p"], ours, ours / r["p"], extra["rounds"][0],
-             extra["gamma"], extra["proved"]["rounds"], diging["rounds"][0], diging["gamma"], diging["proved"]["rounds"]]
-        )  # fmt: skip
+        row = [r["graph"], r["edges"], r["delta"], r["lmax"], r["p"], ours, ours / r["p"]]
+        rows.append(row + [v for m in (extra, diging) for v in (m["rounds"][0], m["gamma"], m["proved"]["rounds"])])
     columns = ["graph", "edges", "delta", "lmax", "p", "gossip steps", "gradients (about)", "EXTRA tuned", "at gamma",
                "EXTRA, proved step", "DIGing tuned", "at gamma", "DIGing, proved step"]  # fmt: skip
     return Table(f"graphs-{kappa:g}", f"Gossip steps to eps, kappa = {kappa:g}, L = 1", columns, rows)

@@ -55,7 +55,7 @@ class Case:
     @property
     def ball(self) -> float:
         """gamma^2 C/zeta."""
-        return self.method.gamma**2 * self.problem.es_C / self.zeta
+        return float(self.method.gamma**2 * self.problem.es_C / self.zeta)
 
     def grid(self, points: int) -> list[int]:
         """Fixed times, dense at the beginning."""
@@ -136,7 +136,7 @@ def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[st
 
 
 def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:
-    """Psi and the relative squared error of h when exactly t iterations are done, for every t of the increasing times."""
+    """Psi and the relative squared error of h when exactly t iterations are done, for increasing t."""
     stepper.again(seed)
     method: Any = stepper.method
     solution = stepper.problem.solution

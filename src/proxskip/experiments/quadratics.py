@@ -56,7 +56,8 @@ class Everybody:
         s = np.where(step <= 1.0, small, 1.0 - (1.0 - step) ** steps) / e.a
         x = np.broadcast_to(x, (e.n, e.d))
         wrong = e.times(x) - e.b - h
-        return x - (s * wrong if e.Q is None else _turn(e.Q, s * _turn(e.Q.swapaxes(1, 2), wrong)))
+        moved = s * wrong if e.Q is None else _turn(e.Q, s * _turn(e.Q.swapaxes(1, 2), wrong))
+        return np.asarray(x - moved)
 
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""

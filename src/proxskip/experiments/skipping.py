@@ -152,7 +152,7 @@ def _cost_panel(
         row = found[name][at]
         label = NAMES[name] + (", p of the theory" if name == "proxskip" else "")
         drawn.append(Series(label, x, [cost(row, c) for c in x["ratio"]], name, kind="points", about={"p": row["p"]}))
-    best = [min(over_p, key=lambda r: cost(r, c)) for c in x["ratio"]]  # noqa: B023
+    best = [min(over_p, key=lambda r: cost(r, c)) for c in x["ratio"]]
     tuned = [cost(r, c) for r, c in zip(best, x["ratio"], strict=True)]
     drawn.append(Series("ProxSkip, best p of the grid", x, tuned, kind="points", about={"p": [r["p"] for r in best]}))
     axis = {"ratio": "cost of a prox, in gradients"}
