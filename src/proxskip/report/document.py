@@ -118,6 +118,8 @@ def _fact(key: str, value: Any) -> str:
         return data(value, duration(value))
     if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
         return data(value, f"{value:.8g}")
+    if isinstance(value, dict):
+        return '<span class="list">' + ", ".join(f"{text(str(k))}&nbsp;{show(v)}" for k, v in value.items()) + "</span>"
     return show(value)
 
 
@@ -163,7 +165,7 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
     link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
     return (
         f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{text(c.text)}</td>'
-        f'<td><span class="measured">{text(c.measured)}</span>{exact}{note}</td><td>{link}</td></tr>'
+        f'<td><span class="measured">{text(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
     )
 
 
