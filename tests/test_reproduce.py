@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import build, cli, experiments, figures
+from proxskip import build, cli, describe, experiments, figures
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import bench as bench_module
 from proxskip.experiments import claims, reproduce
@@ -270,6 +270,41 @@ def test_a_run_is_found_by_its_content(data: str, tmp_path: Path) -> None:
         Job("i", "gd", {}, {"clients": 5}, {"rounds": 3}),
     ]
     assert len({k.folder for k in bench.runs([*same, *different])}) == 8
+
+
+def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, data)
+    for flags in ({}, {"L": "global"}, {"batch": 2}, {"L": "global", "batch": 3, "clients": 4}):
+        found, (wanted, _) = bench.problem(**flags), build.problem_of(bench.spec(**flags))
+        assert describe.identity(found) == describe.identity(wanted)
+        for name in ("L", "mu", "es_A", "es_C"):
+            assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
+
+
+def test_a_decaying_step_is_the_formulas() -> None:
+    """Round k has gamma_k in the steps and in the update of h, and a resumed run too."""
+    problem = ps.Problem(ps.random_quadratics(3, 4, seed=1))
+    x, gammas = np.zeros(4), [1 / (2.0 + 0.3 * k) for k in range(6)]
+    for gamma in gammas:
+        x = x - gamma * problem.gradient(x)
+    found = ps.run(ps.Decaying(ps.GD(0.5), 0.3), problem, rounds=6)
+    np.testing.assert_allclose(found.x, x, rtol=1e-12)
+    falling = ps.Decaying(ps.Scaffnew(0.5, 0.5, K=2), 0.3)
+    h, x = np.zeros((3, 4)), np.zeros(4)
+    for gamma in gammas:
+        xhat = np.tile(x, (3, 1))
+        for _ in range(2):
+            xhat = xhat - gamma * (np.stack([f.gradient(v) for f, v in zip(problem.clients, xhat, strict=True)]) - h)
+        x = np.mean(xhat - gamma / 0.5 * h, axis=0)
+        h = h + 0.5 / gamma * (x - xhat)
+    found = ps.run(falling, problem, rounds=6)
+    np.testing.assert_allclose(found.x, x, rtol=1e-10)
+    np.testing.assert_allclose(found.h, h, rtol=1e-8, atol=1e-12)
+    for bad in (-1.0, float("nan"), True):
+        with pytest.raises(ps.InputError, match=r"decay = .* must be a number of at least 0"):
+            ps.run(ps.Decaying(ps.GD(0.5), bad), problem, rounds=1)
+    with pytest.raises(ps.InputError, match="decays already"):
+        ps.Decaying(falling, 0.1)
 
 
 def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,10 +151,11 @@ class Bench:
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
         key = digest(spec)
         if key not in self._problems:
-            self.pace.say(f"reading {spec['data']}, finding L and f*")
-            problem, _ = build.problem_of(spec)
-            problem.solution  # noqa: B018  now, not in the middle of a run
-            self._problems[key] = problem
+            plain = {**spec, "L": "max", "batch": None}
+            if digest(plain) not in self._problems:
+                self.pace.say(f"reading {spec['data']}, finding L and f*")
+                self._problems[digest(plain)], _ = build.problem_of(plain)
+            self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
         return self._problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
@@ -266,6 +267,15 @@ class Bench:
     def step(self, text: str, upto: float | None = None) -> None:
         """Say what is going on, and how much of the experiment is done now."""
         self.pace.say(text, upto)
+
+
+def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
+    """The same problem with another L behind its step sizes and other minibatches; its solution is kept."""
+    solution = problem.solution
+    other = replace(problem, L_kind=L, batch=batch)
+    other.__dict__["solution"] = solution  # neither moves the minimiser
+    other.__dict__["weights"] = problem.weights  # to the last bit: not divided by their sum again
+    return other
 
 
 def digest(content: Any) -> str:
