@@ -62,7 +62,7 @@ def data(tmp_path: Path) -> str:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small presets, and nothing is drawn."""
     use_small_presets(monkeypatch)
-    monkeypatch.setattr(reproduce, "draw", lambda made, out: None)
+    monkeypatch.setattr(reproduce, "draw", lambda made, out, pace: None)
 
 
 @dataclass

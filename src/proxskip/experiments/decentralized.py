@@ -139,7 +139,7 @@ def judged(experiment: Experiment) -> list[Claim]:
     measured = f"The better of the two needs {min(gains):.1f} to {max(gains):.1f} times as many." if gains else ""
     numbers: dict[str, float | None] = {"least": min(gains, default=None), "most": max(gains, default=None)}
     rest = [min(others) / y for _, _, y, p, others in points if p == 1]
-    note = f"Where nothing is skipped, {min(rest):.1f} to {max(rest):.1f} times as many." if rest else ""
+    note = f"Where nothing is skipped, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
     return [*out, Claim("decentralized-gain", "decentralized", text, claims.judge(ok, True), measured, numbers, note)]
 
 

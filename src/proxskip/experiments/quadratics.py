@@ -57,7 +57,8 @@ class Everybody:
         x = np.broadcast_to(x, (e.n, e.d))
         wrong = e.times(x) - e.b - h
         moved = s * wrong if e.Q is None else _turn(e.Q, s * _turn(e.Q.swapaxes(1, 2), wrong))
-        return np.asarray(x - moved)
+        out: Array = x - moved
+        return out
 
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""

@@ -88,8 +88,7 @@ def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> R
         write_results(order, bench, kept)
     made = write_results(order, bench, kept)
     pace.enter("")
-    pace.say("drawing")
-    draw(made, order.out)
+    draw(made, order.out, pace)
     return made
 
 
@@ -208,9 +207,10 @@ def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
     }
 
 
-def draw(made: Report, out: Path) -> None:
+def draw(made: Report, out: Path, pace: Pace) -> None:
     """The figures as PNG and PDF, and the page."""
     for e in made.experiments:
         if e.panels:
+            pace.say(f"drawing {e.id}")
             plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
     checkpoint.atomic_write_text(out / PAGE, report.page(made))
