@@ -232,7 +232,16 @@ def test_panels_stand_two_in_a_row_with_legends_of_their_own_where_they_differ()
     assert len(plots.panel_figure(same).legends) == 1
     figure = plots.panel_figure([*same, panel(line("c"))])
     assert figure.legends == []
-    assert [t.get_text() for t in figure.axes[3].get_legend().get_texts()] == ["c"]
+    assert [[t.get_text().strip() for t in part.legends[0].get_texts()] for part in figure.subfigs] == [
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b"],
+        ["c", ""],
+    ]
+    figure.draw_without_rendering()
+    boxes = [ax.get_window_extent() for ax in figure.axes]
+    assert all(box.width > 0.3 * figure.bbox.width for box in boxes)
+    assert boxes[2].y0 == pytest.approx(boxes[3].y0, abs=2)
     assert figure.axes[0].get_title() == "a title"
     assert figure.axes[0].get_xscale() == "log"
     with pytest.raises(InputError, match="no panel"):

@@ -331,14 +331,20 @@ def panel_figure(panels: Sequence[Panel], title: str = "") -> Any:
     width = 4.9 * across + (2.6 if shared else 0.0)
     tallest = 0 if shared else max(len(p.series) for p in panels)
     figure = Figure(figsize=(width, down * (3.9 + 0.2 * -(-tallest // 2))), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).ravel()
+    # a legend below its panel has a part of the figure to itself: it takes height from the axes, and never width
+    parts = [figure] if shared else figure.subfigures(down, across, squeeze=False).ravel()
+    axes = [
+        ax for part in parts for ax in part.subplots(*((down, across) if shared else (1, 1)), squeeze=False).ravel()
+    ]
     notes: list[str] = []
-    for ax, panel in zip(axes, panels, strict=False):
+    for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         notes += [n for n in _draw_panel(ax, panel) if n not in notes]
         if len(panels) > 1:
-            ax.set_title(_plain(panel.title), fontsize=10)
+            ax.set_title(textwrap.fill(_plain(panel.title), 60), fontsize=10)
         if not shared:
-            ax.legend(*_entries(ax, panel), loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, **_LEGEND)
+            beside = panels[k - k % across : k - k % across + across]
+            entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
+            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **_LEGEND)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     if shared:
@@ -401,6 +407,15 @@ def _entries(ax: Any, panel: Panel) -> tuple[list[Any], list[str]]:
     last = [_last(numbers(s.y)) for s in panel.series]
     order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -last[k]))
     return [ax.lines[k] for k in order], [textwrap.fill(_plain(panel.series[k].label), 34) for k in order]
+
+
+def _padded(handles: list[Any], labels: list[str], count: int) -> tuple[list[Any], list[str]]:
+    """Empty entries in the end, so that legends side by side are of one height and the axes above them too."""
+    from matplotlib.lines import Line2D
+
+    missing = 2 * -(-count // 2) - len(handles)
+    nothing: list[Any] = [Line2D([], [], linestyle="none") for _ in range(missing)]
+    return handles + nothing, [textwrap.fill(label.replace("\n", " "), 26) for label in labels] + [" "] * missing
 
 
 def _plain(text: str) -> str:
