@@ -63,7 +63,7 @@ class Everybody:
     def gradient(self, x: Array) -> Array:
         """H_i x - b_i."""
         self.gradients += self.engine.n
-        return self.engine.times(np.broadcast_to(x, (self.engine.n, self.engine.d))) - self.engine.b
+        return np.asarray(self.engine.times(np.broadcast_to(x, (self.engine.n, self.engine.d))) - self.engine.b)
 
     def own(self, values: Any) -> Any:
         """The clients' entries as a column."""
