@@ -112,12 +112,12 @@ class Browser:
 
 
 class Page:
-    """One tab."""
+    """One tab, which shares nothing with the others."""
 
     def __init__(self, browser: Browser, width: int, height: int, dark: bool, touch: bool):
         self.browser = browser
-        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
-        self.target = target
+        self.context = browser.call("Target.createBrowserContext")["browserContextId"]
+        target = browser.call("Target.createTarget", url="about:blank", browserContextId=self.context)["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
@@ -128,7 +128,7 @@ class Page:
         return self.browser.call(method, self.session, **params)
 
     def close(self) -> None:
-        self.browser.call("Target.closeTarget", targetId=self.target)
+        self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
 
     def size(self, width: int, height: int, touch: bool = False) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)

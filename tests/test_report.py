@@ -520,6 +520,10 @@ def test_keys_read_values_too(tab: chromium.Page, results: Any) -> None:
     read = readout(tab, 2)
     assert read["name"] == "Scaffnew"
     assert read["said"].startswith("Scaffnew")
+    tab.press("End")
+    assert readout(tab, 2)["value"] == panel["series"][1]["y"][-1]
+    tab.press("Home")
+    assert readout(tab, 2)["value"] == panel["series"][1]["y"][0]
     tab.press("Escape")
     assert not readout(tab, 2)["open"]
 
@@ -566,20 +570,23 @@ def test_light_and_dark_by_the_system_and_by_the_button(browser: chromium.Browse
     colors = "['body', '.facts dt', '.tick', '.at'].map(q => { const s = getComputedStyle(document.querySelector(q)); return q === '.tick' ? s.fill : s.color; })"
     badges = "[...document.querySelectorAll('.verdict')].map(n => [getComputedStyle(n).color, getComputedStyle(n).backgroundColor])"
     ground = "getComputedStyle(document.body).backgroundColor"
-    tab = browser.page(dark=True)
-    tab.open(file)
-    tab.settle()
-    found = {}
-    for step in ("dark", "light", "dark again"):
-        found[step] = tab.js(ground)
-        assert all(contrast(c, found[step]) >= 4.5 for c in tab.js(colors)), step
-        assert all(contrast(*pair) >= 4.5 for pair in tab.js(badges)), step
-        tab.js("document.querySelector('.theme').click()")
-    assert found["dark"] == found["dark again"]
-    assert found["light"] == "rgb(255, 255, 255)"
-    assert contrast(found["dark"], "rgb(255, 255, 255)") > 12
-    assert tab.messages() == []
-    tab.close()
+    for system in (True, False):
+        tab = browser.page(dark=system)
+        tab.open(file)
+        found = []
+        for step in range(3):
+            found.append(tab.js(ground))
+            assert all(contrast(c, found[step]) >= 4.5 for c in tab.js(colors)), step
+            assert all(contrast(*pair) >= 4.5 for pair in tab.js(badges)), step
+            tab.js("document.querySelector('.theme').click()")
+        light, dark = (found[1], found[0]) if system else (found[0], found[1])
+        assert found[2] == found[0]
+        assert light == "rgb(255, 255, 255)"
+        assert contrast(dark, light) > 12
+        tab.open(file)  # the choice is kept
+        assert tab.js(ground) == found[1]
+        assert tab.messages() == []
+        tab.close()
 
 
 def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) -> None:
@@ -628,6 +635,7 @@ def test_paper_is_light_and_shows_everything(browser: chromium.Browser, file: Pa
     tab.open(file)
     tab.settle()
     tab.js("document.querySelector('.theme').click(); document.querySelector('.theme').click()")
+    assert tab.js("document.documentElement.dataset.theme") == "dark"
     tab.pdf(tmp_path / "a.pdf")
     assert (tmp_path / "a.pdf").read_bytes().count(b"/Type /Page\n") >= 2
     tab.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -684,7 +692,8 @@ def test_the_script_and_python_draw_the_same_figure(tab: chromium.Page, file: Pa
 
 
 def test_the_command_is_copied(tab: chromium.Page) -> None:
-    tab.browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    tab.browser.call("Browser.grantPermissions", permissions=allowed, browserContextId=tab.context)
     tab.call("Page.bringToFront")
     tab.js("document.querySelector('#fig1b .copy').click()")
     tab.js("new Promise(done => setTimeout(done, 100))")
