@@ -39,7 +39,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "ProxSkip",
                 "SProxSkip",
             ),
-            *("Scaffnew", "DecentralizedScaffnew", "SplitSkip", "METHODS"),
+            *("Scaffnew", "DecentralizedScaffnew", "DIGing", "EXTRA", "SplitSkip", "METHODS"),
         ),
     ),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
