@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 import proxskip as ps
 from proxskip import build, cli, describe, experiments, figures
 from proxskip.cli import flags as cli_flags
+from proxskip.cli import progress
 from proxskip.experiments import bench as bench_module
 from proxskip.experiments import claims, reproduce
 from proxskip.experiments.bench import Bench, Interrupted, Job
@@ -359,6 +361,26 @@ def test_time_to_go_counts_new_work_only(monkeypatch: pytest.MonkeyPatch) -> Non
     pace.enter("b")
     assert pace.done == pytest.approx(0.75)
     assert pace.left == pytest.approx(5.0)
+
+
+def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(0, 1000, 2))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
+    plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
+    for stream, silent in ((plain, False), (quiet, True), (screen, False)):
+        with progress.Overall(silent, stream) as overall:
+            overall("fig1b: Scaffold (2 of 7), round 10/400", 0.25, None)
+            overall("fig1b: FedLin (3 of 7), round 10/400", 0.5, 75.0)
+    lines = plain.getvalue().splitlines()
+    assert lines[0] == "fig1b: Scaffold (2 of 7), round 10/400; 25 % done"
+    assert lines[1] == "fig1b: FedLin (3 of 7), round 10/400; 50 % done, 1:15 min to go"
+    assert quiet.getvalue() == ""
+    assert "FedLin (3 of 7)" in screen.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
