@@ -21,7 +21,7 @@ from proxskip import build, cli, describe, experiments, figures
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
 from proxskip.experiments import bench as bench_module
-from proxskip.experiments import claims, reproduce
+from proxskip.experiments import claims_fig1, claims_fig2, reproduce
 from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
@@ -422,25 +422,25 @@ SLOW = [falling(m, 2e-3) for m in ("local-gd", "scaffold", "fedlin", "s-local-gd
 
 def test_figure_1b_is_judged_by_its_curves() -> None:
     good = of("fig1b", figure=[*SLOW, falling("scaffnew", 0.05)])
-    assert verdicts(claims.fig1b(good, True)) == {"fig1b-fast": "PASS", "fig1b-slow": "PASS"}
-    assert set(verdicts(claims.fig1b(good, False)).values()) == {"REPORTED"}
+    assert verdicts(claims_fig1.fig1b(good, True)) == {"fig1b-fast": "PASS", "fig1b-slow": "PASS"}
+    assert set(verdicts(claims_fig1.fig1b(good, False)).values()) == {"REPORTED"}
     late = of("fig1b", figure=[*SLOW, falling("scaffnew", 0.03)])
-    assert verdicts(claims.fig1b(late, True))["fig1b-fast"] == "FAIL"
+    assert verdicts(claims_fig1.fig1b(late, True))["fig1b-fast"] == "FAIL"
     quick = of("fig1b", figure=[falling("local-gd", 0.01), *SLOW[1:], falling("scaffnew", 0.05)])
-    assert verdicts(claims.fig1b(quick, True))["fig1b-slow"] == "FAIL"
+    assert verdicts(claims_fig1.fig1b(quick, True))["fig1b-slow"] == "FAIL"
     short = of("fig1b", figure=[falling(s.method, 2e-3, 300) for s in SLOW] + [falling("scaffnew", 0.03, 300)])
-    assert set(verdicts(claims.fig1b(short, True)).values()) == {"NOT RUN"}
-    assert all("300 rounds" in c.note for c in claims.fig1b(short, True))
+    assert set(verdicts(claims_fig1.fig1b(short, True)).values()) == {"NOT RUN"}
+    assert all("300 rounds" in c.note for c in claims_fig1.fig1b(short, True))
     stalled = of(
         "fig1b", figure=[falling("local-gd", 0.1, 300, 1e-2, status="stalled"), *SLOW[1:], falling("scaffnew", 0.05)]
     )
-    assert verdicts(claims.fig1b(stalled, True))["fig1b-slow"] == "PASS"
+    assert verdicts(claims_fig1.fig1b(stalled, True))["fig1b-slow"] == "PASS"
 
 
 def test_figure_1c_is_judged_by_its_curves() -> None:
     def found(*rates: float, rounds: int = 2000) -> dict[str, str]:
         drawn = [replace(falling("scaffnew", r, rounds), label=f"1/p = {k}") for k, r in enumerate(rates)]
-        return verdicts(claims.fig1c(of("fig1c", p=drawn), True))
+        return verdicts(claims_fig1.fig1c(of("fig1c", p=drawn), True))
 
     assert found(0.01, 0.05, 0.1, 0.02) == {"fig1c-best": "PASS", "fig1c-ends": "PASS"}
     assert found(0.01, 0.05, 0.1, 0.2) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
@@ -462,7 +462,7 @@ def fig1a(
     ]
     tradeoff = more.get("tradeoff") or [falling("local-gd", g, floor=g, gamma_L=g) for g in (0.01, 0.02, 0.04)]
     e = of("fig1a", {"eps": more.get("eps", 1e-6)}, tuned=tuned, tradeoff=tradeoff)
-    return verdicts(claims.fig1a(e, True))
+    return verdicts(claims_fig1.fig1a(e, True))
 
 
 def test_figure_1a_is_judged_by_its_curves() -> None:
@@ -483,7 +483,7 @@ def test_figure_1a_is_judged_by_its_curves() -> None:
 def test_figure_2c_is_judged_by_its_curves() -> None:
     def found(*floors: float, rate: float = 0.1) -> dict[str, str]:
         drawn = [falling("scaffnew", rate, floor=v, M=k + 1) for k, v in enumerate(floors)]
-        return verdicts(claims.fig2c(of("fig2c", constant=drawn, total=drawn), True))
+        return verdicts(claims_fig2.fig2c(of("fig2c", constant=drawn, total=drawn), True))
 
     assert found(3e-3, 2e-3, 1e-3) == {"fig2c-floor": "PASS", "fig2c-total": "REPORTED"}
     assert found(3e-3, 1e-3, 2e-3)["fig2c-floor"] == "FAIL"

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from proxskip import build, checkpoint, describe
 from proxskip.cohorts import as_participation
+from proxskip.experiments.kept import Job, Kept, digest, read
 from proxskip.experiments.pace import Pace
 from proxskip.figures import Experiment, Panel, Table
 from proxskip.loop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.result import Result, Status
 from proxskip.run import resume, run
-from proxskip.seam import Array, InputError, Method, UnsafeStepWarning
+from proxskip.seam import Method, UnsafeStepWarning
 from proxskip.sweep import sweep
-from proxskip.trace import Trace
+
+__all__ = ["VERSION", "Bench", "Interrupted", "Job", "Kept"]
 
 VERSION = 1
 """Of what is kept; a folder of another version is not read."""
@@ -33,57 +32,6 @@ LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM; everything done so far is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
-
-    ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
-    """
-
-    label: str
-    method: str
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    problem: Mapping[str, Any] = field(default_factory=dict)
-    stop: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A finished run as its folder holds it."""
-
-    job: Job
-    folder: Path
-    summary: dict[str, Any]
-    trace: Trace
-
-    @property
-    def x(self) -> Array:
-        """The last communicated x."""
-        return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
-
-    @property
-    def h(self) -> Array | None:
-        """The control variates at the end, where the clients keep them under this name."""
-        return checkpoint.load(self.folder).arrays.get("memory.h")
-
-    def column(self, name: str) -> list[float]:
-        """A column of the trace."""
-        return [float(v) for v in self.trace[name]]
-
-    def at(self, round: int, column: str = "gap") -> float | None:
-        """The last record up to this round; None where the run ended before it otherwise than at its best."""
-        rounds = self.trace["round"]
-        if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
-            return None
-        return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
-
-    def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
-        """Where the first record with ``column <= below`` stands on another column; None if there is none."""
-        hit = np.flatnonzero(self.trace[column] <= below)
-        return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
 class Bench:
@@ -180,7 +128,7 @@ class Bench:
         every, cohort = job.stop.get("every"), job.flags.get("cohort")
         asked = describe.config(method, problem, Stop(**limits), job.seed, self.engine, as_participation(cohort), {})
         folder = self.out / "runs" / f"{job.method}-{digest(asked | {'every': every})}"
-        if (found := _read(job, folder)) is not None:
+        if (found := read(job, folder)) is not None:
             part.skip(job.label)
             return found
         part.begin(job.label)
@@ -194,7 +142,7 @@ class Bench:
                     out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
                 )  # fmt: skip
         _stop_if_asked(result)
-        made = _read(job, folder)
+        made = read(job, folder)
         assert made is not None
         return made
 
@@ -276,33 +224,6 @@ def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
     other.__dict__["solution"] = solution  # neither moves the minimiser
     other.__dict__["weights"] = problem.weights  # to the last bit: not divided by their sum again
     return other
-
-
-def digest(content: Any) -> str:
-    """Twenty hexadecimal digits of plain data."""
-    plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
-    return hashlib.sha256(plain.encode()).hexdigest()[:20]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise InputError(f"{type(value).__name__} cannot be part of a key; give plain data.")
-
-
-def _read(job: Job, folder: Path) -> Kept | None:
-    """The finished run of a folder; None where there is none yet."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    if summary["status"] == Status.INTERRUPTED.name:
-        return None
-    return Kept(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
 
 
 def _stop_if_asked(result: Result) -> None:

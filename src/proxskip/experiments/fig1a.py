@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from proxskip.experiments import claims
+from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.tune import STEPLESS, Candidate, grid, grid_table, tune, winners_table
@@ -40,7 +40,7 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in KEYS}}
     panels = [panel("tuned", "each method at its best of the grid", drawn), _tradeoff(bench, flags, problem.L_global)]
     experiment = bench.experiment("fig1a", parameters, panels, tables)
-    return claims.said(experiment, claims.fig1a(experiment, bench.asserted))
+    return claims.said(experiment, claims_fig1.fig1a(experiment, bench.asserted))
 
 
 def problem_flags(bench: Bench) -> dict[str, Any]:

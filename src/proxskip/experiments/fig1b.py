@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxskip.experiments import claims
+from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.figures import Claim, Experiment, Panel, Table
@@ -29,7 +29,7 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     }
     panels, tables = zip(*made.values(), strict=True)
     experiment = bench.experiment("fig1b", parameters, panels, tables)
-    return claims.said(experiment, claims.fig1b(experiment, bench.asserted))
+    return claims.said(experiment, claims_fig1.fig1b(experiment, bench.asserted))
 
 
 def _panel(bench: Bench, name: str, upto: float) -> tuple[Panel, Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxskip.experiments import claims
+from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job
 from proxskip.experiments.curves import panel, series
 from proxskip.figures import Claim, Experiment, Panel, Series, Table
@@ -29,7 +29,7 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     experiment = bench.experiment(
         "fig1c", parameters, [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])], [table]
     )
-    return claims.said(experiment, claims.fig1c(experiment, bench.asserted))
+    return claims.said(experiment, claims_fig1.fig1c(experiment, bench.asserted))
 
 
 def _row(s: Series, eps: float) -> list[str | float | int | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip import theory
-from proxskip.experiments import claims
+from proxskip.experiments import claims, claims_fig2
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.tune import DRAWN, Candidate, grid, grid_table, tune
@@ -34,7 +34,7 @@ def tuned(bench: Bench) -> tuple[Experiment, list[Claim]]:
         panels.append(panel(kind, KINDS[kind], drawn))
         tables += [_ends(kind, drawn), grid_table(f"{kind}-grid", tried, won)]
     experiment = bench.experiment("fig2a", _parameters(bench, problem), panels, tables)
-    return claims.said(experiment, claims.fig2_ends(experiment))
+    return claims.said(experiment, claims_fig2.fig2_ends(experiment))
 
 
 # -- Figure 2b ---------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def theoretical(bench: Bench) -> tuple[Experiment, list[Claim]]:
     experiment = bench.experiment(
         "fig2b", _parameters(bench, problem), panels, [_ends(kind, drawn[kind]) for kind in KINDS]
     )
-    return claims.said(experiment, claims.fig2_ends(experiment))
+    return claims.said(experiment, claims_fig2.fig2_ends(experiment))
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def clients(bench: Bench) -> tuple[Experiment, list[Claim]]:
     )
     parameters = _parameters(bench, bench.problem(**own[most])) | {"clients": asked["clients"], "total_batch": total}
     experiment = bench.experiment("fig2c", parameters, panels, [table])
-    return claims.said(experiment, claims.fig2c(experiment, bench.asserted))
+    return claims.said(experiment, claims_fig2.fig2c(experiment, bench.asserted))
 
 
 def _with_clients(bench: Bench, M: int, flags: dict[str, Any], falling: bool, upto: float) -> Series:
@@ -108,7 +108,7 @@ def _with_clients(bench: Bench, M: int, flags: dict[str, Any], falling: bool, up
 
 def _floor_row(own: Series, total: Series) -> list[str | float | int | None]:
     cells = [own.about[k] for k in ("M", "batch", "share")]
-    return [*cells, claims.floor(own), total.about["batch"], claims.floor(total)]
+    return [*cells, claims_fig2.floor(own), total.about["batch"], claims_fig2.floor(total)]
 
 
 # -- common ------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     columns = ["method", "gamma", "p", "zeta", "ball gamma^2 C/zeta", "last t", "Psi_0", "mean Psi at last t", "bound",
                "largest (mean - 3 s.e.)/bound"]  # fmt: skip
     table = Table("certificate", "What the theorems say and what was seen", columns, rows)
-    keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "data_seeds")
+    keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
     experiment = bench.experiment("lyapunov", {k: bench.preset[k] for k in keys}, panels, [table])
     return claims.said(experiment, judged(experiment))
 
@@ -106,7 +106,11 @@ def _cases(bench: Bench) -> list[Case]:
     assert whole.N is not None
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     title = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
-    out.append(Case("sproxskip", title, SProxSkip.theory(noisy), noisy, seeds, q["sampling"]["fall"], exact=False))
+    out.append(
+        Case(
+            "sproxskip", title, SProxSkip.theory(noisy), noisy, q["sampling_seeds"], q["sampling"]["fall"], exact=False
+        )
+    )
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
     real = bench.problem(**flags)
     title = f"Scaffnew: {name}, {real.n} clients"
@@ -128,7 +132,7 @@ def _measure(bench: Bench, case: Case, times: Sequence[int], upto: float) -> tup
 
 
 def _words(key: str) -> bool:
-    return key in ("title", "shows", "must_show", "notes", "share", "seeds", "data_seeds", "points")
+    return key in ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
 
 
 def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[str, Any]]:
