@@ -209,7 +209,7 @@ def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> 
 SMALL: dict[str, dict[str, Any]] = {
     "table1": {"kappa": [1e2, 1e3], "d": 12, "clients": 6, "seeds": 2,
                "data": {"kappa": [30.0, 100.0], "eps": 0.1, "rounds": 200, "seeds": 1}},
-    "lyapunov": {"kappa": 30.0, "clients": 6, "d": 8, "graph": "ring", "seeds": 12, "data_seeds": 3, "points": 12,
+    "lyapunov": {"kappa": 30.0, "clients": 6, "d": 8, "graph": "ring", "seeds": 12, "sampling_seeds": 12, "data_seeds": 3, "points": 12,
                  "sampling": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "batch_share": 0.05, "fall": 1e-2},
                  "data": {"l2": 0.1, "l2_relative": True, "fall": 1e-4}},
     "decentralized": {"clients": 16, "d": 6, "candidates": 5, "seeds": 1, "kappa": [10.0, 1000.0]},
