@@ -15,7 +15,7 @@ $(VENV)/.stamp: pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/proxskip demo --out demo --force
+	$(BIN)/proxskip reproduce --quick --out demo
 
 test: setup
 	$(BIN)/python -m pytest

@@ -119,8 +119,8 @@ def scaffnew_on(cohort: Any) -> Callable[[Problem], Method]:
     return lambda problem: ps.Scaffnew.theory(problem, cohort=cohort)
 
 
-def gossip(graph: str, psd: bool = False) -> Callable[[Problem], Method]:
-    return lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph(graph, p.n, psd=psd))
+def gossip(graph: str, psd: bool = False, kind: Any = ps.DecentralizedScaffnew) -> Callable[[Problem], Method]:
+    return lambda p: kind.theory(p, ps.graph(graph, p.n, psd=psd))
 
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
@@ -160,10 +160,16 @@ METHODS = (
         linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
+    Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
+        "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
+    Row("diging", gossip("ring", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
+    Row("diging-complete", gossip("complete", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
+    Row("extra", gossip("ring", kind=ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
+    Row("extra-psd", gossip("star", True, ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
     Row("splitskip", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None, clients=1,
         psi=ps.prox.L1(0.02), linear_psi=ps.prox.Singleton(), split=True),
     Row("splitskip-shrink", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None,

@@ -140,6 +140,7 @@ def test_a_real_set_is_what_the_table_says(real: Path, name: str) -> None:
     assert data.A.shape == (known.rows, known.features)
     assert data.A.nnz == known.nonzeros
     assert known.labels == dict(zip(*np.unique(data.b, return_counts=True), strict=True))
+    assert known.size == len(gzip.decompress((real / f"{name}.gz").read_bytes()))
 
 
 def test_d_comes_from_the_table_and_not_from_the_file(real: Path) -> None:
@@ -256,11 +257,12 @@ def test_available_lists_every_set(bare: Path) -> None:
     bare.mkdir()
     (bare / "toy").write_bytes(b"not read")
     rows = {row.name: row for row in available()}
-    assert rows["digits"] == ("digits", 1797, 64, "embedded", True)
+    assert rows["digits"] == ("digits", 1797, 64, "embedded", True, None, None, None)
     assert rows["breast-cancer"][1:3] == load("breast-cancer").A.shape
-    assert rows["toy"] == ("toy", 400, 5, "cached", True)
-    assert rows["w8a"] == ("w8a", 49_749, 300, "not here", True)
-    assert rows["covtype"] == ("covtype", 581_012, 54, "not here", False)
+    assert rows["toy"][:5] == ("toy", 400, 5, "cached", True)
+    labels, url = {-1: 48_270, 1: 1_479}, "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/w8a"
+    assert rows["w8a"] == ("w8a", 49_749, 300, "not here", True, labels, 3_478_238, url)
+    assert rows["covtype"][:6] == ("covtype", 581_012, 54, "not here", False, None)
     assert set(rows) == {"digits", "breast-cancer", *KNOWN}
 
 
@@ -431,6 +433,6 @@ def test_an_endless_download_is_refused(bare: Path, server: Server, monkeypatch:
 
 def test_no_checksum_is_half_known() -> None:
     for name, known in KNOWN.items():
-        facts = (known.sha256, known.content, known.nonzeros, known.labels)
+        facts = (known.sha256, known.content, known.nonzeros, known.labels, known.size)
         assert (name in VERIFIED) == all(fact is not None for fact in facts) == any(fact is not None for fact in facts)
         assert known.labels is None or sum(known.labels.values()) == known.rows

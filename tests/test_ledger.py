@@ -169,11 +169,22 @@ def test_s_local_gd_pays_for_the_anchor_only_when_it_moves() -> None:
     assert last["vectors_up"] == last["vectors_down"] == 4 * (R + moved)
 
 
-@pytest.mark.parametrize("name", ["decentralized", "decentralized-path", "decentralized-psd"])
-def test_gossip_costs_a_vector_along_each_edge_both_ways(name: str) -> None:
-    edges = {"decentralized": 4, "decentralized-path": 3, "decentralized-psd": 3}[name]
+@pytest.mark.parametrize(
+    ("name", "edges", "vectors"),
+    [
+        ("decentralized", 4, 1),
+        ("decentralized-path", 3, 1),
+        ("decentralized-psd", 3, 1),
+        ("extra", 4, 1),
+        ("extra-psd", 3, 1),
+        ("diging", 4, 2),
+        ("diging-complete", 6, 2),
+    ],
+)
+def test_gossip_costs_its_vectors_along_each_edge_both_ways(name: str, edges: int, vectors: int) -> None:
     last = ledger(NAMED[name])
-    assert last["edge_messages"] == last["vectors_up"] == 2 * edges * R
+    assert last["edge_messages"] == last["vectors_up"] == vectors * 2 * edges * R
+    assert last["exchanges"] == last["iterations"] == R or name.startswith("decentralized")
     assert last["vectors_down"] == last["prox_evals"] == 0
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from proxskip import plots
+from proxskip.figures import Panel, Series
 from proxskip.methods import METHODS
 from proxskip.plots import Curve
 from proxskip.seam import InputError
@@ -37,8 +38,17 @@ DECAY = 0.5 ** np.arange(30)
 def test_every_method_has_a_name_and_a_style_of_its_own():
     assert set(plots.NAMES) == set(plots._STYLES) == set(METHODS)
     federated = [m for m in METHODS if "clients" in METHODS[m].handles and m != "proxgd"]
-    assert len({plots._STYLES[m][0] for m in federated}) == len(federated)
-    assert len({plots._STYLES[m][2] for m in federated}) == len(federated)
+    gossip = [m for m in federated if "graph" in METHODS[m].handles]
+    for group in ([m for m in federated if m not in gossip], gossip):
+        assert len({plots._STYLES[m][0] for m in group}) == len(group)
+        assert len({plots._STYLES[m][2] for m in group}) == len(group)
+    assert len(plots.PALETTE) == len(set(plots.PALETTE)) == len(plots._CYCLE)
+    assert {style[0] for style in plots._STYLES.values()} == set(plots.PALETTE)
+
+
+def test_methods_that_share_a_colour_do_not_share_it_in_one_figure():
+    runs = [Curve(m, (trace(DECAY),), m) for m in ("fedlin", "extra", "scaffold", "diging")]
+    assert len({line.get_color() for line in plots.curves(runs).axes[0].lines}) == 4
 
 
 def test_curves_are_semilogarithmic_and_labelled():
@@ -142,3 +152,107 @@ def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
         assert p.read_bytes() == q.read_bytes()
     with pytest.raises(InputError, match="must end in"):
         plots.save(plots.curves(runs), tmp_path / "a.svg")
+
+
+# -- panels of a report ------------------------------------------------------------------------------------------------
+def line(label, method="", kind="line", y=(1.0, 0.1, 0.01), **more) -> Series:
+    return Series(
+        label, {"r": [1.0, 2.0, 3.0][: len(y)], "s": [2.0, 4.0, 6.0][: len(y)]}, list(y), method, kind=kind, **more
+    )
+
+
+def panel(*series: Series, **more) -> Panel:
+    return Panel("id", "a title", list(series), "r", {"r": "rounds", "s": "seconds"}, "error", **more)
+
+
+def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
+    found = plots.looks(
+        [
+            line("a", "fedlin"),
+            line("b", "scaffnew"),
+            line("c", "fedlin", "bound"),
+            line("d", "", "bound"),
+            line("e", kind="bound"),
+        ]
+    )
+    assert [look.color for look in found[:3]] == [
+        plots._STYLES["fedlin"][0],
+        plots._STYLES["scaffnew"][0],
+        plots._STYLES["fedlin"][0],
+    ]
+    assert found[1].width > found[0].width > found[2].width
+    assert found[2].dashes == found[3].dashes == "--" != found[4].dashes
+    alone = plots.looks([line("a", "local-gd")])
+    assert alone[0].color == plots._STYLES["local-gd"][0]
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        ["scaffnew"] * 8,
+        [""] * 8,
+        list(METHODS),
+        ["fedlin", "extra", "scaffold", "diging"],
+        ["scaffnew", "scaffnew", "gd", "gd"],
+        ["x", "y"],
+        [""] * 14,
+    ],
+)
+def test_no_two_series_of_a_panel_look_the_same(methods):
+    found = plots.looks([line(str(k), m) for k, m in enumerate(methods)])
+    assert len({(look.color, look.dashes, look.hollow) for look in found}) == len(methods)
+    assert len({look.color for look in found}) == min(len(set(methods)) if len(set(methods)) > 1 else len(methods), 8)
+
+
+def test_a_panel_is_drawn_as_it_says(tmp_path):
+    figure = plots.panel_figure(
+        [
+            panel(
+                line("a", low=[0.5, 0.05, 0.005], high=[2.0, 0.2, 0.02]),
+                line("b", kind="bound"),
+                y_floor=0.05,
+                note="A note.",
+            )
+        ],
+        "Whole",
+    )
+    ax = figure.axes[0]
+    assert [ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale(), ax.get_xscale()] == ["rounds", "error", "log", "linear"]
+    assert ax.lines[0].get_ydata().tolist() == [1.0, 0.1, 0.05]
+    assert len(ax.collections) == 1
+    assert "A note." in figure.get_supxlabel()
+    assert "Values below 0.05 are drawn at 0.05." in figure.get_supxlabel()
+    assert figure.get_suptitle() == "Whole"
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["a", "b"]
+    assert [p.name for p in plots.save(figure, tmp_path / "f")] == ["f.png", "f.pdf"]
+
+
+def test_panels_stand_two_in_a_row_with_legends_of_their_own_where_they_differ():
+    same = [panel(line("a"), line("b"), x_scale="log") for _ in range(3)]
+    assert len(plots.panel_figure(same).legends) == 1
+    figure = plots.panel_figure([*same, panel(line("c"))])
+    assert figure.legends == []
+    assert [[t.get_text().strip() for t in part.legends[0].get_texts()] for part in figure.subfigs] == [
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b"],
+        ["c", ""],
+    ]
+    figure.draw_without_rendering()
+    boxes = [ax.get_window_extent() for ax in figure.axes]
+    assert all(box.width > 0.3 * figure.bbox.width for box in boxes)
+    assert boxes[2].y0 == pytest.approx(boxes[3].y0, abs=5)
+    assert figure.axes[0].get_title() == "a title"
+    assert figure.axes[0].get_xscale() == "log"
+    with pytest.raises(InputError, match="no panel"):
+        plots.panel_figure([])
+
+
+def test_what_is_missing_or_strange_is_drawn_around(tmp_path):
+    strange = ["$x^2", "_hidden", "a\nb\u202e", "\u4e2d\U0001f600", "$\\frac$", ""]
+    series = [line(name, y=(None, float("nan"), 0.1)) for name in strange]
+    odd = Series("no such axis", {}, [1.0, 2.0])
+    figure = plots.panel_figure([panel(*series, odd, line("negative", y=(-1.0, 0.0, 1.0)))], "$t$ _")
+    plots.save(figure, tmp_path / "f")
+    assert np.isnan(figure.axes[0].lines[0].get_ydata()[:2].astype(float)).all()
+    assert np.isnan(figure.axes[0].lines[-1].get_ydata()[:2].astype(float)).all()

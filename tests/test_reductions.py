@@ -11,6 +11,7 @@ import scipy.stats
 
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, close, quadratics
+from proxskip import table1, theory
 from proxskip.methods.steps import geometric
 from proxskip.seam import Array
 
@@ -199,6 +200,69 @@ def test_gossip_with_everybody_is_scaffnew() -> None:
     gamma, p = 1 / problem.L_max, 0.2
     gossip = ps.DecentralizedScaffnew(gamma, p, p / gamma, ps.graph("complete", problem.n))
     assert close(trajectory(gossip, problem), trajectory(ps.Scaffnew(gamma, p), problem), TOL)
+
+
+def stacked_gradient(problem: ps.Problem, X: Array) -> Array:
+    return np.stack([f.gradient(x) for f, x in zip(problem.clients, X, strict=True)])
+
+
+def test_diging_is_its_papers_recursion() -> None:
+    """x+ = W x - gamma y,  y+ = W y + grad f(x+) - grad f(x),  from y = grad f(x0)."""
+    problem = clients(5)
+    graph, gamma = ps.graph("path", 5), 0.05 / problem.L_max
+    X = np.ones((5, problem.d))
+    G = Y = stacked_gradient(problem, X)
+    out = []
+    for _ in range(40):
+        X = graph.W @ X - gamma * Y
+        G, before = stacked_gradient(problem, X), G
+        Y = graph.W @ Y + G - before
+        out.append(X.ravel())
+    assert close(trajectory(ps.DIGing(gamma, graph), problem), np.array(out), TOL)
+
+
+def test_extra_is_its_papers_recursion() -> None:
+    """x1 = W x0 - gamma grad f(x0),  x+ = (I + W) x - (I + W)/2 x_before - gamma (grad f(x) - grad f(x_before))."""
+    problem = clients(5)
+    graph, gamma = ps.graph("path", 5), 0.3 / problem.L_max
+    W, half = graph.W, 0.5 * (np.eye(5) + graph.W)
+    before = np.ones((5, problem.d))
+    X = W @ before - gamma * stacked_gradient(problem, before)
+    out = [X.ravel()]
+    for _ in range(39):
+        step = gamma * (stacked_gradient(problem, X) - stacked_gradient(problem, before))
+        X, before = X + W @ X - half @ before - step, X
+        out.append(X.ravel())
+    assert close(trajectory(ps.EXTRA(gamma, graph), problem), np.array(out), TOL)
+
+
+@pytest.mark.parametrize("kind", [ps.DIGing, ps.EXTRA])
+@pytest.mark.parametrize("name", ["ring", "path", "complete", "star"])
+def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, quiet_steps: None) -> None:
+    """On equal quadratics the end of stability is exact: 2 % below it converges, 2 % above it blows up."""
+    graph = ps.graph(name, 6)
+    H = np.linspace(0.2, 1.0, 5)
+    problem = ps.Problem([ps.Quadratic(H, H * c) for c in np.linspace(-1.0, 1.0, 6)])
+    end = table1.step_limits(kind.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
+    below = trajectory(kind(0.98 * end, graph), problem, rounds=3000)
+    above = trajectory(kind(1.02 * end, graph), problem, rounds=3000)
+    assert np.abs(below[-1]).max() < 1e-6 < 1e3 < np.abs(above[-1]).max()
+    with pytest.raises(ps.InputError, match="can diverge"):
+        kind(1.02 * end, graph).check(problem)
+
+
+def test_tracking_contracts_at_its_proved_step() -> None:
+    """The 3 x 3 matrix's radius is below one at the step it picks, and what is measured contracts at least so fast."""
+    problem = clients(6)
+    graph = ps.graph("ring", 6)
+    method = ps.DIGing.theory(problem, graph)
+    rate = theory.tracking_rate(method.gamma, problem.mu, problem.L_max, graph.sigma)
+    assert problem.solution is not None
+    assert rate < 1
+    error = np.linalg.norm(trajectory(method, problem, rounds=4000) - np.tile(problem.solution.x, 6), axis=1)
+    assert error[-1] < error[2000] * rate**2000 * 1.01 + 1e-13
+    others = [theory.tracking_rate(f * method.gamma, problem.mu, problem.L_max, graph.sigma) for f in (0.8, 1.25)]
+    assert min(others) > rate
 
 
 @pytest.mark.parametrize("psi", [ps.prox.L1(0.05), ps.prox.SquaredL2(0.3), ps.prox.Box(-0.1, 0.2)], ids=repr)

@@ -585,6 +585,8 @@ METHODS = [
     "Scaffold",
     "FedLin",
     "S-Local-GD",
+    "DIGing",
+    "EXTRA",
 ]
 
 

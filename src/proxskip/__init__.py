@@ -4,10 +4,13 @@ from proxskip import prox, theory
 from proxskip.cohorts import Bernoulli, Given, Uniform
 from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
+    EXTRA,
     GD,
     METHODS,
     Accelerated,
+    Decaying,
     DecentralizedScaffnew,
+    DIGing,
     FedLin,
     LocalGD,
     ProxGD,
@@ -33,10 +36,13 @@ from proxskip.trace import Trace
 __version__ = "0.1.0"
 
 __all__ = [
+    "EXTRA",
     "GD",
     "METHODS",
     "Accelerated",
     "Bernoulli",
+    "DIGing",
+    "Decaying",
     "DecentralizedScaffnew",
     "FedLin",
     "Given",

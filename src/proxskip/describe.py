@@ -76,6 +76,8 @@ def config(
 
 def parameters(method: Any) -> dict[str, Any]:
     """The method's fields as plain data."""
+    if isinstance(method, methods.Decaying):
+        return parameters(method.method) | {"decay": _plain(method.decay)}
     out: dict[str, Any] = {}
     for f in fields(method):
         v = getattr(method, f.name)
@@ -160,7 +162,9 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     if isinstance(given.get("graph"), dict):
         given["graph"] = from_matrix(_mixing(given["graph"]), given["graph"]["name"])
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    method: Method = methods.named(saved["method"])(**given)
+    decay = given.pop("decay", None)
+    method: Any = methods.named(saved["method"])(**given)
+    method = method if decay is None else methods.Decaying(method, decay)
     kind, value = next(iter(saved["cohort"].items()))
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
@@ -262,7 +266,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         "seed": config["seed"],
         **constants,
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
-        **{k: given.get(k) for k in ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta")},
+        **{k: given.get(k) for k in ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")},
         "cohort": None if "everyone" in config["cohort"] else config["cohort"],
         "graph": None if graph is None else graph["name"],
         "delta": None if graph is None else _delta(graph),

@@ -110,6 +110,11 @@ class Graph:
         return Graph, (self.name, self.W)
 
     @property
+    def sigma(self) -> float:
+        """The second largest modulus of an eigenvalue of W: by how much a gossip step at least lessens disagreement."""
+        return max(1.0 - self.delta, self.lmax - 1.0, 0.0)
+
+    @property
     def directed_edges(self) -> int:
         """What one gossip step costs, in vectors: one along each edge in each direction."""
         return 2 * self.edges

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.figures import Panel, Series
 from proxskip.seam import Array, InputError
 from proxskip.trace import Trace
 
@@ -45,6 +48,8 @@ NAMES = {
     "sproxskip": "SProxSkip",
     "scaffnew": "Scaffnew",
     "decentralized-scaffnew": "decentralized Scaffnew",
+    "diging": "DIGing (gradient tracking)",
+    "extra": "EXTRA",
     "splitskip": "SplitSkip",
 }
 """Methods as a legend calls them."""
@@ -59,13 +64,20 @@ _STYLES = {
     "fedlin": ("#009E73", "-.", "X"),
     "s-local-gd": ("#56B4E9", "--", "<"),
     "decentralized-scaffnew": ("#CC79A7", "--", "D"),
+    "diging": ("#0072B2", "--", "P"),
+    "extra": ("#009E73", "-.", "X"),
     "proxskip": ("#D55E00", "-", "o"),
     "proxgd": ("#7F7F7F", "-", "s"),
     "sproxskip": ("#CC79A7", "--", "D"),
     "splitskip": ("#0072B2", "--", "P"),
 }
+PALETTE = ("#D55E00", "#7F7F7F", "#000000", "#E69F00", "#0072B2", "#009E73", "#56B4E9", "#CC79A7")
+"""The colours of ``_STYLES``, each once."""
+_CYCLE = [next(style for style in _STYLES.values() if style[0] == color) for color in PALETTE]
+_DASHES = ("-", "--", "-.", ":")
 _HIGHLIGHTED = ("scaffnew", "proxskip")
 _MARKERS_PER_CURVE = 8
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +160,7 @@ def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", title: str 
     for ax, x in zip(axes, xs, strict=True):
         for k, curve in enumerate(shown):
             _draw(ax, curve, x, y, floor, styles[k], k / len(shown))
-        _dress(ax, x)
+        _dress(ax, x, X_AXES[x][1])
     axes[0].set_ylabel(Y_AXES[y][0])
     _legend(figure, axes[-1], shown, y)
     if title:
@@ -192,11 +204,10 @@ def _draw(ax: Any, curve: Curve, x: str, y: str, floor: float, style: dict[str, 
 
 def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
     names = [c.method for c in shown]
-    alike = len(set(names)) < len(names) or any(n not in _STYLES for n in names)
-    cycle = list(_STYLES.values())[:8]
+    alike = len({_STYLES.get(n, ("",))[0] for n in names} - {""}) < len(names)
     out = []
     for k, name in enumerate(names):
-        color, dashes, marker = cycle[k % len(cycle)] if alike else _STYLES[name]
+        color, dashes, marker = _CYCLE[k % len(_CYCLE)] if alike else _STYLES[name]
         strong = name in _HIGHLIGHTED and not alike
         out.append(
             {
@@ -204,7 +215,7 @@ def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
                 "linestyle": dashes,
                 "marker": marker,
                 "markersize": 5.0,
-                "markerfacecolor": "white" if k >= len(cycle) else color,
+                "markerfacecolor": "white" if k >= len(_CYCLE) else color,
                 "linewidth": 2.4 if strong else 1.5,
                 "zorder": 4 if strong else 3,
             }
@@ -212,12 +223,13 @@ def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
     return out
 
 
-def _dress(ax: Any, x: str) -> None:
+def _dress(ax: Any, x: str, label: str, scale: str = "linear") -> None:
     from matplotlib.ticker import EngFormatter
 
-    ax.set_xlabel(X_AXES[x][1])
-    ax.set_xlim(left=0)
-    if x != "seconds":
+    ax.set_xlabel(label)
+    if scale == "linear":
+        ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
+    if x != "seconds" and scale == "linear":
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     ax.grid(True, which="major", color="#DDDDDD", linewidth=0.6)
     ax.set_axisbelow(True)
@@ -230,7 +242,7 @@ def _legend(figure: Any, ax: Any, shown: Sequence[Curve], y: str) -> None:
     order = np.argsort(-np.asarray(last), kind="stable")
     handles = [ax.lines[i] for i in order]
     labels = [shown[i].label for i in order]
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, handlelength=3.2)
+    figure.legend(handles, labels, loc="outside right center", **_LEGEND)
 
 
 def _last(v: Array) -> float:
@@ -241,6 +253,175 @@ def _last(v: Array) -> float:
 def _known(given: str, axes: dict[str, Any], name: str) -> None:
     if given not in axes:
         raise InputError(f'{name} = "{given}" cannot be drawn; choose one of {", ".join(axes)}.')
+
+
+# -- panels of a report ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one series is drawn: the slot decides the colour (``PALETTE``), the rest tells equal colours apart."""
+
+    slot: int
+    dashes: str
+    marker: str
+    width: float
+    hollow: bool = False
+
+    @property
+    def color(self) -> str:
+        """For light paper."""
+        return PALETTE[self.slot]
+
+
+def looks(series: Sequence[Series]) -> list[Look]:
+    """Colour by the method, or by the position where one method is shown alone; bounds like what they bound."""
+    measured = [s for s in series if s.kind != "bound"]
+    several = len(measured) == 1 or len({s.method for s in measured}) > 1
+    keys = [s.method if several and s.method in _STYLES else str(k) for k, s in enumerate(measured)]
+    slots = _slots(keys)
+    out, seen, by_method = [], list[str](), dict[str, Look]()
+    for s, key in zip(measured, keys, strict=True):
+        slot, again = slots[key] % len(PALETTE), seen.count(key)
+        _, dashes, marker = _STYLES[key] if key in _STYLES else _CYCLE[slot]
+        strong = key in _HIGHLIGHTED and not again
+        repeated = _DASHES[(_DASHES.index(dashes) + again) % len(_DASHES)]
+        look = Look(slot, repeated, marker, 2.4 if strong else 1.6, again > 0 or slots[key] >= len(PALETTE))
+        seen.append(key)
+        by_method.setdefault(s.method or s.label, look)
+        out.append(look)
+    given, loose = iter(out), (Look(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    return [
+        next(given)
+        if s.kind != "bound"
+        else replace(by_method[s.method], dashes="--", marker="", width=1.1)
+        if s.method in by_method
+        else next(loose)
+        for s in series
+    ]
+
+
+def _slots(keys: Sequence[str]) -> dict[str, int]:
+    """Methods keep their own colour where it is free; the others take what is left."""
+    out: dict[str, int] = {}
+    for key in dict.fromkeys(keys):
+        own = PALETTE.index(_STYLES[key][0]) if key in _STYLES else -1
+        if own >= 0 and own not in out.values():
+            out[key] = own
+    for key in dict.fromkeys(keys):
+        if key not in out:
+            out[key] = next(k for k in range(len(keys) + len(PALETTE)) if k not in out.values())
+    return out
+
+
+def numbers(values: Sequence[float | None]) -> Array:
+    """A list out of results.json, where None stands for what is not finite."""
+    v = np.array([np.nan if u is None else u for u in values], dtype=np.float64)
+    v[~np.isfinite(v)] = np.nan
+    return v
+
+
+def panel_figure(panels: Sequence[Panel], title: str = "") -> Any:
+    """The panels of one experiment side by side, two in a row, each with its legend outside the data."""
+    from matplotlib.figure import Figure
+
+    if not panels:
+        raise InputError("there is no panel to draw.")
+    across = min(len(panels), 2)
+    down = -(-len(panels) // across)
+    shared = len({tuple((s.label, s.method, s.kind) for s in p.series) for p in panels}) == 1
+    width = 4.9 * across + (2.6 if shared else 0.0)
+    tallest = 0 if shared else max(len(p.series) for p in panels)
+    figure = Figure(figsize=(width, down * (3.9 + 0.2 * -(-tallest // 2))), layout="constrained")
+    # a legend below its panel has a part of the figure to itself: it takes height from the axes, and never width
+    parts = [figure] if shared else figure.subfigures(down, across, squeeze=False).ravel()
+    axes = [
+        ax for part in parts for ax in part.subplots(*((down, across) if shared else (1, 1)), squeeze=False).ravel()
+    ]
+    notes: list[str] = []
+    for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
+        notes += [n for n in _draw_panel(ax, panel) if n not in notes]
+        if len(panels) > 1:
+            ax.set_title(textwrap.fill(_plain(panel.title), 60), fontsize=10)
+        if not shared:
+            beside = panels[k - k % across : k - k % across + across]
+            entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
+            parts[k].legend(*entries, loc="outside lower center", ncols=2, columnspacing=1.2, **_LEGEND)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    if shared:
+        figure.legend(*_entries(axes[0], panels[0]), loc="outside right center", **_LEGEND)
+    if title:
+        figure.suptitle(_plain(title), fontsize=11)
+    if notes:
+        lines = [line for n in notes for line in textwrap.wrap(_plain(n), int(15 * width))]
+        figure.supxlabel("\n".join(lines), fontsize=8, color="#444444")
+    return figure
+
+
+def _draw_panel(ax: Any, panel: Panel) -> list[str]:
+    """Draw the series and dress the axes; what the reader must be told comes back."""
+    notes = [panel.note] if panel.note else []
+    floored = False
+    for s, look in zip(panel.series, looks(panel.series), strict=True):
+        x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
+        floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
+        low, high = (None if v is None else _at_floor(numbers(v), panel) for v in (s.low, s.high))
+        if low is not None and high is not None:
+            ax.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0, zorder=1)
+        ax.plot(x, _at_floor(y, panel), **_line_style(s, look, len(y)))
+    ax.set_xscale(panel.x_scale)
+    ax.set_yscale(panel.y_scale)
+    _dress(ax, panel.x, _plain(panel.xs.get(panel.x, panel.x)), panel.x_scale)
+    ax.set_ylabel(_plain(panel.y_label))
+    if floored:
+        notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
+    return notes
+
+
+def _at_floor(y: Array, panel: Panel) -> Array:
+    """Values as they are drawn: nothing below the floor, and nothing that a logarithmic axis cannot show."""
+    if panel.y_floor is not None:
+        return np.maximum(y, panel.y_floor)
+    return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
+
+
+def _line_style(s: Series, look: Look, points: int) -> dict[str, Any]:
+    style: dict[str, Any] = {
+        "color": look.color,
+        "linestyle": look.dashes,
+        "linewidth": look.width,
+        "marker": look.marker,
+        "markersize": 5.0,
+        "markerfacecolor": "white" if look.hollow else look.color,
+        "zorder": 4 if look.width > 2 else 3,
+    }
+    if s.kind == "points":
+        style |= {"linewidth": 0.9, "markersize": 6.0, "markevery": None}
+    else:
+        spread = max(1, points // _MARKERS_PER_CURVE)
+        style["markevery"] = ((look.slot * spread) // len(PALETTE), spread)
+    return style
+
+
+def _entries(ax: Any, panel: Panel) -> tuple[list[Any], list[str]]:
+    """Lines and labels in the order in which the curves end, bounds last."""
+    last = [_last(numbers(s.y)) for s in panel.series]
+    order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -last[k]))
+    return [ax.lines[k] for k in order], [textwrap.fill(_plain(panel.series[k].label), 34) for k in order]
+
+
+def _padded(handles: list[Any], labels: list[str], count: int) -> tuple[list[Any], list[str]]:
+    """Empty entries in the end, so that legends side by side are of one height and the axes above them too."""
+    from matplotlib.lines import Line2D
+
+    missing = 2 * -(-count // 2) - len(handles)
+    nothing: list[Any] = [Line2D([], [], linestyle="none") for _ in range(missing)]
+    return handles + nothing, [textwrap.fill(label.replace("\n", " "), 26) for label in labels] + [" "] * missing
+
+
+def _plain(text: str) -> str:
+    """Text that is neither mathematics nor a hidden label to matplotlib, on one line."""
+    shown = " ".join("".join(c if c.isprintable() else " " for c in text).split()).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -254,7 +435,8 @@ def save(figure: Any, path: str | Path) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     stem = target.with_suffix("") if target.suffix else target
     written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf")]
-    with matplotlib.rc_context({"pdf.fonttype": 42}):
+    with matplotlib.rc_context({"pdf.fonttype": 42}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box stands for it
         figure.savefig(written[0], dpi=160, metadata={"Software": "proxskip"})
         figure.savefig(written[1], metadata={"CreationDate": None})
     return written

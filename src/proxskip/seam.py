@@ -119,7 +119,10 @@ class Exchange(Protocol):
         ...
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        """Run ``half`` everywhere and mix what comes up along the graph's edges; ``settle`` hands out the rows."""
+        """Run ``half`` everywhere and mix each vector that comes up along the graph's edges.
+
+        ``settle`` then hands every client its rows of the mixed vectors.
+        """
         ...
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:

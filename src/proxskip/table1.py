@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxskip.seam import InputError
-from proxskip.theory import ROUNDING, accuracy, kappa, nonnegative, ordered, positive, probability, whole
+from proxskip.theory import (
+    ROUNDING,
+    accuracy,
+    kappa,
+    nonnegative,
+    ordered,
+    positive,
+    probability,
+    tracking_step,
+    whole,
+)
 
 # -- Nesterov's method, the other way to sqrt(kappa) ---------------------------------------------------------
 
@@ -73,6 +83,8 @@ class _Setting:
     eta_g: float
     mu: float | None
     share: float
+    lmax: float
+    sigma: float
 
 
 def _one_over_L(source: str) -> Callable[[_Setting], StepLimits]:
@@ -115,6 +127,22 @@ def _s_local_gd(s: _Setting) -> StepLimits:
     return StepLimits(None, s.p / s.L, s.p / s.L, 2 / s.L, source)
 
 
+def _diging(s: _Setting) -> StepLimits:
+    theorem = None if s.mu is None else tracking_step(s.L, s.mu, s.sigma)
+    end = min(2.0, (2 - s.lmax) ** 2 / 2) / s.L
+    source = "Qu and Li, Harnessing smoothness to accelerate distributed optimization, 2018, the best proved rate; "
+    source += "refused where equal quadratics diverge, which is exact: (2 - lmax)^2/(2 L)"
+    usual = end / 2 if theorem is None else theorem
+    return StepLimits(theorem, usual, usual, end, source)
+
+
+def _extra(s: _Setting) -> StepLimits:
+    bound, end = (2 - s.lmax) / s.L, min(2.0, (8 - 3 * s.lmax) / 4) / s.L
+    source = "Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, Theorem 3.3: below 2 lmin((I + W)/2)/L = (2 - lmax)/L; "
+    source += "refused where equal quadratics diverge, which is exact: (8 - 3 lmax)/(4 L)"
+    return StepLimits(bound, bound, bound, end, source)
+
+
 _PAPER = "Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, "
 _LIMITS: dict[str, Callable[[_Setting], StepLimits]] = {
     "gd": _one_over_L("Nesterov, Lectures on Convex Optimization, 2018; linear for every step below 2/L"),
@@ -129,6 +157,8 @@ _LIMITS: dict[str, Callable[[_Setting], StepLimits]] = {
     "scaffold": _scaffold,
     "fedlin": _fedlin,
     "slocalgd": _s_local_gd,
+    "diging": _diging,
+    "extra": _extra,
 }
 _OTHER_NAMES = {
     "acceleratedgd": "accelerated",
@@ -147,12 +177,15 @@ def step_limits(
     mu: float | None = None,
     n: int = 1,
     cohort: int | None = None,
+    lmax: float = 1.0,
+    sigma: float = 0.0,
 ) -> StepLimits:
     """The step sizes of one method by its name: "GD", "S-Local-GD", ... in any case, with or without hyphens.
 
     K is the number of local steps of LocalGD, Scaffold and FedLin (one call per client where it differs), p
     belongs to S-Local-GD, eta_g and cohort (of n) to Scaffold, mu to Scaffold's cohorts and to the
-    accelerated method (without it the limit for every mu). For Scaffold gamma is the local step.
+    accelerated method (without it the limit for every mu). For Scaffold gamma is the local step. lmax, the largest
+    eigenvalue of I - W, and sigma, the second largest modulus of an eigenvalue of W, belong to EXTRA and DIGing.
 
     Proved for S-Local-GD: linear convergence with gamma of order p/L. Only measured: that p/L and p/(4L) are
     small enough. So its ``theorem`` is None.
@@ -166,7 +199,9 @@ def step_limits(
         raise InputError(f"a cohort of {cohort} is larger than n = {n} clients.")
     L, mu = (positive("L", L), None) if mu is None or mu == 0 else ordered(L, mu)
     K, p, eta_g = whole("K", K), probability("p", p), positive("eta_g", eta_g)
-    return _LIMITS[name](_Setting(L, K, p, eta_g, mu, cohort / n))
+    if lmax >= 2 * (1 - 1e-9) and name in ("diging", "extra"):
+        raise InputError(f"{method} needs every eigenvalue of W above -1; take (I + W)/2 (psd).")
+    return _LIMITS[name](_Setting(L, K, p, eta_g, mu, cohort / n, lmax, sigma))
 
 
 def check_step(

@@ -247,8 +247,12 @@ def bounded_variance(L: float, sigma2: float) -> ExpectedSmoothness:
 
 def decaying_step(k: int, gamma0: float, K: int, l2: float) -> float:
     """``1 / (1/gamma0 + K (l2/2) k)`` in round k: the authors' stochastic experiments, no theorem."""
-    k, K = whole("k", k, least=0), whole("K", K)
-    return 1 / (1 / positive("gamma0", gamma0) + K * (nonnegative("l2", l2) / 2) * k)
+    return falling_step(k, gamma0, whole("K", K) * (nonnegative("l2", l2) / 2))
+
+
+def falling_step(k: int, gamma0: float, decay: float) -> float:
+    """``1 / (1/gamma0 + decay k)`` in round k."""
+    return 1 / (1 / positive("gamma0", gamma0) + nonnegative("decay", decay) * whole("k", k, least=0))
 
 
 def _batch(m: int, b: int) -> tuple[int, int]:
@@ -347,6 +351,43 @@ def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -
     p = split_p(gamma, mu, lmax, delta)
     tau = split_tau(gamma, p, lmax)
     return Decentralized(gamma, p, tau, split_zeta(gamma, mu, p, tau, delta), "skip" if p < 1 else "every iteration")
+
+
+# -- gradient tracking (DIGing) ------------------------------------------------------------------------------
+
+
+def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> float:
+    """The spectral radius of a 3 x 3 matrix that bounds one step of gradient tracking; below 1 it contracts.
+
+    Qu and Li, "Harnessing smoothness to accelerate distributed optimization", 2018. With W's second largest modulus
+    sigma, the vector (disagreement of the y_i, disagreement of the x_i, sqrt(n) |mean x - x*|) is bounded by
+
+        [ sigma + gamma L   L (2 + gamma L)   gamma L^2 ]
+        [ gamma             sigma             0         ]    with lam = max(|1 - gamma mu|, |1 - gamma L|)
+        [ 0                 gamma L           lam       ]
+
+    times the one before: W contracts disagreement by sigma, the gradients are L-Lipschitz, |(W - I) u| <= 2 |u|, and
+    the mean takes a gradient step that is wrong by at most L times the disagreement.
+    """
+    L, mu = ordered(L, mu)
+    g = positive("gamma", gamma) * L
+    if not 0 <= sigma < 1:
+        raise InputError(f"sigma = {sigma:g} must lie in [0, 1): no other eigenvalue of W may have modulus one.")
+    lam = max(abs(1 - g * mu / L), abs(1 - g))
+    G = np.array([[sigma + g, 2 + g, g], [g, sigma, 0.0], [0.0, g, lam]])  # in units in which L = 1
+    return float(np.abs(np.linalg.eigvals(G)).max())
+
+
+def tracking_step(L: float, mu: float | None, sigma: float) -> float:
+    """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
+    L, mu = ordered(L, mu)
+    grid = np.geomspace(1e-9, 2, 400) / L
+    for _ in range(4):
+        rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
+        k = int(np.argmin(rates))
+        best = float(grid[k])
+        grid = np.geomspace(grid[max(k - 1, 0)], grid[min(k + 1, len(grid) - 1)], 12)
+    return best
 
 
 # -- cohorts: TAMUNA -----------------------------------------------------------------------------------------

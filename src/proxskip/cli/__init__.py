@@ -1,4 +1,4 @@
-"""The command line: run, compare, theory, data, resume, plot, demo."""
+"""The command line: run, compare, theory, data, resume, plot, reproduce."""
 
 from proxskip.cli.commands import main
 

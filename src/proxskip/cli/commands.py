@@ -1,11 +1,9 @@
-"""The command line: run, compare, resume, theory, data, plot, demo."""
+"""The command line: run, compare, resume, theory, data, plot, reproduce."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 import traceback
 import warnings
 from argparse import Namespace
@@ -14,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from proxskip import folder, plots
+from proxskip import build, folder, plots
 from proxskip.checkpoint import atomic_write_json
-from proxskip.cli import build, demo, show
+from proxskip.cli import show
 from proxskip.cli.flags import parser
 from proxskip.cli.progress import Download, Progress, stage
 from proxskip.cli.runs import (
@@ -251,64 +249,12 @@ def _plot(o: Namespace) -> int:
     return DONE
 
 
-# -- demo --------------------------------------------------------------------------------------------------------------
-def _demo(o: Namespace) -> int:
-    out = claim(o.out, o.force)
-    assert out is not None
-    federated, title, problem = _demo_plans(o, out)
-    alone = [_demo_prox_plan(o, out, name, more) for name, more in demo.PROX_METHODS]
-    clear(out)
-    outcomes = execute(federated, problem, _demo_settings(o, *demo.FLAGS), {"data": "digits"})
-    proxes: list[Outcome] = []
-    for plan, own, settings in alone:
-        if INTERRUPTED in [u.code for u in [*outcomes, *proxes]]:
-            return _fail("interrupted; the demo is not complete.", INTERRUPTED)
-        proxes += execute([plan], own, settings, {"data": "digits"})
-    said = demo.sentences({u.plan.name: u.summaries[0] for u in outcomes})
-    more = demo.prox_sentences({u.plan.name: u.summaries[0] for u in proxes})
-    files = _keep_comparison(outcomes, out, "demo", ("rounds", "floats"), title)
-    files += _keep_comparison(proxes, out, "prox", ("prox", "passes"), demo.PROX_TITLE)
-    if o.json:
-        show.as_json([s for u in [*outcomes, *proxes] for s in u.summaries])
-    elif not o.quiet:
-        _show_part(title, outcomes, said)
-        _show_part(demo.PROX_TITLE, proxes, more)
-        _print_files(files)
-    return DONE
+# -- reproduce ---------------------------------------------------------------------------------------------------------
+def _reproduce(o: Namespace) -> int:
+    from proxskip.cli import reproduce
 
-
-def _demo_settings(o: Namespace, *flags: str) -> Namespace:
-    settings = _parse(["compare", "scaffnew", *flags, "--rounds", str(o.rounds)])
-    settings.quiet, settings.threads, settings.force = o.quiet, o.threads, o.force
-    return settings
-
-
-def _demo_plans(o: Namespace, out: Path) -> tuple[list[Plan], str, Problem]:
-    """The federated methods, all on one problem."""
-    settings = _demo_settings(o, *demo.FLAGS, "--graph", demo.GRAPH)
-    problem, _ = _problem(build.spec_of([name for name, _ in demo.METHODS], settings), o.quiet)
-    _solve(problem, o.quiet)
-    plans = []
-    for name, source in demo.METHODS:
-        settings.gamma = None if source == "theory" else source
-        plans.append(Plan(name, build.method_of(name, settings, problem), out / name))
-    return plans, demo.title(problem), problem
-
-
-def _demo_prox_plan(o: Namespace, out: Path, name: str, more: Sequence[str]) -> tuple[Plan, Problem, Namespace]:
-    """A method for one function, on the problem that it solves."""
-    settings = _demo_settings(o, *demo.PROX_FLAGS, *more)
-    problem, _ = build.problem_of(build.spec_of([name], settings))
-    _solve(problem, o.quiet)
-    return Plan(name, build.method_of(name, settings, problem), out / "prox" / name), problem, settings
-
-
-def _show_part(title: str, outcomes: Sequence[Outcome], said: Sequence[str]) -> None:
-    show.show(show.results(title, [(u.plan.name, u.summaries) for u in outcomes]))
-    width = min(110, shutil.get_terminal_size().columns)
-    for sentence in said:
-        print(textwrap.fill(sentence, width, initial_indent="- ", subsequent_indent="  "))
-    print()
+    code, sentence = reproduce.command(o)
+    return _fail(sentence, code) if sentence else code
 
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
@@ -318,5 +264,5 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "theory": _theory,
     "data": _data,
     "plot": _plot,
-    "demo": _demo,
+    "reproduce": _reproduce,
 }

@@ -7,6 +7,7 @@ import difflib
 from typing import Any, NoReturn
 
 from proxskip.cli.values import cohort, nonnegative, positive, probability, whole
+from proxskip.experiments import FUNCTIONS
 from proxskip.links import NAMES as GRAPHS
 from proxskip.methods import METHODS
 from proxskip.plots import X_AXES, Y_AXES
@@ -20,7 +21,8 @@ exit codes:
   3    a tolerance was asked for and not reached within the limits
   4    diverged
   5    stalled
-  130  interrupted (Ctrl-C or SIGTERM); a run with --out can be resumed
+  6    reproduce --strict: a claim failed
+  130  interrupted (Ctrl-C or SIGTERM); a run with --out can be resumed, and so can a reproduction
 Where a command makes several runs, the worst of them counts: 130, then 4, 5, 3, 0."""
 
 _TOP = f"""\
@@ -31,7 +33,7 @@ examples:
   proxskip data list
   proxskip resume runs/a --rounds 800
   proxskip plot runs/a runs/b --x floats --out figure.png
-  proxskip demo --out demo
+  proxskip reproduce --data w8a --out report
 
 methods: {", ".join(METHODS)}
 
@@ -63,6 +65,24 @@ examples:
   proxskip compare scaffnew s-local-gd --q 0.1 --data digits --rounds 200 --seeds 5 --out runs/bands
 
 """
+
+
+_REPRODUCE = f"""\
+Runs are kept in the folder and shared between figures; the same command again goes on where it was. Claims are judged
+on the paper's data, w8a, and reported on other data; claims about theorems are judged everywhere.
+
+experiments: {", ".join(FUNCTIONS)}
+
+examples:
+  everything on the embedded digits, from shorter runs, in under three minutes on two cores:
+    proxskip reproduce --quick --out demo
+  as in the paper, on a GPU where there is one:
+    proxskip reproduce --data w8a --out report
+    proxskip reproduce --data w8a --out report-gpu --engine gpu
+  one figure:
+    proxskip reproduce fig1b --data w8a --out report
+
+{EXIT_CODES}"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -155,7 +175,15 @@ def _method_flags() -> Parser:
     add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
     add("--option", choices=("I", "II"), help="of scaffold; default: II")
     add("--own-steps", action="store_true", default=None, help="gamma_i = 1/L_i for scaffnew")
-    add("--graph", metavar="NAME", help=f"for decentralized-scaffnew: {', '.join(GRAPHS)}; default: ring")
+    add(
+        "--decay",
+        metavar="NUMBER|figure",
+        type=positive("decay", "figure"),
+        help="gamma falls like 1/(1/gamma + decay k) with the round k; figure: K lambda/2, as in the paper's Figure 2",
+    )
+    add(
+        "--graph", metavar="NAME", help=f"for decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
+    )
     add(
         "--cohort",
         metavar="c",
@@ -257,20 +285,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
             "plot", "draw run folders", "example:\n  proxskip plot runs/a runs/b --x floats --y gap --out figure.png\n"
         )
     )
-    demo = command(
-        "demo",
-        "the paper's methods on the embedded digits, in about a minute",
-        "Even against odd digits, 20 clients sorted by the digit, the same number of rounds for every method.\n",
-    )
-    demo.add_argument("--out", metavar="DIR", default="demo", help="default: demo")
-    demo.add_argument("--rounds", metavar="R", type=whole("rounds"), default=300, help="default: 300")
-    for flag, text in (
-        ("--force", "overwrite an earlier demo"),
-        ("--json", "the results as JSON"),
-        ("--quiet", "no report"),
-    ):
-        demo.add_argument(flag, action="store_true", help=text)
-    demo.add_argument("--threads", metavar="N", type=whole("threads"))
+    _reproduce(command("reproduce", "the paper's figures and tables, claim by claim", _REPRODUCE))
     return top, made
 
 
@@ -299,6 +314,20 @@ def _data(p: Parser) -> None:
         q.add_argument("--data-dir", metavar="DIR", help="default: $PROXSKIP_CACHE or ~/.cache/proxskip")
         q.add_argument("--json", action="store_true", help="as JSON")
         q.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _reproduce(p: Parser) -> None:
+    add = p.add_argument
+    add("experiments", metavar="EXPERIMENT", nargs="*", help="default: all of them")
+    add("--data", metavar="NAME|FILE", default="digits", help="a data set or an svmlight file; default: digits")
+    add("--data-dir", metavar="DIR", help="where data sets lie; looked in before $PROXSKIP_DATA and the cache")
+    add("--out", metavar="DIR", default="report", help="index.html, results.json, figures and runs; default: report")
+    add("--quick", action="store_true", help="the same report from shorter runs")
+    add("--strict", action="store_true", help="exit with 6 if a claim fails")
+    add("--engine", choices=("cpu", "gpu", "reference"), default="cpu", help="default: cpu")
+    add("--threads", metavar="N", type=whole("threads"), help="default: one a core")
+    add("--json", action="store_true", help="results.json on stdout, and nothing else there")
+    add("--quiet", action="store_true", help="no progress and no table; warnings and errors only")
 
 
 def _plot(p: Parser) -> None:

@@ -108,6 +108,52 @@ class Progress:
             self.bar = None
 
 
+class Overall:
+    """How far many experiments are: what runs, how much is done, how long the rest takes."""
+
+    def __init__(self, quiet: bool = False, stream: Any = None) -> None:
+        self.quiet, self.stream = quiet, sys.stderr if stream is None else stream
+        self.terminal = bool(self.stream.isatty())
+        self.began = self.said = time.monotonic()
+        self.topic = ""
+        self.bar: Any = None
+        self.task: Any = None
+
+    def __enter__(self) -> Overall:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def __call__(self, text: str, done: float, left: float | None) -> None:
+        """Show it; where nobody looks, a line for every new topic and now and then one between."""
+        if self.quiet:
+            return
+        togo = "" if left is None else f", {clock(left)} to go"
+        if self.terminal:
+            self._draw(text, done, togo)
+            return
+        now, topic = time.monotonic(), text.partition(",")[0]
+        pause = PATIENCE if topic != self.topic else BETWEEN_LINES
+        if now - self.said >= pause:
+            self.said, self.topic = now, topic
+            print(f"{text}; {100 * done:.0f} % done{togo}", file=self.stream, flush=True)
+
+    def _draw(self, text: str, done: float, togo: str) -> None:
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[words]}", markup=False))
+            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
+            self.task = self.bar.add_task("", total=1.0, words="")
+            self.bar.start()
+        self.bar.update(self.task, completed=done, words=f"{100 * done:.0f} %{togo} · {text}")
+
+
 def clock(seconds: float) -> str:
     """A duration that a person reads at a glance."""
     s = round(seconds)

@@ -19,7 +19,7 @@ from proxskip.result import Result, Status
 from proxskip.run import make_engine, prepare, run
 from proxskip.seam import InputError, Method
 
-DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 _WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 

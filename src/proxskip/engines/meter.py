@@ -101,7 +101,7 @@ class Line:
         self.owed = np.zeros(problem.n, dtype=np.int64)  # which outcome (by number) a client has yet to hear
         self.outcomes = 0
         self.outcome: tuple[Array, ...] = ()
-        self.mixed: Array | None = None
+        self.mixed: tuple[Array, ...] | None = None
         self.participated = np.zeros(problem.n, dtype=np.int64)
         self.far = bool(getattr(engine, "far", False))
         carrier: Any = engine if self.far else _Near
@@ -136,18 +136,20 @@ class Line:
         return tuple(self.engine.sum(w / w.sum(), U) for U in up)
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        (U,) = self._run(half, K, ())
-        self.mixed = self.engine.mix(graph, U) if hasattr(self.engine, "mix") else graph.mix(U)
-        sent, size = graph.directed_edges, U.shape[1]
+        up = self._run(half, K, ())
+        mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
+        self.mixed = tuple(mix(graph, U) for U in up)
         self.ledger.exchanges += 1
-        self.ledger.edge_messages += sent
-        self.ledger.vectors_up += sent
-        self.ledger.floats_up += sent * size
-        self.ledger.bytes_up += sent * size * U.itemsize
+        for U in up:
+            sent, size = graph.directed_edges, U.shape[1]
+            self.ledger.edge_messages += sent
+            self.ledger.vectors_up += sent
+            self.ledger.floats_up += sent * size
+            self.ledger.bytes_up += sent * size * U.itemsize
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         if self.mixed is not None:
-            self.engine.tell(half, self.cohort, (self.mixed,))
+            self.engine.tell(half, self.cohort, self.mixed)
             self.mixed = None
             return
         self.engine.tell(half, self.cohort, outcome)

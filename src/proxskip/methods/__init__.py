@@ -6,9 +6,11 @@ import difflib
 from typing import Any
 
 from proxskip.methods.accelerated import Accelerated
+from proxskip.methods.decaying import Decaying
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
 from proxskip.methods.gradient import GD, ProxGD
+from proxskip.methods.gradient_tracking import EXTRA, DIGing
 from proxskip.methods.local_gd import LocalGD
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
 from proxskip.methods.s_local_gd import SLocalGD
@@ -18,15 +20,30 @@ from proxskip.methods.splitskip import SplitSkip
 from proxskip.seam import InputError
 
 __all__ = [
-    "GD", "METHODS", "Accelerated", "DecentralizedScaffnew", "FedLin", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD",
-    "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
+    "EXTRA",
+    "GD",
+    "METHODS",
+    "Accelerated",
+    "DIGing",
+    "Decaying",
+    "DecentralizedScaffnew",
+    "FedLin",
+    "LocalGD",
+    "ProxGD",
+    "ProxSkip",
+    "SLocalGD",
+    "SProxSkip",
+    "Scaffnew",
+    "Scaffold",
+    "SplitSkip",
+    "named",
 ]  # fmt: skip
 
 METHODS: dict[str, Any] = {
     m.name: m
     for m in (
         GD, ProxGD, Accelerated, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-        DecentralizedScaffnew, SplitSkip,
+        DecentralizedScaffnew, DIGing, EXTRA, SplitSkip,
     )
 }  # fmt: skip
 """Every method by its name on the command line."""
@@ -34,6 +51,7 @@ METHODS: dict[str, Any] = {
 _OTHER_NAMES = {
     "local-sgd": "local-gd",
     "fedavg": "local-gd",
+    "gradient-tracking": "diging",
     "nesterov": "accelerated",
     "agd": "accelerated",
 }

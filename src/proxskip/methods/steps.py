@@ -29,6 +29,13 @@ def check_probability(name: str, value: float) -> None:
         raise InputError(f"{name} = {value:g} asks for {1 / value:.0e} steps at a time; take at least {SMALLEST:g}.")
 
 
+def check_decay(value: Any) -> None:
+    """A finite number of at least zero."""
+    number = not isinstance(value, bool) and isinstance(value, (int, float, np.number))
+    if not (number and math.isfinite(value) and value >= 0):
+        raise InputError(f"decay = {value!r} must be a number of at least 0.")
+
+
 def check_count(name: str, value: Any, n: int = 1) -> None:
     """Whole numbers of at least one; a sequence needs one a client."""
     counts = np.atleast_1d(np.asarray(value))

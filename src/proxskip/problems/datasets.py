@@ -33,6 +33,7 @@ class Known:
     """A LIBSVM set: its file at ``BASE_URL`` and what must be in it; None is what nobody has verified.
 
     Args:
+        size: bytes of the decompressed file.
         sha256: of the decompressed file.
         content: of the parsed rows, so that line endings and trailing spaces do not matter.
     """
@@ -44,6 +45,7 @@ class Known:
     labels: dict[float, int] | None = None
     sha256: str | None = None
     content: str | None = None
+    size: int | None = None
 
 
 class Row(NamedTuple):
@@ -54,6 +56,9 @@ class Row(NamedTuple):
     features: int
     where: Where
     verified: bool
+    labels: dict[float, int] | None = None
+    size: int | None = None
+    url: str | None = None
 
 
 KNOWN = {
@@ -65,6 +70,7 @@ KNOWN = {
         {-1: 48_270, 1: 1_479},
         "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
         "7486da074747debf97ff733ff1990ad406d74018e7057e52d0d878f0e54c3e15",
+        3_478_238,
     ),
     "mushrooms": Known(
         "mushrooms",
@@ -74,6 +80,7 @@ KNOWN = {
         {1: 3_916, 2: 4_208},
         "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538",
         "cb7ac660f849a9a3338330dec0a88e16f01e479ce526befd49a8c7ac83b3b6ea",
+        879_712,
     ),
     "a1a": Known(
         "a1a",
@@ -83,6 +90,7 @@ KNOWN = {
         {-1: 1_210, 1: 395},
         "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
         "d6a70819f72fa676b312a7d35d03e73a7a6eb14bfb4deafb1c142be2f5bc8c89",
+        114_818,
     ),
     "heart_scale": Known(
         "heart_scale",
@@ -92,6 +100,7 @@ KNOWN = {
         {-1: 150, 1: 120},
         "5defa0a4c4c5bdaf3f55ae3828310252e8565c13ee37ce279e0b86d82e7f4ce9",
         "d133d0e31e61e9096298c3bafddccc9f35b6aa809e8a8ef0628adc0438f68257",
+        27_670,
     ),
     "w7a": Known("w7a", 24_692, 300),
     "a9a": Known("a9a", 32_561, 123),
@@ -132,7 +141,8 @@ def available(*, data_dir: Folder | None = None) -> list[Row]:
     rows = [Row(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
     for name, known in KNOWN.items():
         where: Where = "cached" if _find(name, data_dir) else "not here"
-        rows.append(Row(name, known.rows, known.features, where, known.sha256 is not None))
+        facts = (known.labels, known.size, BASE_URL + known.file)
+        rows.append(Row(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
 
 

@@ -14,10 +14,13 @@ import scipy.sparse
 from proxskip import cohorts, prox, theory
 from proxskip.links import as_graph
 from proxskip.methods import (
+    EXTRA,
     GD,
     METHODS,
     Accelerated,
+    Decaying,
     DecentralizedScaffnew,
+    DIGing,
     FedLin,
     LocalGD,
     ProxGD,
@@ -52,10 +55,33 @@ TAKES: dict[str, set[str]] = {
     "sproxskip": {"gamma", "p"},
     "scaffnew": {"gamma", "p", "K", "own_steps"},
     "decentralized-scaffnew": {"gamma", "p", "K", "tau", "graph"},
+    "diging": {"gamma", "graph"},
+    "extra": {"gamma", "graph"},
     "splitskip": {"gamma", "p", "K", "tau", "D"},
 }
 """Which of the flags below each method takes."""
+DEFAULTS: dict[str, Any] = {
+    **{"loss": "logistic", "l2": 1e-4, "l2_relative": True, "intercept": False, "psi": None, "D": None},
+    **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
+    **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
+    **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
+    **{"own_steps": None, "graph": None, "decay": None},
+    **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
+}
+"""What holds for a flag that is not given."""
 _OPTIONAL = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
+
+
+def flags(**given: Any) -> Namespace:
+    """The command line's flags as values: what is given, and the defaults for the rest.
+
+    >>> flags(data="digits", K=30).split
+    'label'
+    """
+    unknown = [name for name in given if name not in DEFAULTS and name != "data"]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no flag of a run; the flags are {', '.join(DEFAULTS)}.")
+    return Namespace(**DEFAULTS | given)
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------
@@ -98,7 +124,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
         clients = CLIENTS
-    gossip = "decentralized-scaffnew" in names
+    gossip = any("graph" in METHODS[name].handles for name in names)
     return {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
@@ -187,8 +213,11 @@ def operator_of(name: str | None, d: int) -> Any:
 # -- the method --------------------------------------------------------------------------------------------------------
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
-    made: Method = _MAKE[name](o, problem)
-    return made
+    made: Any = _MAKE[name](o, problem)
+    if o.decay is not None:
+        made = Decaying.paper_figure(made, problem) if o.decay == "figure" else Decaying(made, o.decay)
+    checked: Method = made
+    return checked
 
 
 def _constructed(cls: Any, o: Namespace, problem: Problem, **given: Any) -> Any:
@@ -252,6 +281,10 @@ def _decentralized(o: Namespace, problem: Problem) -> DecentralizedScaffnew:
     return DecentralizedScaffnew(gamma, p, tau, link, o.K)
 
 
+def _over_graph(cls: Any) -> Callable[[Namespace, Problem], Any]:
+    return lambda o, problem: _constructed(cls, o, problem, graph=o.graph or "ring", seed=o.split_seed)
+
+
 def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
     if o.gamma is None and o.p is None and o.K is None and o.tau is None:
         return SplitSkip.theory(problem)
@@ -272,5 +305,7 @@ _MAKE: dict[str, Callable[[Namespace, Problem], Any]] = {
     "sproxskip": _sproxskip,
     "scaffnew": _scaffnew,
     "decentralized-scaffnew": _decentralized,
+    "diging": _over_graph(DIGing),
+    "extra": _over_graph(EXTRA),
     "splitskip": _splitskip,
 }

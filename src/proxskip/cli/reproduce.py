@@ -1,0 +1,82 @@
+"""`proxskip reproduce`: the paper's figures and tables with one command, claim by claim."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from proxskip import figures
+from proxskip.cli import show
+from proxskip.cli.progress import Overall
+from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.experiments.bench import Interrupted
+from proxskip.experiments.reproduce import PAGE, RESULTS, Order, reproduce
+from proxskip.figures import Report
+
+
+def command(o: Namespace) -> tuple[int, str]:
+    """Run it; the exit code, and a sentence where it did not come to its end."""
+    order = Order(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
+    try:
+        with Overall(o.quiet) as overall, _terminated():
+            report = reproduce(o.experiments, order, overall)
+    except KeyboardInterrupt:
+        return INTERRUPTED, f"interrupted; the same command goes on where it was ({order.command(o.experiments)})."
+    if o.json:
+        show.as_json(figures.to_json(report))
+    elif not o.quiet:
+        _print(report, order.out)
+    failed = [c.id for c in report.claims if c.verdict == "FAIL"]
+    if o.strict and failed:
+        return FAILED_CLAIM, f"{len(failed)} of {len(report.claims)} claims failed: {', '.join(failed)}."
+    return DONE, ""
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM ends like Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def caught(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    old = signal.signal(signal.SIGTERM, caught)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def _print(report: Report, out: Path) -> None:
+    show.show(claims_table(report))
+    notes = [c for c in report.claims if c.note]
+    for c in notes:
+        print(f"{c.id}: {c.note}.")
+    counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
+    print(", ".join(f"{n} {v}" for v, n in counted.items() if n) + f" of {len(report.claims)} claims.")
+    print(f"written: {out / PAGE}, {out / RESULTS}, {out / 'figures'}")
+
+
+def claims_table(report: Report) -> Any:
+    """A row a claim: the verdict, what was to be seen, and what was."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=report.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("claim", "verdict", "what must be seen", "what was measured"):
+        table.add_column(name, no_wrap=name in ("claim", "verdict"))
+    for c in report.claims:
+        table.add_row(Text(c.id), Text(c.verdict, style=_STYLES[c.verdict]), Text(c.text), Text(c.measured))
+    return table
+
+
+_STYLES = {"PASS": "green", "FAIL": "bold red", "REPORTED": "cyan", "NOT RUN": "dim"}

@@ -1,0 +1,49 @@
+"""Each figure and table of the paper: what runs, and what it must show."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proxskip.experiments.bench import Bench
+    from proxskip.figures import Claim, Experiment
+
+FUNCTIONS = {
+    "fig1a": "fig1a:run",
+    "fig1b": "fig1b:run",
+    "fig1c": "fig1c:run",
+    "fig2a": "fig2:tuned",
+    "fig2b": "fig2:theoretical",
+    "fig2c": "fig2:clients",
+    "table1": "table1:run",
+    "lyapunov": "lyapunov:run",
+    "decentralized": "decentralized:run",
+    "skipping": "skipping:run",
+}
+"""Every experiment, in the order of the report: its module here and the function that takes a bench."""
+
+
+def function(name: str) -> Callable[[Bench], tuple[Experiment, list[Claim]]]:
+    """What runs the experiment of this name."""
+    module, _, function = FUNCTIONS[name].partition(":")
+    found: Callable[[Bench], tuple[Experiment, list[Claim]]] = getattr(
+        importlib.import_module(f"proxskip.experiments.{module}"), function
+    )
+    return found
+
+
+def preset(name: str, quick: bool = False) -> dict[str, Any]:
+    """The preset of an experiment; ``quick`` puts the entries of its ``[quick]`` table in place."""
+    text = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+    found = tomllib.loads(text)
+    short = found.pop("quick", {})
+    return found | short if quick else found
+
+
+def has(name: str) -> bool:
+    """Whether there is a preset of this name."""
+    return resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").is_file()

@@ -1,0 +1,231 @@
+"""The bench on which experiments run: problems, runs and values by their content, kept, found again and continued."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from proxskip import build, checkpoint, describe
+from proxskip.cohorts import as_participation
+from proxskip.experiments.kept import Job, Kept, digest, read
+from proxskip.experiments.pace import Pace
+from proxskip.figures import Experiment, Panel, Table
+from proxskip.loop import Stop
+from proxskip.problems.federated import Problem
+from proxskip.result import Result, Status
+from proxskip.run import resume, run
+from proxskip.seam import Method, UnsafeStepWarning
+from proxskip.sweep import sweep
+
+__all__ = ["VERSION", "Bench", "Interrupted", "Job", "Kept"]
+
+VERSION = 1
+"""Of what is kept; a folder of another version is not read."""
+PAPER_DATA = "w8a"
+"""The data set that the paper's claims are about."""
+LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM; everything done so far is kept."""
+
+
+class Bench:
+    """What an experiment may use. Everything it computes lies below ``out`` and is not computed again.
+
+    Args:
+        preset: the experiment's TOML, with the overrides of ``[quick]`` in place.
+        base: the problem's flags that go with the data, such as the number of clients.
+        pace: hears what is going on.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        data: str,
+        *,
+        preset: Mapping[str, Any] | None = None,
+        base: Mapping[str, Any] | None = None,
+        quick: bool = False,
+        engine: str = "cpu",
+        threads: int | None = None,
+        data_dir: str | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.out, self.data, self.quick, self.engine, self.threads = Path(out), data, quick, engine, threads
+        self.preset: dict[str, Any] = dict(preset or {})
+        self.base = {"data_dir": data_dir} | dict(base or {})
+        self.pace = pace or Pace()
+        self._problems: dict[str, Problem] = {}
+
+    def on(self, preset: Mapping[str, Any]) -> Bench:
+        """The same bench for another experiment: its problems stay in memory."""
+        other = object.__new__(Bench)
+        other.__dict__.update(self.__dict__, preset=dict(preset))
+        return other
+
+    @property
+    def asserted(self) -> bool:
+        """Whether the paper's claims are promised on this data; elsewhere they are measured and reported."""
+        return self.data == PAPER_DATA
+
+    def experiment(
+        self, id: str, parameters: Mapping[str, Any], panels: Sequence[Panel], tables: Sequence[Table] = ()
+    ) -> Experiment:
+        """An experiment with the words of its preset."""
+        title, shows, notes = self.preset["title"], self.preset["shows"], self.preset.get("notes", [])
+        return Experiment(id, title, shows, dict(parameters), "", list(panels), list(tables), list(notes))
+
+    # -- problems ------------------------------------------------------------------------------------------------------
+    def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
+        """Everything that determines the problem, as the command line writes it into a run folder."""
+        given = {"data": self.data} | self.base | flags
+        return build.spec_of([method], build.flags(**given))
+
+    @property
+    def data_sha256(self) -> str | None:
+        """The checksum of the report's data; None for embedded data."""
+        found = self.problem().info.get("data_sha256")
+        return None if found is None else str(found)
+
+    def problem(self, **flags: Any) -> Problem:
+        """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say."""
+        return self._problem(self.spec(**flags))
+
+    def _problem(self, spec: Mapping[str, Any]) -> Problem:
+        key = digest(spec)
+        if key not in self._problems:
+            plain = {**spec, "L": "max", "batch": None}
+            if digest(plain) not in self._problems:
+                self.pace.say(f"reading {spec['data']}, finding L and f*")
+                self._problems[digest(plain)], _ = build.problem_of(plain)
+            self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
+        return self._problems[key]
+
+    def method(self, name: str, problem: Problem, **flags: Any) -> Method:
+        """The method with these flags, and its theorem's parameters for the rest."""
+        return build.method_of(name, build.flags(data=self.data, **flags), problem)
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+    def runs(self, jobs: Sequence[Job], upto: float | None = None) -> list[Kept]:
+        """Each run from its folder, continued where it was, or made now.
+
+        Args:
+            upto: the share of the experiment that is done when these are.
+        """
+        with self.pace.part(upto, len(jobs)) as part:
+            return [self._kept(job, part) for job in jobs]
+
+    def _kept(self, job: Job, part: Any) -> Kept:
+        spec = self.spec(job.method, **job.problem)
+        problem = self._problem(spec)
+        method = self.method(job.method, problem, **job.flags)
+        limits = {k: v for k, v in job.stop.items() if k in LIMITS}
+        every, cohort = job.stop.get("every"), job.flags.get("cohort")
+        asked = describe.config(method, problem, Stop(**limits), job.seed, self.engine, as_participation(cohort), {})
+        folder = self.out / "runs" / f"{job.method}-{digest(asked | {'every': every})}"
+        if (found := read(job, folder)) is not None:
+            part.skip(job.label)
+            return found
+        part.begin(job.label)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)  # the summary keeps them
+            if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
+                result = resume(folder, problem, callbacks=(part,), threads=self.threads)
+            else:
+                result = run(
+                    method, problem, **limits, seed=job.seed, engine=self.engine, cohort=cohort, every=every,
+                    out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
+                )  # fmt: skip
+        _stop_if_asked(result)
+        made = read(job, folder)
+        assert made is not None
+        return made
+
+    # -- values --------------------------------------------------------------------------------------------------------
+    def memo(
+        self, name: str, parameters: Mapping[str, Any], compute: Callable[[], Any], upto: float | None = None
+    ) -> Any:
+        """A JSON value by its name, its parameters and the data: computed once, then read from ``out/cache``."""
+        data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
+        content = {"name": name, "parameters": parameters, "version": VERSION, **data}
+        path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
+        with self.pace.part(upto, 1) as part:
+            if path.is_file():
+                part.skip(name)
+                return json.loads(path.read_text(encoding="utf-8"))["value"]
+            part.begin(name)
+            value = compute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.atomic_write_json(path, content | {"value": value})
+        return json.loads(path.read_text(encoding="utf-8"))["value"]
+
+    def tries(
+        self,
+        problem: Problem,
+        methods: Sequence[Method],
+        rounds: int,
+        text: str,
+        seed: int = 0,
+        upto: float | None = None,
+    ) -> list[float | None]:
+        """f - f* of each candidate after so many rounds, each kept by its content; None where it diverged.
+
+        On the gpu engine all that are missing run together.
+        """
+        about = {"problem": describe.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
+        names = [about | {"method": m.name, "parameters": describe.parameters(m)} for m in methods]
+        at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
+        missing = [k for k, path in enumerate(at) if not path.is_file()]
+        groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
+        with self.pace.part(upto, len(methods)) as part:
+            for _ in range(len(methods) - len(missing)):
+                part.skip(text)
+            for group in groups:
+                part.begin(text, len(group))
+                for k, result in zip(
+                    group, self._sweep([methods[k] for k in group], problem, rounds, seed), strict=True
+                ):
+                    _stop_if_asked(result)
+                    gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
+                    at[k].parent.mkdir(parents=True, exist_ok=True)
+                    checkpoint.atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
+        return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
+
+    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:
+        """Candidates side by side where the engine can; looked at eight times, so that what diverges is cut."""
+        every = max(1, rounds // 8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            if self.engine == "gpu":
+                many = sweep(
+                    methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
+                )
+                return many
+            return [
+                run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,
+                    threads=self.threads)
+                for m in methods
+            ]  # fmt: skip
+
+    def step(self, text: str, upto: float | None = None) -> None:
+        """Say what is going on, and how much of the experiment is done now."""
+        self.pace.say(text, upto)
+
+
+def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
+    """The same problem with another L behind its step sizes and other minibatches; its solution is kept."""
+    solution = problem.solution
+    other = replace(problem, L_kind=L, batch=batch)
+    other.__dict__["solution"] = solution  # neither moves the minimiser
+    other.__dict__["weights"] = problem.weights  # to the last bit: not divided by their sum again
+    return other
+
+
+def _stop_if_asked(result: Result) -> None:
+    if result.status is Status.INTERRUPTED:
+        raise Interrupted

@@ -1,0 +1,82 @@
+"""What must be seen, judged from the curves of an experiment alone: nothing here runs.
+
+A claim of the paper is PASS or FAIL on the data it was made for, REPORTED on other data; NOT RUN says that the curves
+are too short to tell, as in a quick run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from proxskip.figures import Claim, Experiment, Panel, Series, Verdict
+
+EPS = 1e-6
+"""What the paper's claims are about; a quick run may report a larger one (``eps`` of its preset)."""
+ENDED = ("stalled", "diverged")
+"""How a run ends that would not get better."""
+
+
+# -- reading curves ----------------------------------------------------------------------------------------------------
+def panel_of(experiment: Experiment, id: str) -> Panel:
+    """A panel by its id."""
+    return next(p for p in experiment.panels if p.id == id)
+
+
+def curve(panel: Panel, method: str) -> Series:
+    """The curve of a method."""
+    return next(s for s in panel.series if s.method == method)
+
+
+def first_below(s: Series, eps: float, axis: str = "rounds") -> float | None:
+    """Where the curve first is at or below eps; None if it never is."""
+    return next((x for x, y in zip(s.x[axis], s.y, strict=True) if y is not None and y <= eps), None)
+
+
+def at_least(s: Series, eps: float, axis: str = "rounds") -> float:
+    """What the curve needs to eps at least: what it needed, or all it had; infinite if it stalled or diverged."""
+    hit = first_below(s, eps, axis)
+    if hit is not None:
+        return hit
+    return math.inf if s.about.get("status") in ENDED else s.x[axis][-1]
+
+
+def value_at(s: Series, rounds: float) -> float | None:
+    """The last record up to this round; None if the run was over before, unless it had stalled or diverged."""
+    at = s.x["rounds"]
+    if at[-1] < rounds and s.about.get("status") not in ENDED:
+        return None
+    return [y for x, y in zip(at, s.y, strict=True) if x <= rounds][-1]
+
+
+def eps_of(experiment: Experiment) -> float:
+    """The accuracy that this experiment is judged or reported at."""
+    return float(experiment.parameters.get("eps", EPS))
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+def judge(ok: bool | None, asserted: bool) -> Verdict:
+    """PASS or FAIL where something is promised, REPORTED elsewhere, NOT RUN where it cannot be told."""
+    if ok is None:
+        return "NOT RUN"
+    return ("PASS" if ok else "FAIL") if asserted else "REPORTED"
+
+
+def said(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
+    """The experiment with a sentence that says what was seen, and its claims."""
+    seen = " ".join(c.measured for c in found if c.verdict != "NOT RUN")
+    return replace(experiment, sentence=f"{experiment.sentence} {seen}".strip()), list(found)
+
+
+def number(value: float | None) -> str:
+    """Two digits and a power of ten, or a word."""
+    return "nothing" if value is None else f"{value:.1e}"
+
+
+def rounds_in_words(value: float | None, s: Series) -> str:
+    """A number of rounds, or that there were not enough of them."""
+    if value is not None:
+        return f"{value:.0f}"
+    status = s.about.get("status")
+    return f"never ({status})" if status in ENDED else f"more than {s.x['rounds'][-1]:.0f}"

@@ -1,0 +1,213 @@
+"""The claims about Figures 1a, 1b and 1c, judged from their curves alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from proxskip.experiments.claims import (
+    ENDED,
+    EPS,
+    at_least,
+    curve,
+    eps_of,
+    first_below,
+    judge,
+    number,
+    panel_of,
+    rounds_in_words,
+    value_at,
+)
+from proxskip.figures import Claim, Experiment, Panel, Series
+from proxskip.plots import NAMES
+
+# -- Figure 1b ---------------------------------------------------------------------------------------------------------
+SLOW = ("local-gd", "scaffold", "fedlin", "s-local-gd")
+
+
+def fig1b(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """Scaffnew is fast, the others are not."""
+    panel = panel_of(experiment, "figure")
+    return [_fast(curve(panel, "scaffnew"), asserted), _slow(panel, asserted)]
+
+
+def _fast(s: Series, asserted: bool, within: int = 400) -> Claim:
+    hit, ran = first_below(s, EPS), s.x["rounds"][-1]
+    short = hit is None and ran < within and s.about.get("status") not in ENDED
+    ok = None if short else hit is not None and hit <= within
+    measured = f"Scaffnew is below 1e-6 after {rounds_in_words(hit, s)} rounds."
+    note = f"only {ran:.0f} rounds were run" if ok is None else ""
+    text = f"Scaffnew with gamma = 1/L, p = 1/100 is below 1e-6 within {within} rounds."
+    return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note)
+
+
+def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
+    found = {m: value_at(curve(panel, m), after) for m in SLOW}
+    known = {m: v for m, v in found.items() if v is not None}
+    complete = len(known) == len(found)
+    last = {m: curve(panel, m).y[-1] for m in SLOW}
+    ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW)
+    shown, rounds = (known, after) if complete else (last, ran)
+    words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in shown.items())
+    return Claim(
+        "fig1b-slow",
+        "fig1b",
+        f"LocalGD, Scaffold, FedLin and S-Local-GD at 1/(100 L) are still above 1e-3 after {after} rounds.",
+        judge(all(v > 1e-3 for v in known.values()) if complete else None, asserted),
+        f"f - f* after {rounds:.0f} rounds: {words}.",
+        dict(shown),
+        "" if complete else f"only {ran:.0f} rounds were run",
+    )
+
+
+# -- Figure 1c ---------------------------------------------------------------------------------------------------------
+def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """The best p is in the middle, and the ends are bad."""
+    drawn, eps = panel_of(experiment, "p").series, eps_of(experiment)
+    asserted = asserted and eps == EPS
+    needed = [first_below(s, eps) for s in drawn]
+    reached = [r for r in needed if r is not None]
+    numbers = {s.label: r for s, r in zip(drawn, needed, strict=True)}
+    words = ", ".join(f"{s.label}: {rounds_in_words(r, s)}" for s, r in zip(drawn, needed, strict=True))
+    measured = f"Rounds to {eps:g}: {words}."
+    ends_at = f"{drawn[0].label} and {drawn[-1].label}"
+    texts = ("The best 1/p is interior.", f"{ends_at} need at least twice the rounds of the best to {eps:g}.")
+    if not reached:
+        why = f"no run was long enough to reach {eps:g}"
+        return [
+            Claim(i, "fig1c", t, "NOT RUN", measured, numbers, why)
+            for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
+        ]
+    best = min(reached)
+    # a run that ended without reaching 1e-6 needs more rounds than it had
+    least = [at_least(s, eps) for s in drawn]
+    at = [k for k, r in enumerate(needed) if r == best]
+    undecided = [s.label for s, r, low in zip(drawn, needed, least, strict=True) if r is None and low <= best]
+    interior = None if undecided else all(0 < k < len(drawn) - 1 for k in at)
+    ends = [(needed[k], least[k]) for k in (0, -1)]
+    twice = all(low >= 2 * best for _, low in ends)
+    told = None if not twice and any(r is None and low < 2 * best for r, low in ends) else twice
+    note = "too few rounds to tell" if interior is None or told is None else ""
+    names = ", ".join(drawn[k].label for k in at)
+    return [
+        Claim(
+            "fig1c-best",
+            "fig1c",
+            texts[0],
+            judge(interior, asserted),
+            f"The best is {names} with {best:.0f} rounds.",
+            {"rounds": best},
+            note if interior is None else "",
+        ),
+        Claim("fig1c-ends", "fig1c", texts[1], judge(told, asserted), measured, numbers, note if told is None else ""),
+    ]
+
+
+# -- Figure 1a ---------------------------------------------------------------------------------------------------------
+BEST = ("scaffnew", "scaffold")
+TWICE = ("fedlin", "s-local-gd")
+LOCAL = ("local-gd", "fedlin", "s-local-gd")
+
+
+def fig1a(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """Scaffnew and Scaffold are alike and ahead in rounds; FedLin is far behind in exchanges; LocalGD is biased."""
+    panel, eps = panel_of(experiment, "tuned"), eps_of(experiment)
+    promised = asserted and eps == EPS
+    return [
+        _alike(panel, promised, eps),
+        _ahead(panel, promised, eps),
+        _exchanges(panel, promised, eps),
+        _biased(panel_of(experiment, "tradeoff"), asserted),
+    ]
+
+
+def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Claim:
+    drawn = {m: curve(panel, m) for m in BEST}
+    needed = {m: first_below(s, eps) for m, s in drawn.items()}
+    known = [r for r in needed.values() if r is not None]
+    ratio = max(known) / min(known) if len(known) == 2 else None
+    # one of them that ended above eps after factor times the rounds of the other is a failure, not an open question
+    late = [at_least(s, eps) for m, s in drawn.items() if needed[m] is None]
+    lost = len(known) == 1 and late[0] > factor * known[0]
+    ok = None if ratio is None and not lost else ratio is not None and ratio <= factor
+    words = " and ".join(f"{NAMES[m]} {rounds_in_words(needed[m], s)}" for m, s in drawn.items())
+    return Claim(
+        "fig1a-alike",
+        "fig1a",
+        f"Tuned Scaffold and tuned Scaffnew reach {eps:g} within a factor {factor:g} of each other in rounds.",
+        judge(ok, asserted),
+        f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else "."),
+        {**needed, "ratio": ratio},
+        f"too few rounds to reach {eps:g}" if ok is None else "",
+    )
+
+
+def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
+    needed = {m: first_below(curve(panel, m), eps) for m in (*BEST, *LOCAL)}
+    known = [r for m in BEST if (r := needed[m]) is not None]
+    best = min(known) if known else None
+    least = {m: at_least(curve(panel, m), eps) for m in LOCAL}
+    ok: bool | None = None
+    if best is not None:
+        short = [m for m in LOCAL if needed[m] is None and least[m] < best]
+        ok = None if short else all(v >= best for v in least.values())
+    words = ", ".join(f"{NAMES[m]} {rounds_in_words(r, curve(panel, m))}" for m, r in needed.items())
+    there = [r for m in LOCAL if (r := needed[m]) is not None]
+    margin = f" The next needs {min(there) / best:.2f} times the rounds of the best." if there and best else ""
+    return Claim(
+        "fig1a-ahead",
+        "fig1a",
+        f"No other tuned local method needs fewer rounds to {eps:g} than the better of Scaffnew and Scaffold.",
+        judge(ok, asserted),
+        f"Rounds to {eps:g}: {words}.{margin}",
+        dict(needed),
+        f"too few rounds to reach {eps:g}" if ok is None else "",
+    )
+
+
+def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
+    found: dict[str, float | None] = {}
+    ok: bool | None = True
+    words = []
+    for axis in ("exchanges", "floats"):
+        ours = first_below(curve(panel, "scaffnew"), eps, axis)
+        for m in TWICE:
+            s = curve(panel, m)
+            theirs = first_below(s, eps, axis)
+            ratio = None if ours is None else at_least(s, eps, axis) / ours
+            found[f"{m}.{axis}"] = ratio
+            if ratio is not None:
+                words.append(f"{NAMES[m]} {'' if theirs else 'more than '}{ratio:.2f} times the {axis}")
+            if m == "fedlin":
+                open_ = ratio is None or (theirs is None and ratio < 2)
+                ok = None if open_ or ok is None else ok and ratio is not None and ratio >= 2
+    return Claim(
+        "fig1a-exchanges",
+        "fig1a",
+        f"To {eps:g} tuned FedLin needs at least twice the exchanges and twice the floats of tuned Scaffnew.",
+        judge(ok, asserted),
+        f"Compared with Scaffnew: {', '.join(words)}." if words else f"Scaffnew did not reach {eps:g}.",
+        found,
+        f"too few rounds to reach {eps:g}" if ok is None else "",
+    )
+
+
+def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
+    """No step size gets LocalGD near the solution; those that have settled did so the higher the larger they are."""
+    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
+    settled = [(s, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
+    rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
+    ok = None if len(settled) < 2 else rising and all(end > above for _, end, _ in ends)
+    words = ", ".join(f"{number(end)} at gamma L = {s.about['gamma_L']:.3g}" for s, end in settled)
+    least = min(end for _, end, _ in ends)
+    return Claim(
+        "fig1a-biased",
+        "fig1a",
+        "LocalGD stalls at a biased point, the higher the larger its step size; smaller steps only get there later.",
+        judge(ok, asserted),
+        f"Settled (less than 5 % change over the second half of the run) at f - f* = {words}; no step size came below "
+        f"{number(least)}."
+        if settled
+        else f"No step size came below {number(least)}.",
+        {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends},
+        "the runs are too short to have settled" if ok is None else "",
+    )

@@ -1,0 +1,67 @@
+"""The claims about Figures 2a, 2b and 2c, judged from their curves alone."""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+from proxskip.experiments.claims import judge, number, panel_of
+from proxskip.figures import Claim, Experiment, Series
+from proxskip.plots import NAMES
+
+
+def floor(s: Series) -> float:
+    """The median of the curve over the last third of its rounds."""
+    end = s.x["rounds"][-1]
+    return statistics.median(y for x, y in zip(s.x["rounds"], s.y, strict=True) if 3 * x >= 2 * end)
+
+
+def fig2_ends(experiment: Experiment) -> list[Claim]:
+    """Where each method stands at the end: nothing is promised."""
+    out = []
+    for panel in experiment.panels:
+        ends = {s.method: s.y[-1] for s in panel.series}
+        rounds = min(s.x["rounds"][-1] for s in panel.series)
+        words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in ends.items())
+        id = f"{experiment.id}-{panel.id}"
+        text = f"Where the methods stand with {panel.title}."
+        measured = f"f - f* after {rounds:.0f} rounds with {panel.title}: {words}."
+        out.append(Claim(id, experiment.id, text, "REPORTED", measured, dict(ends)))
+    return out
+
+
+def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
+    """More clients, less noise, as long as each brings a batch of its own."""
+    floors = {s.about["M"]: floor(s) for s in panel_of(experiment, "constant").series}
+    total = {s.about["M"]: floor(s) for s in panel_of(experiment, "total").series}
+    settled = all(_settled(s) for s in panel_of(experiment, "constant").series)
+    falls = all(a > b for a, b in pairwise(floors.values()))
+    words = ", ".join(f"M = {M}: {number(v)}" for M, v in floors.items())
+    other = ", ".join(f"M = {M}: {number(v)}" for M, v in total.items())
+    return [
+        Claim(
+            "fig2c-floor",
+            "fig2c",
+            "With a fixed batch a client the noise floor falls as the number M of clients grows.",
+            judge(falls if settled else None, asserted),
+            f"Noise floors: {words}.",
+            {f"M={M}": v for M, v in floors.items()},
+            "" if settled else "the runs are too short to have reached their floors",
+        ),
+        Claim(
+            "fig2c-total",
+            "fig2c",
+            "The fall is confounded: the sampled share of the data grows with M. With the total batch held fixed:",
+            "REPORTED",
+            f"noise floors {other}.",
+            {f"M={M}": v for M, v in total.items()},
+        ),
+    ]
+
+
+def _settled(s: Series) -> bool:
+    """The median curve has stopped falling: the last sixth is not 20 % below the sixth before it."""
+    end = s.x["rounds"][-1]
+    last = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 6 * x >= 5 * end]
+    before = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 4 * end <= 6 * x < 5 * end]
+    return bool(last and before) and statistics.median(last) > 0.8 * statistics.median(before)

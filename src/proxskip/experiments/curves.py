@@ -1,0 +1,65 @@
+"""From finished runs to curves: every x axis from the same traces, medians and bands over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.experiments.bench import Kept
+from proxskip.figures import Panel, Series
+from proxskip.plots import X_AXES, Y_AXES
+from proxskip.seam import Array
+from proxskip.trace import Trace
+
+AXES = ("rounds", "exchanges", "floats", "bytes", "iterations", "local-steps", "passes", "seconds")
+"""What a curve of runs with clients can be drawn against."""
+SHOWN = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
+
+
+def series(label: str, runs: Sequence[Kept], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
+    """One curve: a run, or the median of several seeds with a band from the smallest to the largest."""
+    traces = [run.trace for run in runs]
+    rounds = common_rounds(traces)
+    at = [np.searchsorted(t["round"], rounds) for t in traces]
+    values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
+    x = {a: _plain(np.median([column(t, a)[k] for t, k in zip(traces, at, strict=True)], axis=0)) for a in axes}
+    s = runs[0].summary
+    told = {k: s[k] for k in SHOWN if s.get(k) is not None} | {"status": s["status"].lower()} | about
+    if len(runs) == 1:
+        return Series(label, x, _plain(values[0]), s["method"], about=told)
+    told["seeds"] = len(runs)
+    low, high = _plain(values.min(axis=0)), _plain(values.max(axis=0))
+    return Series(label, x, _plain(np.median(values, axis=0)), s["method"], low, high, about=told)
+
+
+def column(trace: Trace, axis: str) -> Array:
+    """An x axis of a trace."""
+    return np.asarray(sum(trace[name] for name in X_AXES[axis][0]))
+
+
+def common_rounds(traces: Sequence[Trace]) -> Array:
+    """The rounds that every one of the traces has a record of."""
+    rounds: Array = traces[0]["round"]
+    for t in traces[1:]:
+        rounds = np.intersect1d(rounds, t["round"])
+    return rounds
+
+
+def panel(
+    id: str,
+    title: str,
+    drawn: Sequence[Series],
+    x: str = "rounds",
+    axes: Sequence[str] = AXES,
+    y: str = "gap",
+    **more: Any,
+) -> Panel:
+    """A panel over rounds that can be switched to every other axis."""
+    label, floor = Y_AXES[y]
+    return Panel(id, title, list(drawn), x, {a: X_AXES[a][1] for a in axes}, label, y_floor=floor, **more)
+
+
+def _plain(values: Any) -> list[float]:
+    return [float(v) for v in values]

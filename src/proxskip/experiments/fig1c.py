@@ -1,0 +1,49 @@
+"""Figure 1c: Scaffnew with different p at the step size 1/L."""
+
+from __future__ import annotations
+
+from proxskip.experiments import claims, claims_fig1
+from proxskip.experiments.bench import Bench, Job
+from proxskip.experiments.curves import panel, series
+from proxskip.figures import Claim, Experiment, Panel, Series, Table
+
+COLUMNS = ["1/p", "rounds", "local steps of a client", "rounds run", "f - f* at the end"]
+
+
+def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+    """One curve for each p, each to the same accuracy or its limit of rounds."""
+    asked = bench.preset
+    flags = {k: asked[k] for k in ("l2", "l2_relative", "L")}
+    jobs = []
+    for k, rounds in zip(asked["inverse_p"], asked["rounds"], strict=True):
+        stop = {"rounds": rounds, "target": asked["target"]}
+        jobs.append(Job(f"1/p = {k}", "scaffnew", {"gamma": asked["gamma"], "p": 1 / k}, flags, stop))
+    runs = bench.runs(jobs, 1.0)
+    drawn = [series(r.job.label, [r], inverse_p=k) for r, k in zip(runs, asked["inverse_p"], strict=True)]
+    problem = bench.problem(**flags)
+    parameters = {"lambda": problem.l2, "L (global)": problem.L_global, "gamma": 1 / problem.L_global}
+    parameters |= {k: asked[k] for k in ("inverse_p", "rounds", "target", "eps")}
+    table = Table(
+        "needed", f"What each p needs to come below {asked['eps']:g}", COLUMNS, [_row(s, asked["eps"]) for s in drawn]
+    )
+    experiment = bench.experiment(
+        "fig1c", parameters, [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])], [table]
+    )
+    return claims.said(experiment, claims_fig1.fig1c(experiment, bench.asserted))
+
+
+def _row(s: Series, eps: float) -> list[str | float | int | None]:
+    rounds, steps = (claims.first_below(s, eps, axis) for axis in ("rounds", "iterations"))
+    return [s.about["inverse_p"], rounds, steps, s.x["rounds"][-1], s.y[-1]]
+
+
+def _needed(drawn: list[Series], eps: float) -> list[Panel]:
+    """Rounds to eps against 1/p, where at least two of them came so far."""
+    found = [(float(s.about["inverse_p"]), claims.first_below(s, eps)) for s in drawn]
+    reached = [(k, r) for k, r in found if r is not None]
+    if len(reached) < 2:
+        return []
+    x, y = [k for k, _ in reached], [r for _, r in reached]
+    points = Series("Scaffnew", {"inverse_p": x}, y, "scaffnew", kind="points")
+    axis = {"inverse_p": "1/p, the mean number of local steps a round"}
+    return [Panel("needed", f"rounds to {eps:g}", [points], "inverse_p", axis, "communication rounds", "log", "log")]

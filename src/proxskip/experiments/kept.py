@@ -1,0 +1,95 @@
+"""Finished runs by their content: what was asked, and what its folder holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip import checkpoint
+from proxskip.result import Status
+from proxskip.seam import Array, InputError
+from proxskip.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
+
+    ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
+    """
+
+    label: str
+    method: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A finished run as its folder holds it."""
+
+    job: Job
+    folder: Path
+    summary: dict[str, Any]
+    trace: Trace
+
+    @property
+    def x(self) -> Array:
+        """The last communicated x."""
+        return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
+
+    @property
+    def h(self) -> Array | None:
+        """The control variates at the end, where the clients keep them under this name."""
+        return checkpoint.load(self.folder).arrays.get("memory.h")
+
+    def column(self, name: str) -> list[float]:
+        """A column of the trace."""
+        return [float(v) for v in self.trace[name]]
+
+    def at(self, round: int, column: str = "gap") -> float | None:
+        """The last record up to this round; None where the run ended before it otherwise than at its best."""
+        rounds = self.trace["round"]
+        if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
+            return None
+        return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
+
+    def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
+        """Where the first record with ``column <= below`` stands on another column; None if there is none."""
+        hit = np.flatnonzero(self.trace[column] <= below)
+        return float(self.trace[x][hit[0]]) if len(hit) else None
+
+
+def read(job: Job, folder: Path) -> Kept | None:
+    """The finished run of a folder; None where there is none yet."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if summary["status"] == Status.INTERRUPTED.name:
+        return None
+    return Kept(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
+
+
+def digest(content: Any) -> str:
+    """Twenty hexadecimal digits of plain data."""
+    plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
+    return hashlib.sha256(plain.encode()).hexdigest()[:20]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InputError(f"{type(value).__name__} cannot be part of a key; give plain data.")

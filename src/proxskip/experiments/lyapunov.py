@@ -1,0 +1,219 @@
+"""The Lyapunov certificate: the mean of Psi_t over seeds against (1 - zeta)^t Psi_0, at fixed t.
+
+The theorems bound E Psi_t for every t that is fixed beforehand, and t counts iterations, so a run is looked at when
+exactly t of its iterations are done, which is mostly between two communications. There a client holds what the local
+steps of the coming round would have made of x so far; ``Stepper.ahead`` takes just these steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from proxskip import prox
+from proxskip.engines.meter import stream
+from proxskip.experiments import claims
+from proxskip.experiments.bench import Bench
+from proxskip.experiments.quadratics import Stepper, filling, own_engine
+from proxskip.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
+from proxskip.methods.steps import geometric
+from proxskip.plots import NAMES
+from proxskip.problems.federated import Problem
+from proxskip.problems.quadratic import random_quadratics
+from proxskip.seam import Array
+
+BLOCK = 10
+"""Seeds that are kept together."""
+ERRORS = 3.0
+LEARNT = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A method on a problem, and how far its bound shall fall."""
+
+    id: str
+    title: str
+    method: Any
+    problem: Problem
+    seeds: int
+    fall: float
+    exact: bool = True
+    """Full gradients: then Psi goes to zero and h to its limit."""
+
+    @property
+    def zeta(self) -> float:
+        """The theorem's."""
+        return float(self.method.zeta(self.problem))
+
+    @property
+    def ball(self) -> float:
+        """gamma^2 C/zeta."""
+        return float(self.method.gamma**2 * self.problem.es_C / self.zeta)
+
+    def grid(self, points: int) -> list[int]:
+        """Fixed times, dense at the beginning."""
+        T = math.log(1.0 / self.fall) / -math.log1p(-self.zeta)
+        return sorted({round(T * (k / (points - 1)) ** 1.5) for k in range(points)})
+
+
+def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+    """Every case: its curves and its claim."""
+    cases = _cases(bench)
+    panels, rows, learnt = [], [], []
+    for k, case in enumerate(cases):
+        times = case.grid(bench.preset["points"])
+        psi, h = _measure(bench, case, times, (k + 1) / len(cases))
+        panels.append(_panel(case, times, psi))
+        if case.exact:
+            learnt.append(_learnt(case, times, h))
+        rows.append(_row(case, panels[-1]))
+    label = "|h \N{MINUS SIGN} h*| / |h*|, root mean square over seeds"
+    axis = {"iterations": "iterations t"}
+    panels.append(Panel("h", "the control variates learn the gradients at x*", learnt, "iterations", axis, label))
+    columns = ["method", "gamma", "p", "zeta", "ball gamma^2 C/zeta", "last t", "Psi_0", "mean Psi at last t", "bound",
+               "largest (mean - 3 s.e.)/bound"]  # fmt: skip
+    table = Table("certificate", "What the theorems say and what was seen", columns, rows)
+    keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
+    experiment = bench.experiment("lyapunov", {k: bench.preset[k] for k in keys}, panels, [table])
+    return claims.said(experiment, judged(experiment))
+
+
+# -- what is looked at -------------------------------------------------------------------------------------------------
+def _cases(bench: Bench) -> list[Case]:
+    q = bench.preset
+    clients = filling(q["clients"], q["d"], q["kappa"])
+    alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
+    lasso = alone.with_psi(prox.L1(q["psi"]))
+    short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
+    fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
+    gossip = DecentralizedScaffnew.theory(clients, q["graph"])
+    name, seeds, fall = bench.data, q["seeds"], q["fall"]
+    out = [
+        Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, seeds, fall),
+        Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, seeds, fall),
+        Case("splitskip", "SplitSkip: fused lasso, a quadratic", SplitSkip.theory(fused), fused, seeds, fall),
+        Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, seeds, fall),
+    ]
+    flags = {k: q["sampling"][k] for k in ("l2", "l2_relative", "psi")}
+    whole = bench.problem(method="sproxskip", **flags)
+    assert whole.N is not None
+    noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
+    title = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
+    out.append(
+        Case(
+            "sproxskip", title, SProxSkip.theory(noisy), noisy, q["sampling_seeds"], q["sampling"]["fall"], exact=False
+        )
+    )
+    flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
+    real = bench.problem(**flags)
+    title = f"Scaffnew: {name}, {real.n} clients"
+    out.append(Case("scaffnew-data", title, Scaffnew.theory(real), real, q["data_seeds"], q["data"]["fall"]))
+    return out
+
+
+def _measure(bench: Bench, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
+    """(Psi, |h - h*|^2/|h*|^2), one row a seed and one column a time."""
+    about = {"case": case.id, "times": list(times)} | {k: v for k, v in bench.preset.items() if not _words(k)}
+    stepper = Stepper(case.method, case.problem, 0, own_engine(case.problem, bench.threads))
+    found: list[dict[str, Any]] = []
+    for first in range(0, case.seeds, BLOCK):
+        seeds = range(first, min(first + BLOCK, case.seeds))
+        key = about | {"first": first, "seeds": len(seeds)}
+        found += bench.memo(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
+    stepper.engine.close()
+    return np.array([row["psi"] for row in found]), np.array([row["h"] for row in found])
+
+
+def _words(key: str) -> bool:
+    return key in ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
+
+
+def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[str, Any]]:
+    return [dict(zip(("psi", "h"), trajectory(stepper, times, seed), strict=True)) for seed in seeds]
+
+
+def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:
+    """Psi and the relative squared error of h when exactly t iterations are done, for increasing t."""
+    stepper.again(seed)
+    method: Any = stepper.method
+    solution = stepper.problem.solution
+    assert solution is not None
+    psi, h, done = [], [], 0
+    left = list(times)
+    while left:
+        K = geometric(stream(seed, stepper.round, "server"), method.p)  # as the round itself will draw it
+        memory = stepper.engine.memory() if left[0] < done + K else {}
+        while left and left[0] < done + K:
+            X = stepper.ahead(left.pop(0) - done)
+            x = X if len(X) > 1 else X[0]
+            psi.append(float(method.lyapunov(stepper.problem, x, stepper.server, memory | {"x": X})))
+            h.append(float(np.sum((memory["h"] - solution.h) ** 2) / np.sum(solution.h**2)))
+        stepper.step()
+        done += K
+    return psi, h
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+def _panel(case: Case, times: Sequence[int], psi: Array) -> Panel:
+    mean, error = psi.mean(axis=0), psi.std(axis=0, ddof=1) / math.sqrt(len(psi))
+    x = {"iterations": [float(t) for t in times]}
+    bound = [(1.0 - case.zeta) ** t * float(mean[0]) + (0.0 if case.exact else case.ball) for t in times]
+    low = [max(float(v), 0.0) for v in mean - ERRORS * error]
+    about = {"gamma": case.method.gamma, "p": case.method.p, "zeta": case.zeta, "seeds": len(psi), "ball": case.ball}
+    label = "mean over seeds, with 3 standard errors"
+    high = [float(v) for v in mean + ERRORS * error]
+    drawn = [
+        Series(label, x, [float(v) for v in mean], case.method.name, low, high, about=about),
+        Series("the theorem's bound", x, bound, kind="bound", about={"zeta": case.zeta}),
+    ]
+    name = "Phi" if case.id in ("splitskip", "decentralized") else "Psi"
+    return Panel(case.id, case.title, drawn, "iterations", {"iterations": "iterations t"}, f"{name} at iteration t")
+
+
+def _learnt(case: Case, times: Sequence[int], h: Array) -> Series:
+    x = {"iterations": [float(t) for t in times]}
+    name = NAMES[case.method.name] + (" on the data set" if case.id.endswith("data") else "")
+    return Series(
+        name, x, [float(v) for v in np.sqrt(h.mean(axis=0))], case.method.name if "data" not in case.id else ""
+    )
+
+
+def _row(case: Case, panel: Panel) -> list[Any]:
+    mean, bound = panel.series
+    return [
+        case.title, case.method.gamma, case.method.p, case.zeta, case.ball, mean.x["iterations"][-1], mean.y[0],
+        mean.y[-1], bound.y[-1], _worst(mean, bound)
+    ]  # fmt: skip
+
+
+# -- judging -----------------------------------------------------------------------------------------------------------
+def _worst(mean: Series, bound: Series) -> float:
+    """The largest (mean - 3 standard errors)/bound after t = 0, where the two are equal."""
+    low = mean.low if mean.low is not None else mean.y
+    return max(v / b for v, b in zip(low[1:], bound.y[1:], strict=True))
+
+
+def judged(experiment: Experiment) -> list[Claim]:
+    """Below the bound at every t, and h learnt."""
+    pairs: Mapping[str, Panel] = {p.id: p for p in experiment.panels if p.id != "h"}
+    ratios: dict[str, float | None] = {k: _worst(*p.series) for k, p in pairs.items()}
+    ok = all(r is not None and r <= 1.0 + 1e-9 for r in ratios.values())
+    text = "The mean of the Lyapunov function is within 3 standard errors of being below its bound at every recorded t."
+    words = ", ".join(f"{k} {v or 0:.2f}" for k, v in ratios.items())
+    measured = f"The largest (mean - 3 s.e.)/bound after the start: {words}."
+    out = [Claim("lyapunov-bound", "lyapunov", text, claims.judge(ok, True), measured, ratios)]
+    last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
+    learnt = all(v is not None and v <= LEARNT for v in last.values())
+    words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
+    text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT:g} of |h*|."
+    out.append(
+        Claim("lyapunov-h", "lyapunov", text, claims.judge(learnt, True), f"|h - h*|/|h*| at the end: {words}.", last)
+    )
+    return out

@@ -1,0 +1,216 @@
+"""All experiments in a folder: what is there is found again, what is not is made, and a report comes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from proxskip import checkpoint, describe, experiments, figures, plots, report
+from proxskip.experiments.bench import VERSION, Bench
+from proxskip.experiments.pace import Pace, Show
+from proxskip.figures import Claim, Experiment, Report
+from proxskip.problems import datasets
+from proxskip.seam import InputError
+
+STAMP = "reproduction.json"
+RESULTS = "results.json"
+PAGE = "index.html"
+DEFAULT_DATA = "digits"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for."""
+
+    data: str = DEFAULT_DATA
+    out: Path = Path("report")
+    quick: bool = False
+    engine: str = "cpu"
+    threads: int | None = None
+    data_dir: str | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What everything in a folder has in common."""
+        known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
+        data = self.data if known else os.path.abspath(self.data)
+        return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
+
+    def command(self, names: Sequence[str] = ()) -> str:
+        """The command line that asks for this."""
+        words = ["proxskip", "reproduce", *names, "--data", self.data]
+        words += ["--quick"] if self.quick else []
+        words += [] if self.engine == "cpu" else ["--engine", self.engine]
+        return shlex.join([*words, "--out", str(self.out)])
+
+
+def available() -> list[str]:
+    """The experiments, in the order of the report."""
+    return [name for name in experiments.FUNCTIONS if experiments.has(name)]
+
+
+def check_names(names: Sequence[str]) -> list[str]:
+    """The experiments asked for, in the order of the report; all of them if none is named."""
+    known = available()
+    for name in names:
+        if name not in known:
+            raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
+    return [name for name in known if not names or name in names]
+
+
+def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> Report:
+    """Run the named experiments (all if none is named) and write the report.
+
+    Args:
+        show: hears what is going on: words, the share that is done, the seconds to go.
+    """
+    chosen = check_names(names)
+    claim_folder(order)
+    presets = {name: experiments.preset(name, order.quick) for name in chosen}
+    pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
+    bench = make_bench(order, pace)
+    settle(order, bench.data_sha256)  # reads the data: what cannot be read is refused before anything is written
+    kept = earlier(order)
+    for name in chosen:
+        pace.enter(name)
+        with stopwatch(order.out, name) as seconds:
+            experiment, claims = experiments.function(name)(bench.on(presets[name]))
+        experiment = replace(experiment, seconds=seconds(), command=order.command([name]))
+        kept[name] = (experiment, claims)
+        pace.leave()
+        write_results(order, bench, kept)
+    made = write_results(order, bench, kept)
+    pace.enter("")
+    draw(made, order.out, pace)
+    return made
+
+
+def make_bench(order: Order, pace: Pace | None = None) -> Bench:
+    """The bench of an order."""
+    flags = experiments.preset("data")
+    base = flags.get(order.data, flags["default"])
+    return Bench(
+        order.out, order.settings["data"], base=base, quick=order.quick, engine=order.engine, threads=order.threads,
+        data_dir=order.data_dir, pace=pace,
+    )  # fmt: skip
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+def claim_folder(order: Order) -> None:
+    """Refuse a folder that holds something else."""
+    out = order.out
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give a folder.")
+    nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    found = read_json(out / STAMP)
+    if found is None:
+        held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
+        if held:
+            raise InputError(f"{out / held[0]} is there, and no reproduction; choose a new or an empty folder.")
+        return
+    _same(order, {k: v for k, v in found.items() if k in order.settings}, order.settings)
+
+
+def _same(order: Order, found: dict[str, Any], now: dict[str, Any]) -> None:
+    if other := checkpoint.differences(found, now):
+        raise InputError(f"{order.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+
+
+def settle(order: Order, data_sha256: str | None) -> None:
+    """Make the folder ours, or see that it is."""
+    settings = order.settings | {"data_sha256": data_sha256}
+    found = read_json(order.out / STAMP)
+    if found is not None:
+        _same(order, found, settings)
+        return
+    order.out.mkdir(parents=True, exist_ok=True)
+    checkpoint.atomic_write_json(order.out / STAMP, settings)
+
+
+def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
+    """The experiments that the folder's results hold already."""
+    found = read_json(order.out / RESULTS)
+    if found is None or found["about"].get("versions", {}).get("proxskip") != describe.versions()["proxskip"]:
+        return {}
+    old = figures.from_json(found)
+    return {e.id: (e, [c for c in old.claims if c.experiment == e.id]) for e in old.experiments}
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file, or None where there is none."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise InputError(f"{path} is not whole; remove it, and it is made again.") from None
+
+
+@contextmanager
+def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
+    """Seconds spent on an experiment, in this call and in those before it that were interrupted."""
+    path = out / "cache" / f"seconds-{name}.json"
+    before = read_json(path) or 0.0
+    began = time.monotonic()
+    try:
+        yield lambda: before + time.monotonic() - began
+    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.atomic_write_json(path, before + time.monotonic() - began)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+def write_results(order: Order, bench: Bench, kept: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
+    """results.json with every experiment that there is."""
+    chosen = [name for name in experiments.FUNCTIONS if name in kept]
+    made = Report(
+        f"ProxSkip on {os.path.basename(order.data)}",
+        about(order, bench, sum(kept[name][0].seconds for name in chosen)),
+        [claim for name in chosen for claim in kept[name][1]],
+        [kept[name][0] for name in chosen],
+    )
+    checkpoint.atomic_write_json(order.out / RESULTS, figures.to_json(made))
+    return made
+
+
+def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
+    """Data, constants, versions and machine."""
+    problem = bench.problem()
+    solution = problem.solution
+    return {
+        "data": problem.info.get("data"),
+        "data_sha256": problem.info.get("data_sha256"),
+        "rows": problem.N,
+        "d": problem.d,
+        "clients": problem.n,
+        "split": problem.info.get("split"),
+        "weights": problem.info.get("weights"),
+        "lambda": problem.l2,
+        "L_global": problem.L_global,
+        "L_max": problem.L_max,
+        "mu": problem.mu,
+        "f_star": None if solution is None else solution.f,
+        "quick": order.quick,
+        "engine": order.engine,
+        "command": order.command(),
+        "seconds": seconds,
+        "versions": describe.versions(),
+    }
+
+
+def draw(made: Report, out: Path, pace: Pace) -> None:
+    """The figures as PNG and PDF, and the page."""
+    for e in made.experiments:
+        if e.panels:
+            pace.say(f"drawing {e.id}")
+            plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
+    checkpoint.atomic_write_text(out / PAGE, report.page(made))

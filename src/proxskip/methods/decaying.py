@@ -1,0 +1,92 @@
+"""A step size that falls from round to round, for any method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxskip import theory
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Exchange, InputError, Method, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Decaying:
+    """A method whose step size in round k is ``1/(1/gamma + decay k)``; everything else is the method's own.
+
+    The paper's stochastic experiments use ``decay = 100 lambda/2``, 100 being the number of local steps; no theorem of
+    the paper covers it. It bears the method's name, and ``decay`` stands among its parameters.
+
+    >>> import proxskip as ps
+    >>> falling = ps.Decaying(ps.GD(0.5), decay=2.0)
+    >>> [falling.at(k).gamma for k in (0, 1, 2)]
+    [0.5, 0.25, 0.16666666666666666]
+    """
+
+    method: Any
+    decay: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Decaying):
+            raise InputError("the step size of this method decays already; give decay once.")
+
+    @classmethod
+    def paper_figure(cls, method: Method, problem: Problem) -> Decaying:
+        """``decay = K lambda/2`` with K local steps a round, or 1/p of them on average: the paper's Figure 2."""
+        p = getattr(method, "p", None)
+        K = getattr(method, "K", None) or (1.0 / p if p else 1.0)
+        if isinstance(K, tuple):
+            K = sum(K) / len(K)
+        if problem.l2 is None:
+            raise InputError("this problem has no lambda for the figure's decay; give decay as a number.")
+        return cls(method, K * problem.l2 / 2)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("method", "decay"):
+            raise AttributeError(name)
+        found = getattr(self.method, name)
+        if name != "for_cohorts":
+            return found
+
+        def for_cohorts(a: float, chi: float) -> tuple[Decaying, list[str]]:
+            method, notes = found(a, chi)
+            return replace(self, method=method), notes
+
+        return for_cohorts
+
+    @property
+    def gamma(self) -> Any:
+        """The step size of the first round."""
+        return self.method.gamma
+
+    def at(self, k: int) -> Any:
+        """The method with the step size of round k."""
+        gamma = self.method.gamma
+        if isinstance(gamma, tuple):
+            return replace(self.method, gamma=tuple(theory.falling_step(k, g, self.decay) for g in gamma))
+        return replace(self.method, gamma=theory.falling_step(k, gamma, self.decay))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """A decay of at least zero; the first step size is the method's to judge."""
+        steps.check_decay(self.decay)
+        notes: list[str] = self.method.check(problem, insist)
+        return notes
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """The method's own."""
+        vectors: Vectors = self.method.start(problem, x0)
+        return vectors
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """The method's round with the step size of this round in both of its halves."""
+        vectors: Vectors = self.at(exchange.round).round(server, exchange)
+        return vectors
+
+    def zeta(self, problem: Problem) -> float | None:
+        """No theorem."""
+        return None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """No theorem."""
+        return None

@@ -1,0 +1,145 @@
+"""DIGing and EXTRA: what gossip methods do without skipping, the yardsticks of Decentralized Scaffnew.
+
+Both are written here with a control variate h_i, in which their lines are those of their papers: sum_i h_i = 0
+throughout, and h_i goes to grad f_i(x*), as in Scaffnew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from proxskip import table1, theory
+from proxskip.links import Graph, as_graph
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class DIGing:
+    """Gradient tracking: y_i follows the average gradient, at the price of a second vector along every edge.
+
+    A. Nedic, A. Olshevsky, W. Shi, Achieving geometric convergence for distributed optimization over time-varying
+    graphs, SIAM J. Optim. 2017, arXiv:1607.03218. Theirs is  y_i+ = sum_j W_ij y_j + g_i(x_i+) - g_i(x_i)  from
+    y_i = g_i(x_0); put h_i = g_i(x_i) - y_i:
+
+        y_i  = g_i(x_i) - h_i
+        x_i+ = sum_j W_ij x_j - gamma y_i
+        h_i+ = h_i + y_i - sum_j W_ij y_j
+    """
+
+    gamma: float
+    graph: Graph
+
+    name: ClassVar[str] = "diging"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "graph"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "y")
+
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
+        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node a client; from (2 - lmax)^2/(2 L) on it is refused."""
+        check_gossip(self.graph, problem)
+        limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
+        return steps.check_steps("diging", self.gamma, problem, insist, **limits)
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """There is no server."""
+        return {}
+
+    def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
+        """x_i and y_i go to the neighbours; one step says what y_i is."""
+        y = (memory["x"] - client.descend(memory["x"], memory["h"], self.gamma, K)) / self.gamma
+        return (memory["x"], y), {"y": y}
+
+    def settle(self, client: Client, memory: Vectors, x: Array, y: Array) -> Vectors:
+        """With the neighbours' x and y."""
+        return {"x": x - self.gamma * memory["y"], "h": memory["h"] + memory["y"] - y}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step of two vectors."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
+
+    def zeta(self, problem: Problem) -> float | None:
+        """None: ``theory.tracking_rate`` is of another quantity than a Lyapunov function of x and h."""
+        return None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Not offered."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class EXTRA:
+    """Gossip with a correction that adds up the disagreement; one vector along every edge.
+
+    W. Shi, Q. Ling, G. Wu, W. Yin, EXTRA: an exact first-order algorithm for decentralized consensus optimization,
+    SIAM J. Optim. 2015, arXiv:1404.6264, with W~ = (I + W)/2. Theirs is  x^{k+1} = W x^k - gamma g(x^k) + sum_{t<k}
+    (W - W~) x^t; put -gamma h for minus the sum:
+
+        xhat_i = x_i - gamma (g_i(x_i) - h_i)
+        x_i+   = xhat_i - (x_i - sum_j W_ij x_j)
+        h_i+   = h_i - (1/(2 gamma)) (x_i - sum_j W_ij x_j)
+    """
+
+    gamma: float
+    graph: Graph
+
+    name: ClassVar[str] = "extra"
+    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "graph"})
+    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "xhat")
+
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
+        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=table1.step_limits("extra", problem.es_A, lmax=link.lmax).figure / 2, graph=link)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node a client; from (8 - 3 lmax)/(4 L) on it is refused."""
+        check_gossip(self.graph, problem)
+        return steps.check_steps("extra", self.gamma, problem, insist, lmax=self.graph.lmax)
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """There is no server."""
+        return {}
+
+    def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
+        """One step at home; x_i goes to the neighbours."""
+        return (memory["x"],), {"xhat": client.descend(memory["x"], memory["h"], self.gamma, K)}
+
+    def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
+        """With the neighbours' x."""
+        apart = memory["x"] - mixed
+        return {"x": memory["xhat"] - apart, "h": memory["h"] - (0.5 / self.gamma) * apart}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
+
+    def zeta(self, problem: Problem) -> float | None:
+        """The paper's linear rate is up to constants."""
+        return None
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Not offered."""
+        return None
+
+
+def check_gossip(graph: Graph, problem: Problem) -> None:
+    """One node a client, equal weights."""
+    if graph.n != problem.n:
+        raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
+    if float(problem.weights.max() - problem.weights.min()) > 1e-12:
+        raise InputError(
+            'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
+        )

@@ -1,0 +1,270 @@
+"""The page: header, claims, experiments, and the numbers that its script draws from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+from proxskip.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
+from proxskip.plots import looks, numbers
+from proxskip.report import svg
+from proxskip.report.text import attribute, block, data, duration, show, text
+from proxskip.report.thin import thin
+
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "PASS": ("M3 8.5L6.5 12L13 4.5", "holds, with the number measured here"),
+    "FAIL": ("M4 4L12 12M12 4L4 12", "does not hold, with the number measured here"),
+    "REPORTED": ("M8 7V12M8 4V4.5", "measured on data or with a setting for which nothing is promised"),
+    "NOT RUN": ("M4 8H12", "not run, or not for long enough to tell"),
+}
+"""An icon's path and what the word means."""
+WIDE, NARROW = (760, 420), (540, 340)
+"""Sizes of the first picture of a panel that stands alone, and of one among several."""
+
+
+def page(report: Report) -> str:
+    """The whole page as one HTML file; long curves are thinned, everything else is as in results.json."""
+    shown = thin(report)
+    css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    anchors = _anchors([e.id for e in shown.experiments])
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    styles = {
+        "shapes": svg.SHAPES,
+        "dashes": svg.DASHES,
+        "panels": [[[asdict(look) for look in looks(p.series)] for p in e.panels] for e in shown.experiments],
+    }
+    body = [
+        _bar(shown, anchors),
+        '<main id="top">',
+        _header(shown),
+        _claims(shown, anchors),
+        *(_experiment(e, k, anchors[k], shown) for k, e in enumerate(shown.experiments)),
+        "</main>",
+        _footer(shown),
+        f'<script type="application/json" id="results">{block(to_json(shown))}</script>',
+        f'<script type="application/json" id="looks">{block(styles)}</script>',
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
+        f'<title>{text(shown.title)}</title>\n<link rel="icon" href="data:,">\n<style>{css}</style>\n'
+        f"<script>{script}</script>\n</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )
+
+
+def _hash(source: str) -> str:
+    digest = hashlib.sha256(source.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _anchors(ids: Sequence[str]) -> list[str]:
+    """Names for links: the ids where they are plain words, each once."""
+    out: list[str] = []
+    for k, name in enumerate(ids):
+        plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40]
+        taken = plain in (*out, "top", "claims", "results", "looks") or re.match(
+            r"(title|about|clip|experiment)-\d", plain
+        )
+        out.append(plain if plain and not taken else f"experiment-{k + 1}")
+    return out
+
+
+def _short(e: Experiment) -> str:
+    """The title up to its colon."""
+    head = e.title.split(":")[0].strip()
+    return head if 0 < len(head) <= 40 else e.id
+
+
+# -- the top -----------------------------------------------------------------------------------------------------------
+def _bar(report: Report, anchors: Sequence[str]) -> str:
+    links = "".join(f'<a href="#{a}">{text(_short(e))}</a>' for a, e in zip(anchors, report.experiments, strict=True))
+    return (
+        '<a class="skip" href="#claims">Skip to the claims</a>'
+        '<header class="bar"><a class="brand" href="#top">proxskip</a>'
+        f'<nav aria-label="Contents"><a href="#claims">Claims</a>{links}</nav>'
+        '<button type="button" class="theme" hidden>Dark</button></header>'
+    )
+
+
+def _header(report: Report) -> str:
+    about = dict(report.about)
+    command = about.pop("command", "")
+    quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
+    facts = "".join(
+        f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
+        f"<dt>{text(str(k).replace('_', ' '))}</dt><dd>{_fact(k, v)}</dd></div>"
+        for k, v in about.items()
+        if v is not None
+    )
+    return (
+        f'<section class="head"><h1>{text(report.title)}</h1>{quick}<dl class="facts">{facts}</dl>'
+        f"{_command(str(command))}</section>"
+    )
+
+
+def _fact(key: str, value: Any) -> str:
+    if key == "seconds" and isinstance(value, (int, float)):
+        return data(value, duration(value))
+    if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
+        return data(value, f"{value:.8g}")
+    if isinstance(value, dict):
+        return '<span class="list">' + ", ".join(f"{text(str(k))}&nbsp;{show(v)}" for k, v in value.items()) + "</span>"
+    return show(value)
+
+
+def _command(command: str) -> str:
+    if not command:
+        return ""
+    return (
+        f'<div class="command"><code tabindex="0">{text(command)}</code>'
+        '<button type="button" class="copy" hidden>Copy</button></div>'
+    )
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+def _claims(report: Report, anchors: Sequence[str]) -> str:
+    counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
+    tally = "".join(
+        f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
+        for v, n in counts.items()
+        if n
+    )
+    where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
+    rows = "".join(_claim(c, where.get(c.experiment)) for c in report.claims)
+    head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
+    return (
+        f'<section id="claims"><h2>Claims</h2><ul class="tally">{tally}</ul>'
+        f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>'
+    )
+
+
+def _badge(verdict: str) -> str:
+    path, _ = VERDICTS.get(verdict, VERDICTS["NOT RUN"])  # type: ignore[call-overload]
+    css = verdict.lower().replace(" ", "-") if verdict in VERDICTS else "not-run"
+    return (
+        f'<span class="verdict {css}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
+        f'<path d="{path}"/></svg>{text(verdict)}</span>'
+    )
+
+
+def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
+    values = "".join(f"<span>{text(k)} <b>{show(v)}</b></span>" for k, v in c.numbers.items())
+    exact = f'<details><summary>numbers</summary><span class="numbers">{values}</span></details>' if values else ""
+    note = f'<span class="aside">{text(c.note)}</span>' if c.note else ""
+    link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
+    return (
+        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{text(c.text)}</td>'
+        f'<td><span class="measured">{text(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
+    )
+
+
+# -- experiments -------------------------------------------------------------------------------------------------------
+def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
+    own = "".join(
+        f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
+    )
+    size = WIDE if len(e.panels) == 1 else NARROW
+    panels = "".join(_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels))
+    parts = [
+        f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2><p class="lead">{text(e.sentence)}</p>',
+        f'<ul class="own">{own}</ul>' if own else "",
+        f'<div class="panels {"one" if len(e.panels) == 1 else "many"}">{panels}</div>' if panels else "",
+        *(_table(t) for t in e.tables),
+        _notes(e.notes),
+        _command(e.command),
+        _parameters(e),
+        "</section>",
+    ]
+    return "".join(parts)
+
+
+def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
+    e, k = name.split("-")
+    title = f"<h3>{text(p.title)}</h3>" if p.title else ""
+    notes = [p.note] if p.note else []
+    if p.y_floor is not None and any((numbers(s.y) < p.y_floor).any() for s in p.series):
+        notes.append(f"Values below {p.y_floor:g} are drawn at {p.y_floor:g}.")
+    note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
+    return (
+        f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
+        f'<div class="body"><div class="plot">{svg.figure(p, *size, name)}<div class="tip" hidden></div></div>'
+        f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">'
+        f"{_legend(p)}</ul></div></div>"
+        f'<p class="live" aria-live="polite"></p>{note}</figure>'
+    )
+
+
+def _switch(p: Panel, name: str) -> str:
+    """What may stand on the x axis, where there is a choice."""
+    if len(p.xs) < 2:
+        return ""
+    choices = "".join(
+        f'<label title="{text(label)}"><input type="radio" name="x-{name}" value="{attribute(x)}"'
+        f"{' checked' if x == p.x else ''}><span>{text(x.replace('-', ' '))}</span></label>"
+        for x, label in p.xs.items()
+    )
+    return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
+
+
+def _legend(p: Panel) -> str:
+    """In the order in which the curves end, bounds last, each with its last value."""
+    styles = looks(p.series)
+    last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
+    order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
+    return "".join(
+        f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" title="{_about(p.series[k].about)}">'
+        f'{svg.swatch(styles[k], p.series[k].kind)}<span class="name">{text(p.series[k].label)}</span>'
+        f'<span class="val">{show(last[k]) if last[k] == last[k] else "&ndash;"}</span></button></li>'
+        for k in order
+    )
+
+
+def _about(about: dict[str, Any]) -> str:
+    return re.sub(r"<[^>]*>", "", "; ".join(f"{text(str(k))} = {show(v)}" for k, v in about.items() if v is not None))
+
+
+def _table(t: Table) -> str:
+    numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
+    css = ['class="n"' if n else "" for n in numeric]
+    head = "".join(f'<th scope="col" {c}>{text(h)}</th>' for c, h in zip(css, t.columns, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(f"<td {c}>{show(v)}</td>" for c, v in zip(css, r, strict=False)) + "</tr>" for r in t.rows
+    )
+    note = f'<p class="note">{text(t.note)}</p>' if t.note else ""
+    return (
+        f'<div class="table"><h3>{text(t.title)}</h3><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</div>'
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    return (
+        '<div class="notes"><h3>What to know</h3><ul>' + "".join(f"<li>{text(n)}</li>" for n in notes) + "</ul></div>"
+    )
+
+
+def _parameters(e: Experiment) -> str:
+    rows = "".join(f"<div><dt>{text(str(k))}</dt><dd>{show(v)}</dd></div>" for k, v in e.parameters.items())
+    seconds = f"<div><dt>seconds</dt><dd>{_fact('seconds', e.seconds)}</dd></div>" if e.seconds else ""
+    return f"<details><summary>Parameters</summary><dl>{rows}{seconds}</dl></details>" if rows or seconds else ""
+
+
+def _footer(report: Report) -> str:
+    version = report.about.get("version", "")
+    return (
+        f"<footer>Made by proxskip {text(str(version))}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this "
+        "page are in results.json beside it; of long curves it shows the ends and the extremes.</footer>"
+    )

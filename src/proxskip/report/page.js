@@ -1,0 +1,394 @@
+"use strict";
+// Theme first, so that nothing flashes.
+const root = document.documentElement;
+root.classList.add("js");
+const kept = { get() { try { return localStorage.getItem("theme"); } catch { return null; } },
+               set(v) { try { localStorage.setItem("theme", v); } catch { /* a page from a file may not keep it */ } } };
+if (kept.get() === "dark" || kept.get() === "light") root.dataset.theme = kept.get();
+
+// -- numbers as text: the same sums as axes.py ------------------------------------------------------------------------
+const RAISED = { "-": "\u207b", 0: "\u2070", 1: "\u00b9", 2: "\u00b2", 3: "\u00b3", 4: "\u2074", 5: "\u2075", 6: "\u2076",
+                 7: "\u2077", 8: "\u2078", 9: "\u2079" };
+const power = (k) => "10" + [...String(k)].map((c) => RAISED[c]).join("");
+const trim = (s) => (s.includes(".") && !s.includes("e") ? s.replace(/0+$/, "").replace(/\.$/, "") : s);
+function number(v) {
+  if (v === null || !Number.isFinite(v)) return "\u2013";
+  if (v === 0) return "0";
+  const size = Math.abs(v);
+  if ((size >= 1e3 && size < 1e7) || (Number.isInteger(v) && size < 1e3)) {
+    return v.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  }
+  if (size < 1e-3 || size >= 1e7) {
+    const [digits, exponent] = v.toExponential(2).split("e");
+    return trim(digits) + "e" + Number(exponent);
+  }
+  return trim(v.toPrecision(4));
+}
+function short(v) {
+  for (const [unit, suffix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(v) >= unit * 0.9999999) return trim((v / unit).toPrecision(4)) + suffix;
+  }
+  return number(v);
+}
+
+// -- axes --------------------------------------------------------------------------------------------------------------
+function domain(values, log, fromZero) {
+  let low = Infinity, high = -Infinity;
+  for (const v of values) if (Number.isFinite(v) && (v > 0 || !log)) { low = Math.min(low, v); high = Math.max(high, v); }
+  if (low > high) [low, high] = [log ? 0.1 : 0, 1];
+  if (log) {
+    const room = Math.max(0.03 * Math.log10(high / low), 0.02);
+    return [low / 10 ** room, high * 10 ** room];
+  }
+  if (fromZero && low >= 0 && low <= 0.3 * high) return [0, high * 1.02 || 1];
+  const room = 0.04 * (high - low) || 0.5 * Math.abs(high) || 1;
+  return [low - room, high + room];
+}
+function scale([low, high], start, end, log) {
+  const f = log ? Math.log10 : (v) => v;
+  const at = (v) => start + ((f(v) - f(low)) / (f(high) - f(low))) * (end - start);
+  return Object.assign(at, { ticks: (most) => (log ? logTicks : linearTicks)(low, high, most) });
+}
+function logTicks(low, high, most) {
+  const a = Math.ceil(Math.log10(low) - 1e-9), b = Math.floor(Math.log10(high) + 1e-9), out = [];
+  for (const inner of b - a < 3 ? [[1, 2, 5], [1, 3]] : []) {
+    const inside = [];
+    for (let k = a - 1; k <= b; k++) for (const m of inner) inside.push(m * 10 ** k);
+    const fits = inside.filter((v) => v >= low && v <= high);
+    if (fits.length > 2 && fits.length <= most + 1) return fits.map((v) => [v, short(v)]);
+  }
+  if (b - a >= 1) {
+    const step = [1, 2, 3, 4, 5, 10, 20, 50, 100, 1000].find((s) => (b - a) / s < most);
+    for (let k = Math.ceil(a / step) * step; k <= b; k += step) out.push([10 ** k, power(k)]);
+    return out;
+  }
+  return linearTicks(low, high, most);
+}
+function linearTicks(low, high, most) {
+  const rough = (high - low) / most, unit = 10 ** Math.floor(Math.log10(rough)), out = [];
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * unit).find((s) => s >= rough * 0.999);
+  for (let k = Math.ceil(low / step - 1e-9); k <= Math.floor(high / step + 1e-9); k++) out.push([k * step, short(k * step)]);
+  return out;
+}
+
+// -- a figure ----------------------------------------------------------------------------------------------------------
+const LEFT = 54, RIGHT = 14, TOP = 30, BOTTOM = 46, MARKERS = 8;
+function make(tag, attributes, ...inside) {
+  const node = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
+  for (const [k, v] of Object.entries(attributes)) node.setAttribute(k, v);
+  node.append(...inside);
+  return node;
+}
+const path = (points) => "M" + points.map(([u, v]) => u.toFixed(1) + " " + v.toFixed(1)).join("L");
+
+class Chart {
+  constructor(node, panel, looks, styles) {
+    Object.assign(this, { node, panel, looks, styles, x: panel.x, hidden: new Set(), cursor: null, near: -1 });
+    this.svg = node.querySelector(".chart");
+    this.tip = node.querySelector(".tip");
+    this.live = node.querySelector(".live");
+    this.at = node.querySelector(".at");
+    this.keys = [...node.querySelectorAll(".key")];
+    // Shown text comes from the page, where it is escaped and its invisible characters are marked.
+    const choices = [...node.querySelectorAll(".switch label")];
+    this.labels = new Map(choices.map((l) => [l.control.value, l.title]));
+    this.units = new Map(choices.map((l) => [l.control.value, l.textContent]));
+    this.labels.set(panel.x, this.svg.querySelector(".x-label").textContent);
+    this.y = this.svg.querySelector(".y-label").textContent;
+    this.names = new Map(this.keys.map((b) => [Number(b.dataset.k), b.querySelector(".name").textContent]));
+    this.still = [...this.svg.querySelectorAll("title, desc, clipPath")];
+    this.ratio = this.svg.viewBox.baseVal.height / this.svg.viewBox.baseVal.width;
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(this.svg.parentNode);
+  }
+
+  listen() {
+    const { svg, node } = this;
+    svg.setAttribute("tabindex", "0");
+    svg.setAttribute("role", "application");
+    svg.setAttribute("aria-roledescription", "figure; the arrow keys read its values");
+    for (const kind of ["pointermove", "pointerdown"]) svg.addEventListener(kind, (e) => this.point(e.offsetX, e.offsetY));
+    svg.addEventListener("pointerleave", (e) => { if (e.pointerType === "mouse") this.leave(); });
+    svg.addEventListener("blur", () => this.leave());
+    svg.addEventListener("keydown", (e) => this.press(e));
+    for (const input of node.querySelectorAll(".switch input")) {
+      input.addEventListener("change", () => { this.x = input.value; this.leave(); this.draw(true); });
+    }
+    for (const key of this.keys) {
+      const k = Number(key.dataset.k);
+      key.addEventListener("click", () => this.toggle(k, key));
+      key.addEventListener("pointerenter", () => this.highlight(k));
+      key.addEventListener("pointerleave", () => this.highlight(-1));
+    }
+    const choice = node.querySelector(".switch");
+    if (choice) choice.hidden = false;
+  }
+
+  toggle(k, key) {
+    this.hidden.has(k) ? this.hidden.delete(k) : this.hidden.add(k);
+    key.setAttribute("aria-pressed", String(!this.hidden.has(k)));
+    this.leave();
+    this.draw(true);
+  }
+
+  shown() {
+    return this.panel.series.map((s, k) => k).filter((k) => !this.hidden.has(k) && this.panel.series[k].x[this.x]);
+  }
+
+  drawn(v) {
+    const { y_floor: floor, y_scale } = this.panel;
+    if (v === null) return NaN;
+    if (floor !== null) return Math.max(v, floor);
+    return y_scale === "log" && v <= 0 ? NaN : v;
+  }
+
+  range(shown) {
+    const log = this.panel.y_scale === "log", measured = [], theory = [];
+    for (const k of shown) {
+      const s = this.panel.series[k], into = s.kind === "bound" ? theory : measured;
+      for (const column of [s.y, s.low || [], s.high || []]) for (const v of column) into.push(this.drawn(v));
+    }
+    const [low, high] = domain(measured.length ? measured : theory, log, true);
+    if (!measured.length || !theory.length) return [low, high];
+    const [least, most] = domain(theory, log, true), half = log ? Math.max(Math.sqrt(high / low), 1e3) : (high - low) / 2;
+    return log ? [Math.max(Math.min(low, least), low / half), Math.min(Math.max(high, most), high * half)]
+               : [Math.max(Math.min(low, least), low - half), Math.min(Math.max(high, most), high + half)];
+  }
+
+  draw(force, printed) {
+    const width = printed || Math.round(this.svg.parentNode.clientWidth);
+    if (!width || (width === this.width && !force)) return;
+    this.width = width;
+    this.height = Math.round(Math.min(Math.max(width * this.ratio, 270), 440));
+    const { panel, svg, height } = this, shown = this.shown(), log = panel.x_scale === "log";
+    const xs = shown.flatMap((k) => panel.series[k].x[this.x]).map((v) => (v === null ? NaN : v));
+    this.sx = scale(domain(xs, log, true), LEFT, width - RIGHT, log);
+    this.sy = scale(this.range(shown), height - BOTTOM, TOP, panel.y_scale === "log");
+    this.pixels = panel.series.map((s, k) => (shown.includes(k) ? this.place(s, s.y) : []));
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", height);
+    const box = svg.querySelector("clipPath rect");
+    box.setAttribute("width", width - LEFT - RIGHT + 12);
+    box.setAttribute("height", height - TOP - BOTTOM + 12);
+    const curves = make("g", { "clip-path": `url(#${box.parentNode.id})` });
+    const order = [...shown].sort((a, b) => this.looks[a].width - this.looks[b].width);
+    for (const k of order) curves.append(...this.band(k));
+    for (const k of order) curves.append(make("g", { class: "series", "data-k": k }, ...this.curve(k)));
+    this.over = make("g", { class: "over" });
+    svg.replaceChildren(...this.still, ...this.axes(), curves, this.over);
+    this.curves = curves;
+  }
+
+  axes() {
+    const { width, height } = this, bottom = height - BOTTOM, out = [];
+    for (const [v, label] of this.sy.ticks(Math.max(3, Math.floor((bottom - TOP) / 44)))) {
+      const at = this.sy(v);
+      out.push(make("path", { class: "grid", d: `M${LEFT} ${at.toFixed(1)}H${width - RIGHT}` }));
+      out.push(make("text", { class: "tick", x: LEFT - 8, y: (at + 4).toFixed(1), "text-anchor": "end" }, label));
+    }
+    for (const [v, label] of this.sx.ticks(Math.max(3, Math.floor((width - LEFT - RIGHT) / 86)))) {
+      const at = this.sx(v).toFixed(1);
+      out.push(make("path", { class: "grid", d: `M${at} ${TOP}V${bottom}` }));
+      out.push(make("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, label));
+    }
+    out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${width - RIGHT}` }));
+    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, this.y));
+    const label = this.labels.get(this.x);
+    out.push(make("text", { class: "label x-label", x: width - RIGHT, y: height - 6, "text-anchor": "end" }, label));
+    return out;
+  }
+
+  place(s, values) {
+    const log = this.panel.x_scale === "log";
+    return s.x[this.x].map((u, i) => {
+      const v = this.drawn(values[i]);
+      return u === null || Number.isNaN(v) || (log && u <= 0) ? null : [this.sx(u), this.sy(v)];
+    });
+  }
+
+  pieces(points) {
+    const out = [[]];
+    for (const p of points) if (p) out[out.length - 1].push(p); else if (out[out.length - 1].length) out.push([]);
+    return out.filter((piece) => piece.length);
+  }
+
+  curve(k) {
+    const s = this.panel.series[k], look = this.looks[k], points = this.pixels[k], dashes = this.styles.dashes[look.dashes];
+    const width = { bound: 1.2, points: 1 }[s.kind] || look.width;
+    const out = this.pieces(points).map((piece) => {
+      const line = make("path", { class: `line c${look.slot}`, "stroke-width": width, d: path(piece) });
+      if (dashes) line.setAttribute("stroke-dasharray", dashes);
+      return line;
+    });
+    const good = points.filter((p) => p), spread = Math.max(1, Math.floor(good.length / MARKERS));
+    const first = Math.floor((look.slot * spread) / 8);
+    const marked = s.kind === "bound" ? [] : s.kind === "points" ? good : good.filter((_, i) => i >= first && (i - first) % spread === 0);
+    return out.concat(marked.map((p) => this.mark(look, p, `mark c${look.slot}${look.hollow ? " hollow" : ""}`)));
+  }
+
+  mark(look, [u, v], css) {
+    return make("path", { class: css, transform: `translate(${u.toFixed(1)} ${v.toFixed(1)})`, d: this.styles.shapes[look.marker] || "" });
+  }
+
+  band(k) {
+    const s = this.panel.series[k];
+    if (!s.low || !s.high) return [];
+    const low = this.pieces(this.place(s, s.low)), high = this.pieces(this.place(s, s.high));
+    return high.map((top, i) => make("path", { class: `band c${this.looks[k].slot}`, d: path(top.concat((low[i] || []).slice().reverse())) + "Z" }));
+  }
+
+  // -- reading values ---------------------------------------------------------------------------------------------------
+  point(px, py) {
+    let best = null;
+    for (const k of this.shown()) {
+      this.pixels[k].forEach((p, i) => {
+        if (!p) return;
+        const far = (p[0] - px) ** 2 + 0.25 * (p[1] - py) ** 2;
+        if (!best || far < best.far) best = { far, k, i };
+      });
+    }
+    if (best) this.read(best.k, best.i);
+  }
+
+  press(e) {
+    const shown = this.keys.map((b) => Number(b.dataset.k)).filter((k) => this.shown().includes(k));
+    if (!shown.length) return;
+    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10 }[e.key], turn = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+    let { k, i } = this.cursor || { k: shown[0], i: step || turn ? -1 : 0 };
+    if (step) i += step;
+    else if (turn) {
+      const from = this.pixels[k][Math.max(i, 0)];
+      k = shown[(shown.indexOf(k) + turn + shown.length) % shown.length];
+      i = from ? this.nearest(k, from[0]) : 0;
+    } else if (e.key === "Home") i = 0;
+    else if (e.key === "End") i = this.pixels[k].length - 1;
+    else if (e.key === "Escape") { this.leave(); return; }
+    else return;
+    e.preventDefault();
+    i = Math.min(Math.max(i, 0), this.pixels[k].length - 1);
+    while (!this.pixels[k][i] && i > 0) i--;
+    this.read(k, i);
+    this.live.textContent = this.tip.textContent;
+  }
+
+  nearest(k, px) {
+    let best = -1, far = Infinity;
+    this.pixels[k].forEach((p, i) => { if (p && Math.abs(p[0] - px) < far) { far = Math.abs(p[0] - px); best = i; } });
+    return best;
+  }
+
+  read(k, i) {
+    const here = this.pixels[k][i];
+    if (!here) return;
+    this.cursor = { k, i };
+    const s = this.panel.series[k], where = `at ${number(s.x[this.x][i])} ${this.units.get(this.x) || ""}`, over = [];
+    over.push(make("path", { class: "cross", d: `M${here[0].toFixed(1)} ${TOP}V${this.height - BOTTOM}` }));
+    this.at.textContent = where;
+    for (const key of this.keys) {
+      const j = Number(key.dataset.k), val = key.querySelector(".val");
+      const n = this.pixels[j].length ? this.nearest(j, here[0]) : -1;
+      const inside = n >= 0 && Math.abs(this.pixels[j][n][0] - here[0]) < 24;
+      val.textContent = inside ? number(this.panel.series[j].y[n]) : "\u2013";
+      inside ? (val.dataset.value = this.panel.series[j].y[n]) : delete val.dataset.value;
+      key.classList.toggle("near", j === k);
+      if (inside) over.push(make("circle", { class: `dot c${this.looks[j].slot}`, cx: this.pixels[j][n][0].toFixed(1), cy: this.pixels[j][n][1].toFixed(1), r: j === k ? 5 : 3.5 }));
+    }
+    this.over.replaceChildren(...over);
+    this.say(s, k, i, where, here);
+  }
+
+  say(s, k, i, where, here) {
+    const strong = document.createElement("b"), value = document.createElement("data");
+    strong.textContent = this.names.get(k);
+    value.value = String(s.y[i]);
+    value.textContent = number(s.y[i]);
+    const parts = [strong, " ", value, ` ${where} `], extra = (line) => {
+      const span = document.createElement("span");
+      span.textContent = line;
+      parts.push(span);
+    };
+    if (s.low && s.high) extra(`${number(s.low[i])} to ${number(s.high[i])}`);
+    const title = this.keys.find((b) => Number(b.dataset.k) === k).title;
+    if (title) extra(title);
+    this.tip.replaceChildren(...parts);
+    this.tip.hidden = false;
+    this.tip.style.left = "0";
+    const ratio = this.svg.clientWidth / this.width, wide = this.tip.offsetWidth, tall = this.tip.offsetHeight;
+    const x = here[0] * ratio, y = here[1] * ratio, room = this.svg.clientWidth, above = y - tall - 14;
+    this.tip.style.left = `${Math.max(0, Math.min(x + 14, room - wide))}px`;
+    this.tip.style.top = `${above < -24 ? y + 14 : above}px`;
+  }
+
+  leave() {
+    this.cursor = null;
+    this.tip.hidden = true;
+    this.live.textContent = "";
+    this.at.textContent = "at the end";
+    if (this.over) this.over.replaceChildren();
+    for (const key of this.keys) {
+      const { y } = this.panel.series[Number(key.dataset.k)], val = key.querySelector(".val");
+      const last = y.findLast((v) => v !== null);
+      val.textContent = last === undefined ? "\u2013" : number(last);
+      key.classList.remove("near");
+      delete val.dataset.value;
+    }
+  }
+
+  highlight(k) {
+    for (const g of this.curves ? this.curves.querySelectorAll(".series") : []) {
+      g.classList.toggle("faded", k >= 0 && !this.hidden.has(k) && Number(g.dataset.k) !== k);
+    }
+  }
+}
+
+// -- the page ----------------------------------------------------------------------------------------------------------
+document.addEventListener("DOMContentLoaded", () => {
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const results = read("results"), styles = read("looks");
+  const charts = [...document.querySelectorAll("figure.panel")].map((node) => {
+    const e = Number(node.dataset.e), p = Number(node.dataset.p);
+    const chart = new Chart(node, results.experiments[e].panels[p], styles.panels[e][p], styles);
+    chart.draw();
+    return chart;
+  });
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    closed.forEach((d) => { d.open = true; });
+    charts.forEach((c) => { c.leave(); c.draw(true, c.node.closest(".many") ? 345 : 500); });
+  });
+  addEventListener("afterprint", () => {
+    closed.forEach((d) => { d.open = false; });
+    charts.forEach((c) => c.draw(true));
+  });
+
+  const button = document.querySelector(".theme"), system = matchMedia("(prefers-color-scheme: dark)");
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const label = () => { button.textContent = dark() ? "Light" : "Dark"; button.setAttribute("aria-label", `Switch to ${dark() ? "light" : "dark"} colours`); };
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; kept.set(root.dataset.theme); label(); });
+  system.addEventListener("change", label);
+  button.hidden = false;
+  label();
+
+  for (const copy of document.querySelectorAll(".copy")) {
+    copy.hidden = false;
+    copy.addEventListener("click", async () => {
+      const code = copy.previousElementSibling;
+      try { await navigator.clipboard.writeText(code.textContent); } catch {
+        getSelection().selectAllChildren(code);
+        document.execCommand("copy");
+      }
+      copy.textContent = "Copied";
+      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+    });
+  }
+
+  const links = new Map([...document.querySelectorAll(".bar nav a")].map((a) => [a.hash.slice(1), a]));
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) {
+      links.forEach((a, id) => a.classList.toggle("here", id === entry.target.id));
+    }
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  links.forEach((a, id) => { const target = document.getElementById(id); if (target) seen.observe(target); });
+});

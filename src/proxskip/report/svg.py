@@ -1,0 +1,160 @@
+"""The figure of a panel as SVG, for readers without scripts, for paper, and as the first picture on every screen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from proxskip.figures import Panel, Series
+from proxskip.plots import Look, looks, numbers
+from proxskip.report.axes import Scale, domain
+from proxskip.report.text import attribute, text
+
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
+SHAPES = {
+    "o": "M0-4A4 4 0 1 1 0 4A4 4 0 1 1 0-4Z",
+    "s": "M-3.6-3.6H3.6V3.6H-3.6Z",
+    "^": "M0-4.6L4.4 3.4H-4.4Z",
+    "v": "M0 4.6L4.4-3.4H-4.4Z",
+    "<": "M-4.6 0L3.4-4.4V4.4Z",
+    "P": "M-1.7-4.6H1.7V-1.7H4.6V1.7H1.7V4.6H-1.7V1.7H-4.6V-1.7H-1.7Z",
+    "X": "M-4.4-2.1L-2.1-4.4L0-2.2L2.1-4.4L4.4-2.1L2.2 0L4.4 2.1L2.1 4.4L0 2.2L-2.1 4.4L-4.4 2.1L-2.2 0Z",
+    "D": "M0-5L5 0L0 5L-5 0Z",
+}
+"""Markers around the origin, by matplotlib's letters."""
+DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
+MARKERS_PER_CURVE = 8
+Points = list[tuple[float, float]]
+
+
+def figure(panel: Panel, width: int, height: int, name: str) -> str:
+    """The whole figure; ``name`` is unique on the page."""
+    styles = looks(panel.series)
+    x, y = _scales(panel, width, height)
+    parts = [_axes(panel, x, y, width, height), f'<g clip-path="url(#clip-{name})">']
+    order = sorted(range(len(styles)), key=lambda k: styles[k].width)
+    parts += [_band(panel.series[k], panel, styles[k], x, y) for k in order]
+    parts += [_curve(panel.series[k], panel, styles[k], x, y) for k in order]
+    box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - RIGHT + 12}" height="{height - TOP - BOTTOM + 12}"'
+    return (
+        f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-labelledby="title-{name}" aria-describedby="about-{name}">'
+        f'<title id="title-{name}">{text(panel.title or panel.y_label)}</title>'
+        f'<desc id="about-{name}">{text(describe(panel))}</desc>'
+        f'<clipPath id="clip-{name}"><rect {box}/></clipPath>{"".join(parts)}</g></svg>'
+    )
+
+
+def describe(panel: Panel) -> str:
+    """The figure in a sentence, for those who do not see it."""
+    names = ", ".join(s.label for s in panel.series)
+    scales = {"log": "logarithmic", "linear": "linear"}
+    return (
+        f"{panel.y_label} ({scales[panel.y_scale]}) against {panel.xs.get(panel.x, panel.x)} ({scales[panel.x_scale]}) "
+        f"for {names}."
+    )
+
+
+def drawn(values: Sequence[float | None], panel: Panel) -> list[float]:
+    """Values where they are drawn: at the floor if they are below it; what cannot be drawn is nan."""
+    v = numbers(values)
+    if panel.y_floor is not None:
+        v[v < panel.y_floor] = panel.y_floor
+    elif panel.y_scale == "log":
+        v[v <= 0] = math.nan
+    return [float(u) for u in v]
+
+
+def swatch(look: Look, kind: str) -> str:
+    """A piece of the line for the legend."""
+    line = _path([(1, 8), (33, 8)], look, kind)
+    mark = "" if kind == "bound" else _marks([(17, 8)], look)
+    return f'<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true">{line}{mark}</svg>'
+
+
+def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
+    """The range of what was measured; what the theory says may widen it by half (or three decades) at each end."""
+    measured, theory = list[float](), list[float]()
+    for s in shown:
+        columns = [s.y, s.low or [], s.high or []]
+        (theory if s.kind == "bound" else measured).extend(v for c in columns for v in drawn(c, panel))
+    log = panel.y_scale == "log"
+    low, high = domain(measured or theory, log, from_zero=True)
+    if measured and theory:
+        least, most = domain(theory, log, from_zero=True)
+        if log:
+            half = max(math.sqrt(high / low), 1e3)
+            return max(min(low, least), low / half), min(max(high, most), high * half)
+        half = (high - low) / 2
+        return max(min(low, least), low - half), min(max(high, most), high + half)
+    return low, high
+
+
+def _scales(panel: Panel, width: int, height: int) -> tuple[Scale, Scale]:
+    log = panel.x_scale == "log"
+    values = [float(v) for s in panel.series for v in numbers(s.x.get(panel.x, []))]
+    x = Scale(*domain(values, log, from_zero=True), LEFT, width - RIGHT, log)
+    return x, Scale(*y_domain(panel, panel.series), height - BOTTOM, TOP, panel.y_scale == "log")
+
+
+def _axes(panel: Panel, x: Scale, y: Scale, width: int, height: int) -> str:
+    bottom, out = height - BOTTOM, list[str]()
+    for v, label in y.ticks(max(3, (bottom - TOP) // 44)):
+        out.append(f'<path class="grid" d="M{LEFT} {y(v):.1f}H{width - RIGHT}"/>')
+        out.append(f'<text class="tick" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{label}</text>')
+    for v, label in x.ticks(max(3, (width - LEFT - RIGHT) // 86)):
+        out.append(f'<path class="grid" d="M{x(v):.1f} {TOP}V{bottom}"/>')
+        out.append(f'<text class="tick" x="{x(v):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
+    out.append(f'<path class="axis-line" d="M{LEFT} {bottom}H{width - RIGHT}"/>')
+    out.append(f'<text class="label y-label" x="2" y="14">{text(panel.y_label)}</text>')
+    label = text(panel.xs.get(panel.x, panel.x))
+    out.append(f'<text class="label x-label" x="{width - RIGHT}" y="{height - 6}" text-anchor="end">{label}</text>')
+    return "".join(out)
+
+
+def _points(s: Series, values: Sequence[float | None], panel: Panel, x: Scale, y: Scale) -> list[Points]:
+    """Pixels of a curve, in pieces between what cannot be drawn."""
+    pieces: list[Points] = [[]]
+    for u, v in zip(numbers(s.x.get(panel.x, [])), drawn(values, panel), strict=False):
+        if math.isfinite(u) and math.isfinite(v) and (u > 0 or not x.log):
+            pieces[-1].append((x(float(u)), y(v)))
+        elif pieces[-1]:
+            pieces.append([])
+    return [p for p in pieces if p]
+
+
+def _curve(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+    pieces = _points(s, s.y, panel, x, y)
+    every = [point for piece in pieces for point in piece]
+    if s.kind == "bound":
+        marked: Points = []
+    elif s.kind == "points":
+        marked = every
+    else:
+        spread = max(1, len(every) // MARKERS_PER_CURVE)
+        marked = every[look.slot * spread // 8 :: spread]
+    return "".join(_path(piece, look, s.kind) for piece in pieces) + _marks(marked, look)
+
+
+def _path(points: Points, look: Look, kind: str) -> str:
+    width = {"bound": 1.2, "points": 1.0}.get(kind, look.width)
+    dashes = f' stroke-dasharray="{DASHES[look.dashes]}"' if DASHES[look.dashes] else ""
+    return f'<path class="line c{look.slot}" stroke-width="{width:g}"{dashes} d="{_d(points)}"/>'
+
+
+def _marks(points: Points, look: Look) -> str:
+    css = attribute(f"mark c{look.slot}{' hollow' if look.hollow else ''}")
+    shape = SHAPES.get(look.marker, "")
+    return "".join(f'<path class="{css}" transform="translate({u:.1f} {v:.1f})" d="{shape}"/>' for u, v in points)
+
+
+def _band(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+    if s.low is None or s.high is None:
+        return ""
+    low, high = (_points(s, v, panel, x, y) for v in (s.low, s.high))
+    pairs = zip(low, high, strict=False)
+    return "".join(f'<path class="band c{look.slot}" d="{_d(b + a[::-1])}Z"/>' for a, b in pairs)
+
+
+def _d(points: Points) -> str:
+    return "M" + "L".join(f"{u:.1f} {v:.1f}" for u, v in points)

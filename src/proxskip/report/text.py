@@ -1,0 +1,85 @@
+"""Any text, safe inside HTML: names come from data files and may hold anything."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import unicodedata
+from numbers import Real
+from typing import Any
+
+from proxskip.report.axes import number
+
+_TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def text(value: str) -> str:
+    """Escaped, on one line; characters that are invisible or turn the reading direction show as U+FFFD."""
+    return html.escape("".join(_visible(c) for c in value), quote=True)
+
+
+def attribute(value: str) -> str:
+    """Escaped for the inside of double quotes, character by character what it was, so that a script finds it again."""
+    plain = "".join("\N{REPLACEMENT CHARACTER}" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in value)
+    return html.escape(plain, quote=True).replace("\r", "&#13;").replace("\n", "&#10;")
+
+
+def _visible(c: str) -> str:
+    if c.isspace():
+        return " "
+    if c in _TURNING or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co"):
+        return "\N{REPLACEMENT CHARACTER}"
+    return c
+
+
+def block(data: Any) -> str:
+    """JSON for a script element: nothing in it can end the element, and what is not finite is null."""
+    out = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def finite(data: Any) -> Any:
+    """Plain data with None for what is not finite, and text for what JSON does not know."""
+    if isinstance(data, dict):
+        return {str(k): finite(v) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(v) for v in data]
+    if data is None or isinstance(data, (str, bool, int)):
+        return data
+    try:
+        value = float(data)
+    except (TypeError, ValueError):
+        return str(data)
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 2**53 else value
+
+
+def show(value: Any) -> str:
+    """A value of any kind as escaped HTML, numbers with all their digits beside them."""
+    if value is None:
+        return "\u2013"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Real):
+        return data(value, number(float(value))) if math.isfinite(value) else text(str(float(value)))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(show(v) for v in value)
+    if isinstance(value, dict):
+        return "; ".join(f"{text(str(k))} = {show(v)}" for k, v in value.items())
+    return text(str(value))
+
+
+def data(value: Any, shown: str) -> str:
+    """A number with all its digits, as they stand in results.json, behind what is shown."""
+    return f'<data value="{json.dumps(finite(value))}">{shown}</data>'
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

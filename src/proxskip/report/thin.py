@@ -1,0 +1,69 @@
+"""Fewer points for the page: what the eye sees of a long curve, and nothing that was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from proxskip.figures import Panel, Report, Series
+from proxskip.plots import numbers
+from proxskip.seam import Array
+
+MOST = 400
+"""Points that a curve may have."""
+LEAST = 100
+BUDGET = 120_000
+"""Numbers in the long curves of a whole page, beyond which curves get fewer points than ``MOST``."""
+
+
+def thin(report: Report) -> Report:
+    """The report with at most ``MOST`` points a curve, each of them one of the curve's own points."""
+    long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > LEAST]
+    columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
+    most = min(MOST, max(LEAST, BUDGET // max(columns, 1)))
+    experiments = [replace(e, panels=[_panel(p, most) for p in e.panels]) for e in report.experiments]
+    return replace(report, experiments=experiments)
+
+
+def _panel(panel: Panel, most: int) -> Panel:
+    return replace(panel, series=[thin_series(s, panel, most) for s in panel.series])
+
+
+def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
+    """Equal pieces of the x axis, from each the smallest and the largest value (and of the band), and both ends."""
+    if len(s.y) <= most:
+        return s
+    columns = [numbers(v) for v in (s.y, s.low, s.high) if v is not None]
+    x, log = numbers(s.x.get(panel.x, [])), panel.x_scale == "log"
+    for share in range(1, len(columns) + 1):  # a band often has its extremes where the curve has them
+        where = _pieces(x, len(s.y), max(1, (most - 2) // (2 * share)), log)
+        at = sorted({0, len(s.y) - 1}.union(*(_extremes(v, where) for v in columns)))
+        if len(at) <= most:
+            break
+    return replace(
+        s,
+        x={name: [v[k] for k in at] for name, v in s.x.items()},
+        y=[s.y[k] for k in at],
+        low=None if s.low is None else [s.low[k] for k in at],
+        high=None if s.high is None else [s.high[k] for k in at],
+    )
+
+
+def _extremes(v: Array, where: Array) -> set[int]:
+    """Where the smallest and the largest value of each piece are."""
+    good = np.flatnonzero(np.isfinite(v))
+    found: set[int] = set()
+    for order in (v, -v):
+        best = good[np.lexsort((order[good], where[good]))]
+        found.update(best[np.unique(where[best], return_index=True)[1]].tolist())
+    return found
+
+
+def _pieces(x: Array, length: int, pieces: int, log: bool) -> Array:
+    """The piece of the axis that each point is in; by its place in the list where x does not rise."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        u = np.log(np.maximum(x, np.min(x[x > 0], initial=np.inf))) if log else x
+    if len(u) != length or not np.all(np.isfinite(u)) or np.any(np.diff(u) < 0) or u[-1] <= u[0]:
+        u = np.arange(length, dtype=np.float64)
+    return np.minimum(np.asarray((u - u[0]) / (u[-1] - u[0]) * pieces, dtype=np.int64), pieces - 1)

@@ -1,0 +1,210 @@
+"""Headless Chromium over its DevTools pipe, with the standard library alone: open a page, look, point, press, read."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio",
+    "--no-default-browser-check", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def find() -> str | None:
+    """The first browser that is installed."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """A browser of one's own, with an empty profile; use it as a context."""
+
+    def __init__(self, program: str, patience: float = 60.0):
+        self.patience = patience
+        self.folder = tempfile.mkdtemp(prefix="chromium-")
+        ours_in, theirs_out = _high_pipe()
+        theirs_in, ours_out = _high_pipe()
+
+        def wire() -> None:
+            os.dup2(theirs_in, 3)
+            os.dup2(theirs_out, 4)
+
+        self.process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={self.folder}"],
+            preexec_fn=wire, pass_fds=(3, 4), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.reader, self.writer = ours_in, ours_out
+        self.buffer = b""
+        self.ids = itertools.count(1)
+        self.events: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.call("Browser.close")
+            self.process.wait(timeout=10)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired):
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self.reader)
+        os.close(self.writer)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer; events that come meanwhile are kept."""
+        me = next(self.ids)
+        message = {"id": me, "method": method, "params": params} | ({"sessionId": session} if session else {})
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self.writer, data) :]
+        while True:
+            answer = self.receive()
+            if answer.get("id") == me:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error'].get('message')}")
+                return answer.get("result", {})
+            if "method" in answer:
+                self.events.append(answer)
+
+    def receive(self) -> dict[str, Any]:
+        """The next message."""
+        end = time.monotonic() + self.patience
+        while b"\0" not in self.buffer:
+            ready, _, _ = select.select([self.reader], [], [], max(0.0, end - time.monotonic()))
+            data = os.read(self.reader, 1 << 20) if ready else b""
+            if not data:
+                raise RuntimeError("the browser said nothing more")
+            self.buffer += data
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
+
+    def wait(self, method: str, session: str) -> dict[str, Any]:
+        """The first event of this kind, already come or to come."""
+        while True:
+            for k, event in enumerate(self.events):
+                if event["method"] == method and event.get("sessionId") == session:
+                    return self.events.pop(k)
+            message = self.receive()
+            if "method" in message:
+                self.events.append(message)
+
+    def page(self, width: int = 1280, height: int = 900, dark: bool = False, touch: bool = False) -> Page:
+        """A new page of this size."""
+        return Page(self, width, height, dark, touch)
+
+
+class Page:
+    """One tab, which shares nothing with the others."""
+
+    def __init__(self, browser: Browser, width: int, height: int, dark: bool, touch: bool):
+        self.browser = browser
+        self.context = browser.call("Target.createBrowserContext")["browserContextId"]
+        target = browser.call("Target.createTarget", url="about:blank", browserContextId=self.context)["targetId"]
+        self.session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            self.call(f"{domain}.enable")
+        self.size(width, height, touch)
+        self.scheme(dark)
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self.browser.call(method, self.session, **params)
+
+    def close(self) -> None:
+        self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
+
+    def size(self, width: int, height: int, touch: bool = False) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
+        self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
+
+    def scheme(self, dark: bool) -> None:
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def script(self, on: bool) -> None:
+        self.call("Emulation.setScriptExecutionDisabled", value=not on)
+
+    def open(self, file: Path) -> None:
+        """Load a file and wait until it and two frames are done."""
+        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.browser.wait("Page.loadEventFired", self.session)
+
+    def js(self, code: str) -> Any:
+        """The value of an expression in the page; promises are awaited."""
+        out = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in out:
+            raise RuntimeError(out["exceptionDetails"].get("exception", {}).get("description", "error in the page"))
+        return out["result"].get("value")
+
+    def settle(self) -> None:
+        """Let two frames pass."""
+        self.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def point(self, x: float, y: float, press: bool = False) -> None:
+        """Move the mouse there, and press and release it."""
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if press else ())):
+            button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
+    def tap(self, x: float, y: float) -> None:
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def press(self, key: str) -> None:
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def messages(self) -> list[str]:
+        """What the page complained about: console calls, exceptions, and the browser's own log."""
+        self.settle()
+        out = []
+        for event in self.browser.events:
+            params = event["params"]
+            if event.get("sessionId") != self.session:
+                continue
+            if event["method"] == "Runtime.consoleAPICalled":
+                out.append(f"console.{params['type']}: {params['args']}")
+            elif event["method"] == "Runtime.exceptionThrown":
+                out.append(f"exception: {params['exceptionDetails']}")
+            elif event["method"] == "Log.entryAdded":
+                out.append(f"log: {params['entry'].get('text')} {params['entry'].get('url')}")
+        return out
+
+    def requests(self) -> list[str]:
+        """Every address that was asked for."""
+        sent = (e for e in self.browser.events if e["method"] == "Network.requestWillBeSent")
+        return [e["params"]["request"]["url"] for e in sent if e.get("sessionId") == self.session]
+
+    def screenshot(self, file: Path, whole: bool = True) -> None:
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        file.write_bytes(base64.b64decode(data))
+
+    def pdf(self, file: Path) -> None:
+        data = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
+        file.write_bytes(base64.b64decode(data))
+
+
+def _high_pipe() -> tuple[int, int]:
+    """A pipe whose ends are not 3 or 4, which the browser wants for itself."""
+    low = os.pipe()
+    high = tuple(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in low)
+    for fd in low:
+        os.close(fd)
+    return high[0], high[1]

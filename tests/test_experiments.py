@@ -1,0 +1,369 @@
+"""The experiments on theorems: their closed forms are the methods' own trajectories, and doctored curves fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from conftest import close
+from proxskip import experiments, theory
+from proxskip.engines.meter import Ledger, stream
+from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
+from proxskip.experiments.bench import Bench
+from proxskip.experiments.quadratics import (
+    Affine,
+    ClosedForm,
+    Factors,
+    Stepper,
+    distance2,
+    filling,
+    own_engine,
+    rounds_to,
+    slope,
+)
+from proxskip.figures import Claim, Experiment, Panel, Series
+from proxskip.methods.steps import geometric
+from proxskip.seam import Array
+
+TOL = 1e-10
+METHODS: dict[str, Callable[[ps.Problem], Any]] = {
+    "gd": ps.GD.theory,
+    "accelerated": ps.Accelerated.theory,
+    "local-gd": lambda p: ps.LocalGD.paper_figure(p, K=7),
+    "scaffold": lambda p: ps.Scaffold.paper_figure(p, K=7),
+    "scaffold-theorem": lambda p: ps.Scaffold.theory(p, K=7),
+    "fedlin": lambda p: ps.FedLin.paper_figure(p, K=7),
+    "fedlin-own": lambda p: ps.FedLin.theory(p, K=(1, 2, 3, 4, 5)),
+    "s-local-gd": ps.SLocalGD.paper_figure,
+    "scaffnew": ps.Scaffnew.theory,
+    "scaffnew-own": lambda p: ps.Scaffnew.theory(p, own_steps=True),
+    "decentralized": ps.DecentralizedScaffnew.theory,
+    "diging": ps.DIGing.theory,
+    "diging-large": lambda p: ps.DIGing(0.2 / p.L, ps.graph("path", p.n)),
+    "extra": ps.EXTRA.theory,
+}
+by_name = pytest.mark.parametrize("name", METHODS)
+without_coins = pytest.mark.parametrize(
+    "name", [m for m in METHODS if m not in ("s-local-gd", "scaffnew", "scaffnew-own", "decentralized")]
+)
+
+
+def small(kappa: float = 60.0) -> ps.Problem:
+    return filling(5, 6, kappa, seed=2)
+
+
+def steps(method: Any, problem: ps.Problem, rounds: int, seed: int = 3, engine: Any = None) -> Array:
+    """All x after every round."""
+    s = Stepper(method, problem, seed, engine)
+    out = []
+    for _ in range(rounds):
+        s.step()
+        out.append(np.array(s.X).ravel())
+    return np.array(out)
+
+
+# -- the closed form ---------------------------------------------------------------------------------------------------
+def test_quadratics_fill_their_interval() -> None:
+    problem = filling(7, 20, 1e4)
+    assert np.allclose(problem.L_i, 1.0)
+    assert np.allclose(problem.mu_i, 1e-4)
+    assert (problem.whole.L, problem.whole.mu) == pytest.approx((1.0, 1e-4))
+    spectrum = np.sort(np.stack([f.H for f in problem.clients]), axis=1)
+    assert np.all(spectrum[:, 1:] / spectrum[:, :-1] < 12)
+    assert np.ptp([f.H for f in problem.clients], axis=0).max() > 0.1
+    again = filling(7, 20, 1e2)
+    assert np.array_equal(np.sign(again.clients[3].b), np.sign(problem.clients[3].b))
+
+
+@by_name
+@pytest.mark.filterwarnings("ignore::proxskip.UnsafeStepWarning")
+def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
+    """The same x, h and ledger as the reference engine, which takes every local step by itself."""
+    problem = small()
+    method = METHODS[name](problem)
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    assert close(ours.x, theirs.x, TOL)
+    if theirs.h is not None:
+        assert close(ours.h, theirs.h, 1e-9)
+    counts = [c for c in theirs.trace.columns if c in Ledger.__dataclass_fields__ and c != "seconds"]
+    assert all(ours.trace[c].tolist() == theirs.trace[c].tolist() for c in counts)
+    last = steps(method, problem, 30)[-1].reshape(-1, problem.d).mean(axis=0)
+    assert close(last, theirs.x, TOL)
+
+
+@pytest.mark.parametrize("kind", [ps.ProxGD, ps.Accelerated, ps.ProxSkip])
+def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
+    problem = skipping.lasso(9, 40.0, 0.05)
+    method = kind.theory(problem)
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    assert close(ours.x, theirs.x, TOL)
+    assert ours.summary()["prox_evals"] == theirs.summary()["prox_evals"] == 30
+
+
+def test_the_closed_form_refuses_what_has_none() -> None:
+    model = ps.Logistic(np.eye(4), np.array([0.0, 1.0, 0.0, 1.0]), l2=0.1)
+    with pytest.raises(ps.InputError, match="closed form"):
+        ClosedForm().open(ps.Problem([model]), {}, 0)
+
+
+@without_coins
+def test_powers_of_a_round_are_rounds(name: str) -> None:
+    problem = small()
+    method = METHODS[name](problem)
+    walked = steps(method, problem, 300)
+    affine = Affine(method, problem)
+    for r in (1, 2, 3, 17, 300):
+        assert close(affine.after(r).ravel(), walked[r - 1], TOL)
+
+
+@without_coins
+def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
+    problem, eps = small(20.0), 1e-4 if name == "local-gd" else 1e-2
+    method = METHODS[name](problem)
+    found, floor = Affine(method, problem).rounds_to(eps)
+    assert found == rounds_to(method, problem, eps, 3000 if name == "local-gd" else 100_000)
+    assert (found is None) == (name == "local-gd")
+    if found is None:
+        assert problem.solution is not None
+        stalled = steps(method, problem, 3000)[-1]
+        assert floor == pytest.approx(
+            distance2(stalled, problem.solution.x) / distance2(0 * stalled, problem.solution.x)
+        )
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_rounds_to_eps_by_factors(seed: int) -> None:
+    problem = small()
+    method = ps.SLocalGD.paper_figure(problem)
+    found = Factors(method, problem).rounds_to(1e-4, seed)
+    assert found == rounds_to(method, problem, 1e-4, 60_000, seed)
+    assert found is not None
+
+
+def test_a_diverging_method_never_arrives() -> None:
+    problem = small()
+    assert rounds_to(ps.GD(2.5), problem, 1e-4, 10_000) is None
+    assert Affine(ps.GD(2.5), problem).rounds_to(1e-4)[0] is None
+
+
+def test_slope() -> None:
+    x = np.geomspace(1, 1e4, 7)
+    assert slope(x, 3 * x**0.5) == pytest.approx(0.5)
+
+
+# -- Psi at a fixed t --------------------------------------------------------------------------------------------------
+def iteration_form(problem: ps.Problem, gamma: float, p: float, times: list[int], seed: int) -> list[float]:
+    """Scaffnew as the paper writes it: one step of everybody, then a coin."""
+    s = problem.solution
+    assert s is not None
+    heads, r = set(), 0
+    while max(heads, default=-1) < times[-1]:
+        heads.add(max(heads, default=-1) + geometric(stream(seed, r, "server"), p))
+        r += 1
+    X, H = np.zeros((problem.n, problem.d)), np.zeros((problem.n, problem.d))
+    out = []
+    for t in range(times[-1] + 1):
+        if t in times:
+            psi = np.sum((X - s.x) ** 2) + (gamma / p) ** 2 * np.sum((H - s.h) ** 2)
+            out.append(float(psi) / problem.n)
+        G = np.stack([f.gradient(x) for f, x in zip(problem.clients, X, strict=True)])
+        xhat = X - gamma * (G - H)
+        X = np.tile((xhat - gamma / p * H).mean(axis=0), (problem.n, 1)) if t in heads else xhat
+        H = H + p / gamma * (X - xhat)
+    return out
+
+
+def test_psi_at_fixed_times_is_that_of_the_iteration_form() -> None:
+    problem = small()
+    method = ps.Scaffnew.theory(problem)
+    times = [0, 1, 2, 3, 5, 8, 13, 21, 40, 77, 150]
+    for seed in (0, 4):
+        psi, h = lyapunov.trajectory(Stepper(method, problem), times, seed)
+        assert close(psi, iteration_form(problem, method.gamma, method.p, times, seed), TOL)
+        assert h[0] == 1.0
+        assert h[-1] < 0.1
+
+
+def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> None:
+    A, b = np.random.default_rng(0).standard_normal((60, 5)), np.tile([0.0, 1.0], 30)
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=3).with_batch(4)
+    method = ps.Scaffnew.theory(problem)
+    s, plain = (Stepper(method, problem, 7, own_engine(problem, 1)) for _ in range(2))
+    for r in range(6):
+        K = geometric(stream(7, r, "server"), method.p)
+        seen = [s.ahead(j) for j in range(K + 1)]
+        s.step()
+        plain.step()
+        assert np.array_equal(s.X, plain.X)
+        assert close(seen[K], s.engine.memory()["xhat"], 1e-12)
+        assert not np.array_equal(seen[0], seen[K])
+
+
+# -- the experiments, small --------------------------------------------------------------------------------------------
+SMALL: dict[str, dict[str, Any]] = {
+    "table1": {"kappa": [1e2, 1e3], "d": 12, "clients": 6, "seeds": 2,
+               "data": {"kappa": [30.0, 100.0], "eps": 0.1, "rounds": 200, "seeds": 1}},
+    "lyapunov": {"kappa": 30.0, "clients": 6, "d": 8, "graph": "ring", "seeds": 12, "sampling_seeds": 12, "data_seeds": 3, "points": 12,
+                 "sampling": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "batch_share": 0.05, "fall": 1e-2},
+                 "data": {"l2": 0.1, "l2_relative": True, "fall": 1e-4}},
+    "decentralized": {"clients": 16, "d": 6, "candidates": 5, "seeds": 1, "kappa": [10.0, 1000.0]},
+    "skipping": {"kappa": [1e2, 316.22776601683796, 1e3], "seeds": 3, "powers": [-1, 0, 1], "d": 16,
+                 "data": {"l2": 0.1, "l2_relative": True, "psi": "l1:0.001", "target": 1e-3, "rounds": 200}},
+}  # fmt: skip
+JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
+    "table1": table1.judged,
+    "lyapunov": lyapunov.judged,
+    "decentralized": decentralized.judged,
+    "skipping": skipping.judged,
+}
+
+
+def bench_of(name: str, out: Path) -> Bench:
+    preset = experiments.preset(name, quick=True) | SMALL[name]
+    return Bench(out, "digits", preset=preset, base=experiments.preset("data")["digits"], quick=True, threads=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment, list[Claim], Path]]:
+    """Every experiment once."""
+    out = {}
+    for name in SMALL:
+        folder = tmp_path_factory.mktemp(name)
+        out[name] = (*experiments.function(name)(bench_of(name, folder)), folder)
+    return out
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_claims_hold(name: str, made: Any) -> None:
+    experiment, found, _ = made[name]
+    assert {c.id: c.verdict for c in found if c.verdict not in ("PASS", "REPORTED")} == {}
+    assert sum(c.verdict == "PASS" for c in found) >= 2
+    assert all(c.experiment == name and c.measured for c in found)
+    assert all(c.measured in experiment.sentence for c in found)
+    for panel in experiment.panels:
+        assert panel.series
+        assert set(panel.xs) >= {panel.x}
+        for s in panel.series:
+            assert all(len(s.x[axis]) == len(s.y) for axis in panel.xs if axis in s.x)
+            assert np.all(np.isfinite(s.y))
+    for table in experiment.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With everything kept, nothing is computed again."""
+    experiment, found, folder = made[name]
+
+    def again(*args: Any, **named: Any) -> Any:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(Stepper, "step", again)
+    monkeypatch.setattr("proxskip.experiments.bench.run", again)
+    other, verdicts = experiments.function(name)(bench_of(name, folder))
+    assert other.panels == experiment.panels
+    assert verdicts == found
+
+
+def doctored(experiment: Experiment, panel: str, method: str, change: Callable[[Series], Series]) -> Experiment:
+    """The experiment with one curve changed."""
+
+    def changed(p: Panel) -> Panel:
+        if p.id != panel:
+            return p
+        assert any(s.method == method for s in p.series), f"{panel} has no {method}"
+        return replace(p, series=[change(s) if s.method == method else s for s in p.series])
+
+    return replace(experiment, panels=[changed(p) for p in experiment.panels])
+
+
+def tilted(s: Series, by: float = 0.4) -> Series:
+    """The slope changed by so much."""
+    axis = next(iter(s.x))
+    return replace(s, y=[v * (x / s.x[axis][0]) ** by for x, v in zip(s.x[axis], s.y, strict=True)])
+
+
+def scaled(by: float) -> Callable[[Series], Series]:
+    def change(s: Series) -> Series:
+        low = None if s.low is None else [by * v for v in s.low]
+        return replace(s, y=[by * v for v in s.y], low=low)
+
+    return change
+
+
+def one_point(s: Series) -> Series:
+    """A single point 100 times too large, its error bar too."""
+    k = 2
+    y = [100 * v if j == k else v for j, v in enumerate(s.y)]
+    return replace(s, y=y, low=None if s.low is None else [100 * v if j == k else v for j, v in enumerate(s.low)])
+
+
+DOCTORED = {
+    "table1-slow": ("table1", "quadratics", "scaffold", lambda s: tilted(s, -0.4)),
+    "table1-fast": ("table1", "quadratics", "scaffnew", tilted),
+    "table1-biased": ("table1", "bias", "local-gd", scaled(1e-6)),
+    "lyapunov-bound": ("lyapunov", "scaffnew", "scaffnew", one_point),
+    "lyapunov-h": ("lyapunov", "h", "decentralized-scaffnew", scaled(1e6)),
+    "decentralized-skip": ("decentralized", "kappa-1000", "decentralized-scaffnew", tilted),
+    "decentralized-always": ("decentralized", "kappa-10", "decentralized-scaffnew", lambda s: tilted(s, -0.4)),
+    "decentralized-gain": ("decentralized", "kappa-1000", "extra", scaled(0.01)),
+    "skipping-slopes": ("skipping", "kappa", "proxskip", tilted),
+    "skipping-cost": ("skipping", "cost", "proxskip", scaled(10.0)),
+}
+
+
+@pytest.mark.parametrize("claim", DOCTORED)
+def test_a_doctored_curve_fails(claim: str, made: Any) -> None:
+    name, panel, method, change = DOCTORED[claim]
+    experiment = made[name][0]
+    wrong = doctored(experiment, panel, method, change)  # type: ignore[arg-type]
+    before = {c.id: c.verdict for c in JUDGED[name](experiment)}
+    after = {c.id: c.verdict for c in JUDGED[name](wrong)}
+    assert before[claim] == "PASS"
+    assert after[claim] == "FAIL"
+    assert [k for k in before if before[k] != after[k]] == [claim]
+
+
+def test_a_missing_curve_fails(made: Any) -> None:
+    """A method that is left out did not show what it must."""
+    experiment = made["table1"][0]
+    panel = claims.panel_of(experiment, "quadratics")
+    fewer = replace(panel, series=[s for s in panel.series if s.method != "s-local-gd"])
+    wrong = replace(experiment, panels=[fewer if p is panel else p for p in experiment.panels])
+    assert {c.id: c.verdict for c in table1.judged(wrong)}["table1-slow"] == "FAIL"
+
+
+def test_a_slow_contraction_fails(made: Any) -> None:
+    experiment = made["skipping"][0]
+    (table,) = experiment.tables
+    at = table.columns.index("measured")
+    rows = [[0.4 * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
+    wrong = replace(experiment, tables=[replace(table, rows=rows)])
+    assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+
+
+def test_every_claim_has_its_forgery(made: Any) -> None:
+    promised = {c.id for _, found, _ in made.values() for c in found if c.verdict != "REPORTED"}
+    assert promised == {*DOCTORED, "skipping-rates"}
+
+
+def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The certificate sees a theorem that promises three times too much."""
+    right = ps.Scaffnew.zeta
+    monkeypatch.setattr(ps.Scaffnew, "zeta", lambda self, problem: 3 * right(self, problem))
+    _, found = lyapunov.run(bench_of("lyapunov", tmp_path))
+    assert {c.id: c.verdict for c in found}["lyapunov-bound"] == "FAIL"
+
+
+def test_the_solution_of_the_lasso_is_what_it_was_made_to_be() -> None:
+    problem = skipping.lasso(16, 100.0, 1e-3)
+    assert problem.solution is not None
+    assert set(np.round(problem.solution.x, 6)) == {-1.0, 0.0, 1.0}
+    assert problem.kappa == pytest.approx(100.0)
+    assert theory.best_p(1 / problem.L, problem.mu) == pytest.approx(0.1)

@@ -1,0 +1,701 @@
+"""The report page: one safe file, the numbers of results.json, and in Chromium what a reader does with it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chromium
+import proxskip as ps
+from conftest import model
+from proxskip import plots
+from proxskip.figures import Claim, Experiment, Panel, Report, Series, Table, from_json, to_json
+from proxskip.report import page
+from proxskip.report.axes import Scale, domain, number, short
+from proxskip.report.text import block, finite, text
+from proxskip.report.thin import MOST, thin, thin_series
+
+AXES = ("rounds", "floats", "passes", "seconds")
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+def series(label: str, traces: list[Any], method: str) -> Series:
+    columns = {x: np.sum([traces[0][c] for c in plots.X_AXES[x][0]], axis=0).tolist() for x in AXES}
+    gaps = np.stack([t["gap"] for t in traces])
+    band = len(traces) > 1
+    return Series(
+        label, columns, np.median(gaps, axis=0).tolist(), method,
+        gaps.min(axis=0).tolist() if band else None, gaps.max(axis=0).tolist() if band else None, about={"p": 0.1},
+    )  # fmt: skip
+
+
+def build() -> Report:
+    """Real runs, a sweep with points and bounds, every verdict."""
+    problem = ps.split(model(), clients=4, by="label")
+    methods = {
+        "scaffnew": ps.Scaffnew.theory(problem),
+        "gd": ps.GD.theory(problem),
+        "fedlin": ps.FedLin.theory(problem, K=4),
+    }
+    runs = {
+        name: [ps.run(m, problem, rounds=80, seed=s).trace for s in range(3 if name == "scaffnew" else 1)]
+        for name, m in methods.items()
+    }
+    shown = [series(plots.NAMES[name], traces, name) for name, traces in runs.items()]
+    xs = {x: plots.X_AXES[x][1] for x in AXES}
+    curves = Panel("a", "Error", shown, "rounds", xs, "f(x) - f*", y_floor=1e-7)
+    kappa = [1e2, 1e3, 1e4]
+    sweep = Panel(
+        "b", "", [
+            Series("gradient descent", {"kappa": kappa}, [700.0, 7100.0, 69000.0], "gd", kind="points"),
+            Series("Scaffnew", {"kappa": kappa}, [95.0, None, 930.0], "scaffnew", kind="points"),  # type: ignore[list-item]
+            Series("slope 1/2", {"kappa": kappa}, [100.0, 316.0, 1000.0], "scaffnew", kind="bound"),
+        ], "kappa", {"kappa": "condition number"}, "rounds", x_scale="log",
+    )  # fmt: skip
+    long = np.arange(2000.0)
+    noisy = np.exp(-long / 200) * (1 + 0.5 * np.sin(long))
+    many = Panel("c", "Long", [Series("long", {"t": long.tolist()}, noisy.tolist())], "t", {"t": "t"}, "value")
+    table = Table(
+        "t", "Slopes", ["method", "theory", "measured"], [["gd", 1, 0.998], ["fedlin", 1, None]], "A dash: not reached."
+    )
+    claims = [
+        Claim("one", "fig1b", "It is fast.", "PASS", "212 rounds", {"rounds": 212.0, "gap": 6.1e-8}),
+        Claim("two", "fig1b", "It is slow.", "FAIL", "not slow", {"factor": 1.4999999}),
+        Claim(
+            "three", "table1", "It may be.", "REPORTED", "0.4971", {"slope": 0.4971, "missing": None}, "On w8a only."
+        ),
+        Claim("four", "fig9", "It is not here.", "NOT RUN", "not asked for"),
+    ]
+    experiments = [
+        Experiment("fig1b", "Figure 1b: theoretical step sizes", "Scaffnew wins.", {"K": 100, "grid": [0.5, 1]}, "proxskip reproduce fig1b", [curves, many], notes=["The paper differs."], seconds=12.5),
+        Experiment("table1", "Table 1", "Slopes.", {"eps": 1e-6}, "proxskip reproduce table1", [sweep], [table]),
+    ]  # fmt: skip
+    about = {
+        "data": "digits",
+        "rows": 1797,
+        "kappa": 10001.0,
+        "version": "0.1.0",
+        "seconds": 75.0,
+        "quick": True,
+        "command": "proxskip reproduce --quick",
+    }
+    return Report("A report", about, claims, experiments)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return build()
+
+
+@pytest.fixture(scope="module")
+def results(report: Report) -> Any:
+    """What results.json holds."""
+    return json.loads(json.dumps(finite(to_json(report)), allow_nan=False))
+
+
+PIECES = (
+    "<script>window.hacked=1</script>", "</script><script>window.hacked=1</script>", "<img src=x onerror=window.hacked=1>",
+    "\"><svg onload=window.hacked=1>", "' onmouseover='window.hacked=1", "<!--", "-->", "]]>", "<![CDATA[", "&lt;b&gt;", "&#60;",
+    "<iframe srcdoc='<p>'>", "javascript:window.hacked=1", "</title>", "</style>", "<base href=//x>", "\u202egnp.exe", "\u2066x\u2069",
+    "\u200f", "\n\r\n", "\t", "\x00", "\x1b[31m", "\ud800", "\uffff", "\u2028\u2029", "a\u0301\u0301", "\U0001f600", "\u05d0\u05d1",
+    "${window.hacked=1}", "{{7*7}}", "`", "\\", "\"", "'", "$x^2$", "_under", "<", ">", "&", "=", "a" * 300, "__proto__", "url(x)",
+)  # fmt: skip
+
+
+def payloads(count: int) -> list[str]:
+    rng = np.random.Generator(np.random.Philox(7))
+    single = list(PIECES)
+    mixed = ("".join(PIECES[k] for k in rng.integers(0, len(PIECES), 3)) for _ in range(count - len(single)))
+    return single + list(mixed)
+
+
+def dressed(names: Iterator[str]) -> Report:
+    """A report with a name from outside wherever there is text."""
+
+    def next_series(k: int) -> Series:
+        return Series(
+            next(names),
+            {"r": [1.0, 2.0], "s": [3.0, 4.0]},
+            [1.0, 0.1 + k],
+            next(names),
+            about={next(names): next(names)},
+        )
+
+    def panel() -> Panel:
+        xs = {"r": next(names), "s": next(names)}
+        return Panel(
+            next(names), next(names), [next_series(k) for k in range(4)], "r", xs, next(names), note=next(names)
+        )
+
+    def experiment(k: int) -> Experiment:
+        table = Table(
+            next(names), next(names), [next(names), next(names)], [[next(names), 1.0], [next(names), None]], next(names)
+        )
+        parameters = {f"{k}{next(names)}": [next(names), {f"{next(names)}": next(names)}]}
+        return Experiment(
+            f"{k}{next(names)}",
+            next(names),
+            next(names),
+            parameters,
+            next(names),
+            [panel(), panel()],
+            [table],
+            [next(names)],
+        )
+
+    experiments = [experiment(k) for k in range(26)]
+    claims = [
+        Claim(next(names), e.id, next(names), verdict, next(names), {next(names): 1.0}, next(names))
+        for e, verdict in zip(experiments, itertools.cycle(("PASS", "FAIL", "REPORTED", "NOT RUN")), strict=False)
+    ]
+    about = {"data": next(names), f"k{next(names)}": next(names), "command": next(names), "version": next(names)}
+    return Report(next(names), about, claims, experiments)
+
+
+class Nodes(HTMLParser):
+    """Tags with their attributes' names, the text between them, and the script blocks."""
+
+    def __init__(self, source: str):
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.blocks: dict[str, str] = {}
+        self.script = ""
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, tuple(name for name, _ in attrs)))
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.script = (dict(attrs).get("id") or "code") if tag in ("script", "style") else ""
+
+    def handle_data(self, data: str) -> None:
+        if self.script:
+            self.blocks[self.script] = self.blocks.get(self.script, "") + data
+        else:
+            self.words.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.script = ""
+
+    def handle_comment(self, data: str) -> None:
+        self.tags.append(("comment", (data,)))
+
+
+# -- one safe file -----------------------------------------------------------------------------------------------------
+def test_the_page_asks_for_nothing(report: Report) -> None:
+    source = page(report)
+    assert not re.search(
+        r"https?:|//[a-z]|@import|url\((?!#)|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|import\(", source
+    )
+    for tag, name, value in Nodes(source).attributes:
+        assert name not in ("src", "srcset", "action", "poster", "style"), (tag, name)
+        assert not name.startswith("on")
+        if name in ("href", "xlink:href"):
+            assert value.startswith("#") or value == "data:,"
+
+
+def test_only_the_pages_own_script_and_style_may_run(report: Report) -> None:
+    source = page(report)
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', source)[1])  # type: ignore[index]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for kind, tag in (("script-src", "script"), ("style-src", "style")):
+        code = re.search(rf"<{tag}>(.*?)</{tag}>", source, re.DOTALL)[1]  # type: ignore[index]
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+
+
+def test_the_data_block_is_results_json(report: Report, results: Any) -> None:
+    held = json.loads(Nodes(page(report)).blocks["results"])
+    assert held != results  # the long curve is thinned
+    short_held, short_results = (
+        {**r, "experiments": [{**e, "panels": [p for p in e["panels"] if p["id"] != "c"]} for e in r["experiments"]]}
+        for r in (held, results)
+    )
+    assert short_held == short_results
+    assert held == finite(to_json(thin(report)))
+    again = from_json(held)
+    assert Nodes(page(again)).blocks["results"] == Nodes(page(report)).blocks["results"]
+
+
+def test_a_page_from_results_json_is_the_same_page(report: Report, results: Any) -> None:
+    assert page(from_json(results)) == page(report)
+
+
+def test_no_name_can_leave_its_place() -> None:
+    given = payloads(1000)
+    used: list[str] = []
+
+    def record(names: Iterator[str]) -> Iterator[str]:
+        for name in names:
+            used.append(name)
+            yield name
+
+    bad = Nodes(page(dressed(record(itertools.cycle(given)))))
+    good = Nodes(page(dressed(itertools.repeat("plain"))))
+    assert set(used) >= set(given)
+    assert bad.tags == good.tags
+    assert "window.hacked" not in bad.blocks["code"]
+    shown = "".join(bad.words)
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", shown)
+
+
+def test_the_data_block_keeps_every_character() -> None:
+    report = dressed(itertools.cycle(payloads(1000)))
+    source = page(report)
+    source.encode("utf-8")
+    held = Nodes(source).blocks["results"]
+    assert "<" not in held
+    assert ">" not in held
+    assert json.loads(held) == finite(to_json(report))
+
+
+def test_text_is_escaped_once_and_invisible_characters_show() -> None:
+    assert text("<a & 'b'>") == "&lt;a &amp; &#x27;b&#x27;&gt;"
+    assert text("a\u202eb\x00c\nd") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c d"
+    assert json.loads(block({"x": [math.nan, math.inf, 1.5, 2.0, "</script>"]})) == {
+        "x": [None, None, 1.5, 2, "</script>"]
+    }
+
+
+def test_a_report_with_nothing_in_it_is_a_page() -> None:
+    source = page(Report("empty", {}, [], [Experiment("e", "E", "", {}, "", [Panel("p", "", [], "x", {}, "y")])]))
+    assert "<h1>empty</h1>" in source
+
+
+# -- numbers, axes, thinning -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(212.0, "212"), (104857.0, "104,857"), (0.4971, "0.4971"), (6.2e-4, "6.2e-4"), (1.05e8, "1.05e8"), (0.0, "0"), (-0.41, "-0.41"), (9486.83, "9,487"), (math.nan, "\u2013"), (1e-300, "1e-300")],
+)  # fmt: skip
+def test_numbers_to_read(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_ticks_are_round_and_inside() -> None:
+    for low, high, log in [
+        (0.0, 612.0, False),
+        (1e-16, 0.7, True),
+        (95.0, 70000.0, True),
+        (-3.0, 5.0, False),
+        (0.2, 0.9, True),
+        (3e-5, 4e-5, True),
+    ]:
+        ticks = Scale(low, high, 0, 100, log).ticks(6)
+        assert 2 <= len(ticks) <= 9
+        assert all(low * (1 - 1e-9) - 1e-12 <= v <= high * (1 + 1e-9) for v, _ in ticks)
+        assert len({label for _, label in ticks}) == len(ticks)
+    assert [label for _, label in Scale(0, 612, 0, 1, False).ticks(6)] == ["0", "200", "400", "600"]
+    assert [label for _, label in Scale(1e-6, 2, 0, 1, True).ticks(4)] == [
+        "10\u207b\u2076",
+        "10\u207b\u2074",
+        "10\u207b\u00b2",
+        "10\u2070",
+    ]
+    assert domain([5.0, 10.0, math.nan], log=False) == (4.8, 10.2)
+    assert domain([1.0, 10.0], log=False, from_zero=True)[0] == 0
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> None:
+    rng = np.random.Generator(np.random.Philox(1))
+    x = np.arange(1.0, 20001.0)
+    y = np.exp(-x / 3000) * rng.lognormal(size=len(x))
+    y[[7000, 7001]] = np.nan, 1e3
+    s = Series("s", {"t": x.tolist(), "2t": (2 * x).tolist()}, y.tolist(), low=(y / 2).tolist(), high=(y * 2).tolist())
+    out = thin_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
+    assert 150 < len(out.y) <= MOST
+    at = [int(v) - 1 for v in out.x["t"]]
+    assert at == sorted(set(at))
+    assert at[0] == 0
+    assert at[-1] == len(x) - 1
+    assert out.y == [s.y[k] for k in at]
+    assert out.low == [s.low[k] for k in at]  # type: ignore[index]
+    assert out.x["2t"] == [2 * v for v in out.x["t"]]
+    assert np.nanmax(out.y) == np.nanmax(y)
+    assert np.nanmin(out.y) == np.nanmin(y)
+    if scale == "linear":  # the picture's outline: the largest of every piece
+        for piece in np.array_split(np.arange(1000, 19000), 12):
+            kept = [s.y[k] for k in at if piece[0] <= k <= piece[-1]]
+            assert max(kept) >= np.nanmax(y[piece[400:-400]])
+    else:
+        assert sum(v <= 100 for v in out.x["t"]) > 40
+
+
+def test_a_large_report_is_a_small_page(report: Report) -> None:
+    t = np.arange(5000.0)
+    rng = np.random.Generator(np.random.Philox(2))
+
+    def curve(k: int) -> Series:
+        y = np.exp(-t / 300) * rng.lognormal(size=len(t), sigma=0.1)
+        xs = {
+            name: (t * (k + 1.37 + j) * 17.1).tolist()
+            for j, name in enumerate(("rounds", "floats", "bytes", "exchanges", "passes", "seconds"))
+        }
+        return Series(f"s{k}", xs, y.tolist(), low=(y * 0.9).tolist(), high=(y * 1.1).tolist())
+
+    panels = [
+        Panel(f"p{k}", "", [curve(j) for j in range(8)], "rounds", {"rounds": "r", "floats": "f"}, "y")
+        for k in range(3)
+    ]
+    experiments = [replace(report.experiments[0], id=f"e{k}", panels=panels) for k in range(5)]
+    assert len(page(replace(report, experiments=experiments)).encode()) < 3e6
+
+
+# -- in Chromium -------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    program = chromium.find()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(chromium.NAMES)} is installed")
+    with chromium.Browser(program) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("report") / "index.html"
+    target.write_text(page(report), encoding="utf-8")
+    return target
+
+
+@pytest.fixture(scope="module")
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("nasty") / "index.html"
+    target.write_text(page(dressed(itertools.cycle(payloads(1000)))), encoding="utf-8")
+    return target
+
+
+@pytest.fixture
+def tab(browser: chromium.Browser, file: Path) -> Iterator[chromium.Page]:
+    opened = browser.page()
+    opened.open(file)
+    opened.settle()
+    yield opened
+    assert opened.messages() == []
+    opened.close()
+
+
+FIGURE = "document.querySelectorAll('figure.panel')[{}]"
+PATHS = (
+    "[...document.querySelectorAll('figure.panel')[{}].querySelectorAll('.series .line')].map(n => n.getAttribute('d'))"
+)
+
+
+def place(tab: chromium.Page, k: int) -> tuple[float, float, float, float]:
+    """Scroll to the k-th figure; where its picture is."""
+    tab.js("document.documentElement.style.scrollBehavior = 'auto'")
+    tab.js(f"{FIGURE.format(k)}.querySelector('.chart').scrollIntoView({{block: 'center'}})")
+    tab.settle()
+    x, y, w, h = tab.js(
+        f"(r => [r.x, r.y, r.width, r.height])({FIGURE.format(k)}.querySelector('.chart').getBoundingClientRect())"
+    )
+    return x, y, w, h
+
+
+def readout(tab: chromium.Page, k: int) -> Any:
+    """The tip's name and value, the x that is named, and each legend entry's value by the number of its series."""
+    return tab.js(
+        f"""(f => ({{
+        open: !f.querySelector('.tip').hidden, name: f.querySelector('.tip b')?.textContent,
+        value: Number(f.querySelector('.tip data')?.value), at: f.querySelector('.at').textContent,
+        values: Object.fromEntries([...f.querySelectorAll('.key')].map(b => [b.dataset.k, Number(b.querySelector('.val').dataset.value)])),
+        said: f.querySelector('.live').textContent }}))({FIGURE.format(k)})"""
+    )
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (768, True), (360, False), (360, True)])
+def test_the_page_opens_without_a_word_and_fits(
+    browser: chromium.Browser, file: Path, nasty: Path, width: int, dark: bool
+) -> None:
+    for target in (file, nasty):
+        tab = browser.page(width, 800, dark, touch=width < 400)
+        tab.open(target)
+        tab.settle()
+        assert tab.js("document.documentElement.scrollWidth") <= width
+        assert (
+            tab.js(
+                "[...document.querySelectorAll('main *')].filter(n => !n.closest('.scroll, code, svg, .live, .skip, thead') && n.getBoundingClientRect().right > innerWidth + 1).length"
+            )
+            == 0
+        )
+        assert tab.messages() == []
+        assert tab.requests() == [target.resolve().as_uri()]
+        tab.close()
+
+
+def test_claims_in_the_page_are_those_of_results_json(tab: chromium.Page, results: Any) -> None:
+    rows = tab.js(
+        """[...document.querySelectorAll('tr[data-claim]')].map(r => ({ id: r.dataset.claim,
+        verdict: r.querySelector('.verdict').textContent, measured: r.querySelector('.measured').textContent,
+        link: r.querySelector('a')?.hash, numbers: [...r.querySelectorAll('.numbers data')].map(d => Number(d.value)) }))"""
+    )
+    assert [r["id"] for r in rows] == [c["id"] for c in results["claims"]]
+    for row, claim in zip(rows, results["claims"], strict=True):
+        assert row["verdict"] == claim["verdict"]
+        assert row["measured"] == claim["measured"]
+        assert row["numbers"] == [v for v in claim["numbers"].values() if v is not None]
+    assert [r.get("link") for r in rows] == ["#fig1b", "#fig1b", "#table1", None]
+    assert tab.js("document.querySelector('#table1 h2').textContent") == "Table 1"
+    cells = tab.js(
+        "[...document.querySelectorAll('#table1 td.n')].map(d => d.querySelector('data')?.value ?? d.textContent)"
+    )
+    assert cells == ["1", "0.998", "1", "\u2013"]
+
+
+def test_the_switch_changes_the_axis_and_the_curves(tab: chromium.Page, results: Any) -> None:
+    panel = results["experiments"][0]["panels"][0]
+    before = tab.js(PATHS.format(0))
+    assert len(before) == 3
+    seen = [before]
+    for x in AXES[1:]:
+        tab.js(f"{FIGURE.format(0)}.querySelector('input[value={x}]').click()")
+        assert tab.js(f"{FIGURE.format(0)}.querySelector('.x-label').textContent") == panel["xs"][x]
+        seen.append(tab.js(PATHS.format(0)))
+    assert all(a != b for a, b in itertools.combinations(seen, 2))
+    tab.js(f"{FIGURE.format(0)}.querySelector('input[value=rounds]').click()")
+    assert tab.js(PATHS.format(0)) == before
+    assert tab.js(f"{FIGURE.format(2)}.querySelector('.switch')") is None
+
+
+def test_hovering_shows_the_values_of_results_json(tab: chromium.Page, results: Any) -> None:
+    panel = results["experiments"][0]["panels"][0]
+    x, y, w, h = place(tab, 0)
+    for share in (0.3, 0.6, 0.9):
+        tab.point(x + share * w, y + 0.5 * h)
+        tab.settle()
+        read = readout(tab, 0)
+        assert read["open"]
+        focus = next(s for s in panel["series"] if s["label"] == read["name"])
+        rounds = float(re.fullmatch(r"at (\d+) rounds", read["at"])[1])  # type: ignore[index]
+        assert read["value"] == focus["y"][focus["x"]["rounds"].index(rounds)]
+        for k, value in read["values"].items():
+            s = panel["series"][int(k)]
+            i = int(np.argmin(np.abs(np.array(s["x"]["rounds"]) - rounds)))
+            assert value == s["y"][i]
+        seen = tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.dot')].length")
+        assert seen == 3
+    tab.point(5, 5)
+    tab.settle()
+    assert not readout(tab, 0)["open"]
+
+
+def test_hovering_after_the_switch_names_the_other_axis(tab: chromium.Page, results: Any) -> None:
+    panel = results["experiments"][0]["panels"][0]
+    tab.js(f"{FIGURE.format(0)}.querySelector('input[value=floats]').click()")
+    x, y, w, h = place(tab, 0)
+    tab.point(x + 0.5 * w, y + 0.5 * h)
+    tab.settle()
+    read = readout(tab, 0)
+    floats = float(re.fullmatch(r"at ([\d,]+) floats", read["at"])[1].replace(",", ""))  # type: ignore[index]
+    focus = next(s for s in panel["series"] if s["label"] == read["name"])
+    assert read["value"] == focus["y"][focus["x"]["floats"].index(floats)]
+
+
+def test_keys_read_values_too(tab: chromium.Page, results: Any) -> None:
+    panel = results["experiments"][1]["panels"][0]
+    tab.js(f"{FIGURE.format(2)}.querySelector('.chart').focus()")
+    tab.press("End")
+    first = readout(tab, 2)
+    assert first["name"] == "gradient descent"
+    assert first["value"] == panel["series"][0]["y"][-1]
+    tab.press("ArrowLeft")
+    assert readout(tab, 2)["value"] == panel["series"][0]["y"][-2]
+    tab.press("ArrowDown")
+    read = readout(tab, 2)
+    assert read["name"] == "Scaffnew"
+    assert read["said"].startswith("Scaffnew")
+    tab.press("End")
+    assert readout(tab, 2)["value"] == panel["series"][1]["y"][-1]
+    tab.press("Home")
+    assert readout(tab, 2)["value"] == panel["series"][1]["y"][0]
+    tab.press("Escape")
+    assert not readout(tab, 2)["open"]
+
+
+def test_a_touch_reads_values_and_the_page_still_scrolls(browser: chromium.Browser, file: Path) -> None:
+    tab = browser.page(360, 740, touch=True)
+    tab.open(file)
+    x, y, w, h = place(tab, 0)
+    tab.tap(x + 0.6 * w, y + 0.5 * h)
+    tab.settle()
+    assert readout(tab, 0)["open"]
+    assert tab.js(f"getComputedStyle({FIGURE.format(0)}.querySelector('.chart')).touchAction") == "pan-y"
+    box = tab.js(f"(r => [r.left, r.right])({FIGURE.format(0)}.querySelector('.tip').getBoundingClientRect())")
+    assert box[0] >= 0
+    assert box[1] <= 360
+    tab.close()
+
+
+def test_the_legend_hides_and_shows(tab: chromium.Page) -> None:
+    key = f"{FIGURE.format(0)}.querySelectorAll('.key')[0]"
+    before = tab.js(PATHS.format(0))
+    tab.js(f"{key}.click()")
+    hidden = tab.js(PATHS.format(0))
+    assert len(hidden) == len(before) - 1
+    assert tab.js(f"{key}.getAttribute('aria-pressed')") == "false"
+    for _ in range(2):
+        tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.key[aria-pressed=true]')].forEach(b => b.click())")
+    assert tab.js(PATHS.format(0)) == []
+    tab.js(f"[...{FIGURE.format(0)}.querySelectorAll('.key')].forEach(b => b.click())")
+    assert tab.js(PATHS.format(0)) == before
+
+
+def contrast(a: str, b: str) -> float:
+    def light(color: str) -> float:
+        parts = [float(v) / 255 for v in re.findall(r"[\d.]+", color)[:3]]
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    high, low = sorted((light(a), light(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_light_and_dark_by_the_system_and_by_the_button(browser: chromium.Browser, file: Path) -> None:
+    colors = "['body', '.facts dt', '.tick', '.at'].map(q => { const s = getComputedStyle(document.querySelector(q)); return q === '.tick' ? s.fill : s.color; })"
+    badges = "[...document.querySelectorAll('.verdict')].map(n => [getComputedStyle(n).color, getComputedStyle(n).backgroundColor])"
+    ground = "getComputedStyle(document.body).backgroundColor"
+    for system in (True, False):
+        tab = browser.page(dark=system)
+        tab.open(file)
+        found = []
+        for step in range(3):
+            found.append(tab.js(ground))
+            assert all(contrast(c, found[step]) >= 4.5 for c in tab.js(colors)), step
+            assert all(contrast(*pair) >= 4.5 for pair in tab.js(badges)), step
+            tab.js("document.querySelector('.theme').click()")
+        light, dark = (found[1], found[0]) if system else (found[0], found[1])
+        assert found[2] == found[0]
+        assert light == "rgb(255, 255, 255)"
+        assert contrast(dark, light) > 12
+        tab.open(file)  # the choice is kept
+        assert tab.js(ground) == found[1]
+        assert tab.messages() == []
+        tab.close()
+
+
+def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) -> None:
+    tab = browser.page()
+    tab.open(nasty)
+    tab.settle()
+    assert tab.js("typeof window.hacked") == "undefined"
+    assert tab.js("document.scripts.length") == 3
+    assert (
+        tab.js(
+            "document.querySelectorAll('main script, img, iframe, base, object, embed, form, svg svg, main style').length"
+        )
+        == 0
+    )
+    assert (
+        tab.js(
+            "[...document.querySelectorAll('*')].filter(n => [...n.attributes].some(a => a.name.startsWith('on'))).length"
+        )
+        == 0
+    )
+    places = place(tab, 3)
+    tab.point(places[0] + 0.9 * places[2], places[1] + 0.5 * places[3])
+    tab.js("document.querySelectorAll('.switch input').forEach(i => i.click())")
+    tab.js("document.querySelectorAll('.key').forEach(i => i.click())")
+    tab.settle()
+    assert tab.js("typeof window.hacked") == "undefined"
+    assert tab.js("document.querySelectorAll('main script, img, iframe').length") == 0
+    label = tab.js("document.querySelector('figure.panel .x-label').textContent")
+    assert label == tab.js("document.querySelectorAll('figure.panel .switch label')[1].title")
+    assert tab.messages() == []
+    tab.close()
+
+
+def test_without_scripts_the_figures_are_there(browser: chromium.Browser, file: Path) -> None:
+    tab = browser.page()
+    tab.script(False)
+    tab.open(file)
+    assert tab.js("[...document.querySelectorAll('.chart')].map(n => n.querySelectorAll('.line').length)") == [3, 1, 4]
+    assert tab.js("[...document.querySelectorAll('.switch, .copy, .theme')].every(n => n.hidden)")
+    assert tab.js("[...document.querySelectorAll('.val')].map(n => n.textContent).every(t => t.length > 0)")
+    tab.close()
+
+
+def test_paper_is_light_and_shows_everything(browser: chromium.Browser, file: Path, tmp_path: Path) -> None:
+    tab = browser.page(900, 700, dark=True)
+    tab.open(file)
+    tab.settle()
+    tab.js("document.querySelector('.theme').click(); document.querySelector('.theme').click()")
+    assert tab.js("document.documentElement.dataset.theme") == "dark"
+    tab.pdf(tmp_path / "a.pdf")
+    assert (tmp_path / "a.pdf").read_bytes().count(b"/Type /Page\n") >= 2
+    tab.call("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert contrast(tab.js("getComputedStyle(document.body).color"), "rgb(255, 255, 255)") > 12
+    assert tab.js("getComputedStyle(document.querySelector('.bar')).display") == "none"
+    assert tab.js("[...document.querySelectorAll('.chart')].every(n => n.getBoundingClientRect().height > 100)")
+    assert tab.js("document.querySelectorAll('details:not([open])').length") == 5  # closed again after printing
+    tab.close()
+
+
+def test_the_script_and_python_draw_the_same_figure(tab: chromium.Page, file: Path) -> None:
+    values = [
+        0.0,
+        1.0,
+        212.0,
+        -3.5,
+        104857.0,
+        0.4971,
+        6.2e-4,
+        1.05e8,
+        9486.83,
+        1e-300,
+        0.001,
+        999.96,
+        1e7,
+        12345.6,
+        2.5e-16,
+    ]
+    assert tab.js(f"{values}.map(number)") == [number(v) for v in values]
+    assert tab.js(f"{values}.map(short)") == [short(v) for v in values]
+    for low, high, log in [
+        (0.0, 612.0, False),
+        (1e-16, 0.7, True),
+        (95.0, 7e4, True),
+        (-3.0, 5.0, False),
+        (0.2, 0.9, True),
+    ]:
+        ours = [label for _, label in Scale(low, high, 0, 1, log).ticks(6)]
+        assert tab.js(f"scale([{low}, {high}], 0, 1, {str(log).lower()}).ticks(6).map(t => t[1])") == ours
+    static = re.findall(r'<svg class="chart".*?</svg>', file.read_text("utf-8"), re.DOTALL)
+    for k, source in enumerate(static):
+        width = int(re.search(r'width="(\d+)"', source)[1])  # type: ignore[index]
+        height = int(re.search(r'height="(\d+)"', source)[1])  # type: ignore[index]
+        tab.js(f"{FIGURE.format(k)}.querySelector('.plot').style.width = '{width}px'")
+        tab.settle()
+        assert tab.js(f"{FIGURE.format(k)}.querySelector('.chart').viewBox.baseVal.height") == height
+        for query, pattern in (
+            (".line", r'<path class="line[^>]* d="([^"]*)"'),
+            (".tick", r'class="tick"[^>]*>([^<]*)<'),
+        ):
+            read = "n => n.getAttribute('d')" if query == ".line" else "n => n.textContent"
+            drawn = tab.js(f"[...{FIGURE.format(k)}.querySelectorAll('.chart {query}')].map({read})")
+            assert drawn == re.findall(pattern, source)
+
+
+def test_the_command_is_copied(tab: chromium.Page) -> None:
+    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    tab.browser.call("Browser.grantPermissions", permissions=allowed, browserContextId=tab.context)
+    tab.call("Page.bringToFront")
+    tab.js("document.querySelector('#fig1b .copy').click()")
+    tab.js("new Promise(done => setTimeout(done, 100))")
+    assert tab.js("document.querySelector('#fig1b .copy').textContent") == "Copied"
+    assert tab.js("navigator.clipboard.readText()") == "proxskip reproduce fig1b"
