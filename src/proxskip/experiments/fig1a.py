@@ -14,7 +14,19 @@ from proxskip.figures import Claim, Experiment, Panel
 from proxskip.plots import NAMES
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
-KEYS = ("powers", "steps", "q", "rungs", "rounds", "target", "eps", "tradeoff_powers", "tradeoff_K", "tradeoff_rounds")
+KEYS = (
+    "powers",
+    "steps",
+    "q",
+    "rungs",
+    "rounds",
+    "local_gd_rounds",
+    "target",
+    "eps",
+    "tradeoff_powers",
+    "tradeoff_K",
+    "tradeoff_rounds",
+)
 
 
 def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
@@ -55,7 +67,7 @@ def _order(final: tuple[Kept, Candidate], eps: float) -> tuple[float, float]:
 
 
 def _job(bench: Bench, name: str, winner: Candidate) -> Job:
-    stop = {"rounds": bench.preset["rounds"]}
+    stop = {"rounds": bench.preset["local_gd_rounds" if name == "local-gd" else "rounds"]}
     if name not in ("local-gd", *STEPLESS):
         stop["target"] = bench.preset["target"]
     return Job(NAMES[name], name, winner.flags, problem_flags(bench), stop)

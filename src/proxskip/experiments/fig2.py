@@ -69,8 +69,8 @@ def clients(bench: Bench) -> tuple[Experiment, list[Claim]]:
     asked = bench.preset
     most = max(asked["clients"])
     own = {M: problem_flags(bench, clients=M) for M in asked["clients"]}
-    total = most * own[most]["batch"]
-    shared = {M: own[M] | {"batch": total // M} for M in asked["clients"]}
+    total = own[most]["batch"]
+    shared = {M: own[M] | {"batch": max(1, total // M)} for M in asked["clients"]}
     parts = [
         ("decaying", "a decaying step, each client's batch fixed", own, True),
         ("constant", "a constant step, each client's batch fixed", own, False),
@@ -101,7 +101,7 @@ def _with_clients(bench: Bench, M: int, flags: dict[str, Any], falling: bool, up
     given = {"gamma": 1 / smoothness(problem), "p": asked["p"]}
     if falling:
         given["decay"] = (problem.l2 or 0.0) / (2 * asked["p"])
-    runs = _seeds(bench, f"M = {M}", "scaffnew", given, flags, upto)
+    runs = _seeds(bench, f"M = {M}", "scaffnew", given, flags, upto, "decaying_rounds" if falling else "rounds")
     rows = min(problem.sizes or [0])
     return series(f"M = {M}", runs, M=M, rows=rows, share=flags["batch"] / rows)
 
@@ -136,8 +136,10 @@ def decay(bench: Bench, problem: Problem) -> float:
     return float(bench.preset["K"]) * (problem.l2 or 0.0) / 2
 
 
-def _seeds(bench: Bench, label: str, method: str, given: Any, flags: Any, upto: float) -> list[Kept]:
-    stop = {"rounds": bench.preset["rounds"]}
+def _seeds(
+    bench: Bench, label: str, method: str, given: Any, flags: Any, upto: float, rounds: str = "rounds"
+) -> list[Kept]:
+    stop = {"rounds": bench.preset[rounds]}
     return bench.runs([Job(label, method, given, flags, stop, s) for s in range(bench.preset["seeds"])], upto)
 
 
@@ -163,7 +165,7 @@ def _ends(kind: str, drawn: list[Series]) -> Table:
 
 
 def _parameters(bench: Bench, problem: Problem) -> dict[str, Any]:
-    kept = ("K", "p", "powers", "rungs", "rounds", "seeds")
+    kept = ("K", "p", "powers", "rungs", "rounds", "decaying_rounds", "seeds")
     about = {"lambda": problem.l2, "L (global)": problem.L_global, "L_b": smoothness(problem), "batch": problem.batch}
     about |= {"rows of the smallest client": min(problem.sizes or [0]), "A": problem.es_A, "C": problem.es_C}
     return about | {k: bench.preset[k] for k in kept if k in bench.preset}
