@@ -1,0 +1,46 @@
+"""Convex functions with a proximity operator.
+
+    psi.prox(x, t) = argmin_y  psi(y) + |y - x|^2 / (2 t)             psi(x) is inf outside the domain
+
+Closed forms (``norms``, ``sets``, ``spectral``, ``blocks``) are exact to rounding; they are those of Parikh and Boyd,
+"Proximal algorithms" (2014), chapter 6, unless a docstring says otherwise. A point counts as inside a set up to 1e-9
+of the set's size or its own. Operators with an inner solver keep the contract of ``Inexact``: an accuracy that is asked
+for, certified and recorded, since an approximate prox puts a floor under the linear convergence of the methods.
+
+Operators of pyproximal, and anyone's with the same two verbs, come in through ``as_prox``.
+"""
+
+from proxskip.prox.adapted import Adapted, as_prox
+from proxskip.prox.contract import Checked, Inexact, Inner, Iterative, ProxWarning, inner_state
+from proxskip.prox.norms import L1, L2, ElasticNet, GroupL1, SquaredL2, Zero
+from proxskip.prox.parts import INSIDE, Operator, conjugate_prox
+from proxskip.prox.sets import Box, Consensus, L1Ball, L2Ball, NonNegative, Simplex, Singleton
+from proxskip.prox.spectral import NuclearNorm
+
+__all__ = [
+    "INSIDE",
+    "L1",
+    "L2",
+    "Adapted",
+    "Box",
+    "Checked",
+    "Consensus",
+    "ElasticNet",
+    "GroupL1",
+    "Inexact",
+    "Inner",
+    "Iterative",
+    "L1Ball",
+    "L2Ball",
+    "NonNegative",
+    "NuclearNorm",
+    "Operator",
+    "ProxWarning",
+    "Simplex",
+    "Singleton",
+    "SquaredL2",
+    "Zero",
+    "as_prox",
+    "conjugate_prox",
+    "inner_state",
+]
