@@ -6,9 +6,11 @@ from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
     GD,
     METHODS,
+    PDHG,
     Accelerated,
     DecentralizedScaffnew,
     FedLin,
+    Fista,
     LocalGD,
     ProxGD,
     ProxSkip,
@@ -18,6 +20,7 @@ from proxskip.methods import (
     SplitSkip,
     SProxSkip,
 )
+from proxskip.minimize import End, Minimum, minimize
 from proxskip.problems import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
@@ -35,16 +38,20 @@ __version__ = "0.1.0"
 __all__ = [
     "GD",
     "METHODS",
+    "PDHG",
     "Accelerated",
     "Bernoulli",
     "DecentralizedScaffnew",
+    "End",
     "FedLin",
+    "Fista",
     "Given",
     "Graph",
     "InputError",
     "LeastSquares",
     "LocalGD",
     "Logistic",
+    "Minimum",
     "Problem",
     "ProxGD",
     "ProxSkip",
@@ -63,6 +70,7 @@ __all__ = [
     "datasets",
     "from_matrix",
     "graph",
+    "minimize",
     "prox",
     "random_quadratics",
     "resume",

@@ -8,8 +8,10 @@ from typing import Any
 from proxskip.methods.accelerated import Accelerated
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
+from proxskip.methods.fista import Fista
 from proxskip.methods.gradient import GD, ProxGD
 from proxskip.methods.local_gd import LocalGD
+from proxskip.methods.pdhg import PDHG
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
 from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
@@ -18,15 +20,15 @@ from proxskip.methods.splitskip import SplitSkip
 from proxskip.seam import InputError
 
 __all__ = [
-    "GD", "METHODS", "Accelerated", "DecentralizedScaffnew", "FedLin", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD",
-    "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
+    "GD", "METHODS", "PDHG", "Accelerated", "DecentralizedScaffnew", "FedLin", "Fista", "LocalGD", "ProxGD", "ProxSkip",
+    "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
 ]  # fmt: skip
 
 METHODS: dict[str, Any] = {
     m.name: m
     for m in (
-        GD, ProxGD, Accelerated, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-        DecentralizedScaffnew, SplitSkip,
+        GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
+        DecentralizedScaffnew, SplitSkip, PDHG,
     )
 }  # fmt: skip
 """Every method by its name on the command line."""
