@@ -21,6 +21,7 @@ from proxskip.methods import (
     SProxSkip,
 )
 from proxskip.minimize import End, Minimum, minimize
+from proxskip.plan import Plan, plan
 from proxskip.problems import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
@@ -52,6 +53,7 @@ __all__ = [
     "LocalGD",
     "Logistic",
     "Minimum",
+    "Plan",
     "Problem",
     "ProxGD",
     "ProxSkip",
@@ -71,6 +73,7 @@ __all__ = [
     "from_matrix",
     "graph",
     "minimize",
+    "plan",
     "prox",
     "random_quadratics",
     "resume",

@@ -132,11 +132,10 @@ class Descent:
 
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
-        """One round; True if a new bound on the certificate is known after it."""
+        """One round; True if a new bound on the certificate is known after it. To be called under ``np.errstate``."""
         start = time.perf_counter()
         try:
-            with np.errstate(all="ignore"):
-                known = self._round()
+            known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
         self.seconds += time.perf_counter() - start

@@ -12,11 +12,10 @@ import numpy as np
 
 from proxskip import describe, functions, theory
 from proxskip.descent import Descent, Point, Task
-from proxskip.functions import Linear, Smooth
-from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
-from proxskip.problems import solve
-from proxskip.problems.federated import Problem
-from proxskip.prox import Inner, as_prox
+from proxskip.methods import SProxSkip
+from proxskip.plan import Plan, plan_task
+from proxskip.prox import Inner
+from proxskip.recipes import prepare, recipe
 from proxskip.seam import Array, InputError, Method
 from proxskip.trace import Trace
 
@@ -24,12 +23,6 @@ MANY = 10_000_000
 """Gradients after which a run with nothing but a tolerance gives up."""
 TRIES = 6
 """How often a certificate may disappoint the bound before an inexact prox is held to be too inexact."""
-NAMES = (
-    "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "splitskip", "papc", "pdhg",
-)  # fmt: skip
-WITH_D = ("auto", "splitskip", "papc", "pdhg")
-NEEDS_MU = ("proxskip", "sproxskip", "splitskip")
-
 
 class End(IntEnum):
     """How a minimisation ended; 0 is success, as in scipy."""
@@ -48,7 +41,8 @@ class Minimum:
     Args:
         x: the point with the smallest certificate, in the shape of x0.
         fun: f(x) + psi(D x) there.
-        nit, ngrad, nprox: iterations, gradients (of a minibatch or in full), proxes; certificates included.
+        nit, ngrad, nprox: iterations, gradients (of a minibatch or in full), proxes; certificates are included, and with
+            "auto" what the pilots of all candidates cost.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)
             |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|. What an inexact prox may hide is added.
         h: the control variate of ProxSkip, which tends to grad f(x*); -h is then a subgradient of psi at x*.
@@ -76,7 +70,7 @@ class Minimum:
     inner: Inner | None = None
     inner_failures: int = 0
     warnings: tuple[str, ...] = ()
-    plan: Any = field(default=None, repr=False)
+    plan: Plan | None = field(default=None, repr=False)
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.keys():
@@ -184,113 +178,25 @@ def minimize(
     tol = theory.positive("tol", tol)
     name = method if isinstance(method, str) else method.name
     task, start = prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
-    chosen = None
+    seed, chosen = _seed(seed), None
     if name == "auto":
-        from proxskip.plan import plan_task
-
+        if any(v is not None for v in (p, gamma, tau, dual)):
+            raise InputError('"auto" chooses p, gamma and tau by itself and starts anew; name a method to give them.')
         chosen = plan_task(task, start, eps=tol, seed=seed, threads=threads)
-        name, p = chosen.best.name, chosen.best.p if p is None else p
-    if isinstance(method, str):
-        make = recipe(name, p=p, gamma=gamma, tau=tau)
+        name, run = chosen.best.name, chosen.run
     else:
-        make = lambda problem, smooth: method  # noqa: E731
-    run = Descent(
-        task, make, start, seed=_seed(seed), dual=_dual(dual, task), tol=tol, inner_tol=inner_tol, threads=threads,
-        insist=allow_unsafe_step,
-    )  # fmt: skip
+        make = recipe(name, p=p, gamma=gamma, tau=tau) if isinstance(method, str) else lambda problem, smooth: method
+        run = Descent(
+            task, make, start, seed=seed, dual=_dual(dual, task), tol=tol, inner_tol=inner_tol, threads=threads,
+            insist=allow_unsafe_step,
+        )  # fmt: skip
     try:
-        stop = Corollary.of(run, eps) if eps is not None else None
-        status, message, point, certificate = _loop(run, tol, limits, track, callback, stop)
+        with np.errstate(all="ignore"):
+            stop = Corollary.of(run, eps) if eps is not None else None
+            status, message, point, certificate = _loop(run, tol, limits, track, callback, stop)
         return _result(run, name, status, message, point, certificate, chosen)
     finally:
         run.close()
-
-
-def prepare(
-    f: Any, psi: Any, x0: Any, name: str, *, D: Any, L: Any, mu: Any, D_norm: Any, batch: Any, eps: Any, p: Any
-) -> tuple[Task, Array]:
-    """Everything that can be refused without work; the problem and where to start."""
-    psi = as_prox(psi)
-    if name in NAMES:
-        _check_name(name, psi, D, batch, eps)
-    if x0 is None:
-        if not hasattr(f, "d"):
-            raise InputError("give x0: f does not say how many unknowns there are.")
-        x0 = np.zeros(int(f.d))
-    start = np.array(x0, dtype=np.float64)
-    if not np.isfinite(start).all() or start.size == 0:
-        raise InputError("x0 must hold finite numbers, one at least.")
-    needed = name not in ("proxgd", "fista-restart", "papc") and not (name in NEEDS_MU and p is not None and eps is None)
-    smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=needed)
-    if name in NEEDS_MU and p is None and smooth.mu is None:
-        raise InputError(
-            f"mu is unknown, and {name} takes its p from it; give mu, the strong convexity of f, or p, say p = 0.1."
-        )
-    if name in NEEDS_MU and p is None and smooth.L is None and D is not None:
-        raise InputError("L is unknown; splitskip takes its p from L and mu, so give L or p.")
-    b = None if batch is None else functions.sampling(smooth, batch)
-    operator = None if D is None else Linear(D, smooth.d, D_norm)
-    shape = start.shape
-    return Task(smooth, psi, operator, shape, b, None if D_norm is None else float(D_norm)), start.ravel()
-
-
-def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
-    if D is not None and psi is None:
-        raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
-    if D is not None and name not in WITH_D:
-        raise InputError(f'{name} cannot solve psi(D x); use "splitskip", "papc" or "pdhg".')
-    if D is None and name in ("splitskip", "papc", "pdhg"):
-        raise InputError(f'{name} is for psi(D x) and no D was given; use "proxskip" for psi(x).')
-    if name == "sproxskip" and batch is None:
-        raise InputError('sproxskip is for stochastic gradients; give batch, or use "proxskip".')
-    if batch is not None and name not in ("proxgd", "proxskip", "sproxskip", "splitskip", "papc"):
-        raise InputError(f'{name} needs full gradients; leave out batch, or use "sproxskip".')
-    if eps is not None and name != "sproxskip":
-        raise InputError("eps is the accuracy of sproxskip's corollary; give tol instead.")
-
-
-
-
-def recipe(
-    name: str, *, p: float | None = None, gamma: float | None = None, tau: float | None = None
-) -> Callable[[Problem, Smooth], Method]:
-    """How to make the method of this name once L is known; what is given goes before its theorem's choice."""
-    if name not in NAMES or name == "auto":
-        raise InputError(f'method "{name}" is not known; use {", ".join(NAMES)}, or a method object.')
-
-    def make(problem: Problem, f: Smooth) -> Method:
-        step = 1.0 / problem.L if gamma is None else gamma
-        if name == "proxgd":
-            return ProxGD(step)
-        if name == "fista" and f.mu is not None:
-            root = math.sqrt(min(1.0, step * f.mu))
-            return Accelerated(step, (1.0 - root) / (1.0 + root))
-        if name in ("fista", "fista-restart"):
-            return Fista(step)
-        if name in ("proxskip", "sproxskip"):
-            q = theory.best_p(step, f.mu) if p is None else p
-            return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)
-        return _dual_method(name, problem, f, step, p, gamma, tau)
-
-    return make
-
-
-def _dual_method(
-    name: str, problem: Problem, f: Smooth, step: float, p: float | None, gamma: float | None, tau: float | None
-) -> Method:
-    norm2 = solve.operator_norm2(problem.D)
-    if name == "pdhg":
-        made = PDHG.theory(problem, accelerate=False)
-        step = made.gamma if gamma is None else gamma
-        return PDHG(step, max(1.0 / step - problem.L, 0.0) / norm2 if tau is None else tau)
-    if name == "papc":
-        p = 1.0
-    elif p is None:
-        lmin = solve.smallest_positive(problem.D)
-        if lmin is None:
-            raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute here; give p.")
-        p = theory.split_p(step, f.mu, norm2, lmin)
-    return SplitSkip(step, p, theory.split_tau(step, p, norm2) if tau is None else tau)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +233,9 @@ def _loop(
 ) -> tuple[End, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tries, recorded = 0, 0
+    known = math.isfinite(run.best.bound)  # a pilot has gone before
     while True:
-        known = run.advance()
+        known = known or run.advance()
         if known and run.round - recorded >= max(1, run.round // 100):
             recorded = run.round
             if _record(run, track, callback):
@@ -351,6 +258,7 @@ def _loop(
             return _give_up(run, End.LIMIT, f"stopped after {limit} without reaching the tolerance", tol)
         if known and run.stalled:
             return _give_up(run, *_stalled(run), tol)
+        known = False
 
 
 def _stalled(run: Descent) -> tuple[End, str]:
@@ -390,15 +298,16 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
     return False
 
 
-def _result(run: Descent, name: str, status: End, message: str, point: Point, certificate: float, plan: Any) -> Minimum:
+def _result(run: Descent, name: str, status: End, message: str, point: Point, certificate: float, plan: Plan | None) -> Minimum:
     inner, D = run.solo.inner, run.task.D
     dual = point.dual
+    lost = (0, 0, 0.0) if plan is None else (plan.ngrad, plan.nprox, plan.pilot_seconds)
     return Minimum(
         x=point.x.reshape(run.task.shape).copy(),
         fun=run.task.value(point.x),
         nit=run.solo.iterations,
-        ngrad=run.client.calls,
-        nprox=run.solo.proxes,
+        ngrad=run.client.calls + lost[0],
+        nprox=run.solo.proxes + lost[1],
         status=status,
         success=status is End.CONVERGED,
         message=message,
@@ -409,7 +318,7 @@ def _result(run: Descent, name: str, status: End, message: str, point: Point, ce
         method=name,
         parameters=describe.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
         passes=run.client.rows / run.f.rows,
-        seconds=run.seconds,
+        seconds=run.seconds + lost[2],
         inner=None if inner is None else inner.worst,
         inner_failures=run.solo.inner_failures,
         warnings=tuple(run.notes),

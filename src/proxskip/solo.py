@@ -13,6 +13,7 @@ a subgradient of psi* at y+. The gradient at x+ is the first one that the next s
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,8 +30,8 @@ from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Ve
 
 SHARE = 0.1
 """The part of the certificate that an inexact prox may spoil."""
-ALWAYS, SOMETIMES = 64, 8
-"""Proxes that are all checked, and after them every so manieth pair."""
+ALWAYS, SOMETIMES = 64, 64
+"""Proxes (and gradients) that are all checked, and after them two of so many."""
 
 
 class TooSteep(Exception):
@@ -62,7 +63,7 @@ class Alone:
             g = self.f.gradient(x)
             self.calls += 1
             self.rows += self.f.rows
-            if self.at is not None and (self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES == 0):
+            if self.at is not None and (self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES < 2):
                 self._steep(self.at, self.g, x, g)
             self.g, self.at = g, x
         return self.g
@@ -160,10 +161,12 @@ class Solo:
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
-        self.subgradient: Array | float = 0.0
+        self.last: tuple[Array, Array, float] | None = None
         self.spoiled = 0.0
         """How much the inexactness of the last prox adds to the bound."""
         self.L = 0.0
+        self.prox_times: list[float] | None = None
+        """Seconds of each prox, for whoever puts a list here."""
 
     # -- the seam ------------------------------------------------------------------------------------------------------
     @property
@@ -191,15 +194,24 @@ class Solo:
         raise InputError("a graph needs clients; use run.")
 
     def prox(self, x: Array, t: float) -> Array:
-        spoils = 4.0 * self.L + 1.0 / t
-        new = self._prox(x, t, spoils)
-        self.subgradient = (x - new) / t
+        new = self._prox(x, t, 4.0 * self.L + 1.0 / t)
+        self.last = (x, new, t)
         return new
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
-        w = self._prox(y / t, 1.0 / t, 1.0 + 2.0 * t)
-        self.subgradient = w
-        return y - t * w
+        u = y / t
+        w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
+        new = y - t * w
+        self.last = (y, new, t)
+        return new
+
+    @property
+    def subgradient(self) -> Array | float:
+        """Of psi at the last x+, or of psi* at the last y+."""
+        if self.last is None:
+            return 0.0
+        m, new, t = self.last
+        return (m - new) / t
 
     # -- one prox ------------------------------------------------------------------------------------------------------
     def _prox(self, x: Array, t: float, spoils: float) -> Array:
@@ -221,11 +233,17 @@ class Solo:
         return new
 
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
-        if not _finite(x):
-            raise Overflow
-        new = psi.prox(x, t)
-        if new.shape != x.shape or not _finite(new):
-            self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+        then = time.perf_counter()
+        try:
+            new = psi.prox(x, t)
+            if self.prox_times is not None:
+                self.prox_times.append(time.perf_counter() - then)
+            if new.shape != x.shape or not _finite(new):
+                self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+        except InputError:
+            if not _finite(x):
+                raise Overflow from None
+            raise
         return new if self.shape is None else new.ravel()
 
 
