@@ -11,22 +11,30 @@ Operators of pyproximal, and anyone's with the same two verbs, come in through `
 """
 
 from proxskip.prox.adapted import Adapted, as_prox
-from proxskip.prox.contract import Checked, Inexact, Inner, Iterative, ProxWarning, inner_state
-from proxskip.prox.norms import L1, L2, ElasticNet, GroupL1, SquaredL2, Zero
+from proxskip.prox.blocks import Blocks, Sum, intersection
+from proxskip.prox.contract import Checked, Inexact, Inner, Iterative, ProxWarning, accuracy_of, inner_state
+from proxskip.prox.norms import L1, L2, ElasticNet, GroupL1, Huber, SquaredL2, Zero
 from proxskip.prox.parts import INSIDE, Operator, conjugate_prox
+from proxskip.prox.polyhedron import Polyhedron
 from proxskip.prox.sets import Box, Consensus, L1Ball, L2Ball, NonNegative, Simplex, Singleton
-from proxskip.prox.spectral import NuclearNorm
+from proxskip.prox.spectral import Eigenvalues, NuclearNorm, SingularValues, nuclear_ball, psd, spectral_ball
+from proxskip.prox.tv import TV1D, TV2D
 
 __all__ = [
     "INSIDE",
     "L1",
     "L2",
+    "TV1D",
+    "TV2D",
     "Adapted",
+    "Blocks",
     "Box",
     "Checked",
     "Consensus",
+    "Eigenvalues",
     "ElasticNet",
     "GroupL1",
+    "Huber",
     "Inexact",
     "Inner",
     "Iterative",
@@ -35,12 +43,20 @@ __all__ = [
     "NonNegative",
     "NuclearNorm",
     "Operator",
+    "Polyhedron",
     "ProxWarning",
     "Simplex",
     "Singleton",
+    "SingularValues",
     "SquaredL2",
+    "Sum",
     "Zero",
+    "accuracy_of",
     "as_prox",
     "conjugate_prox",
     "inner_state",
+    "intersection",
+    "nuclear_ball",
+    "psd",
+    "spectral_ball",
 ]

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from proxskip.prox.contract import ProxWarning
 from proxskip.prox.parts import Operator, start
 from proxskip.seam import Array, InputError, Prox
+
+NOT_CONVEX = frozenset({
+    "ETP", "Geman", "L0", "L01Ball", "L0Ball", "L10Ball", "Log", "Log1", "QuadraticEnvelopeCard", "RED", "SCAD",
+    "QuadraticEnvelopeCardIndicator", "QuadraticEnvelopeRankL2", "RelaxedMumfordShah", "SingularValuePenalty",
+})  # fmt: skip
+"""Operators of pyproximal 0.13 whose function is not convex (RED is no function at all)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted(Operator):
-    """Someone else's operator: it sees flat copies, a bool says inside or not, and its prox is checked."""
+    """Someone else's operator: it sees flat copies, a bool says inside or not, and its prox is checked.
+
+    How exact its prox is, nobody knows; ``Checked`` finds what it can.
+    """
 
     operator: Any
 
@@ -22,12 +33,14 @@ class Adapted(Operator):
         value = self.operator(np.array(x, dtype=np.float64).ravel())
         if isinstance(value, (bool, np.bool_)):
             return 0.0 if value else math.inf
-        return float(value)
+        if np.size(value) != 1:
+            raise InputError(f"{type(self.operator).__name__} gave {np.size(value)} values where psi(x) is one number.")
+        return float(np.asarray(value).item())
 
     def prox(self, x: Array, t: float) -> Array:
         flat = start(x, t).flatten()
         result = np.asarray(self.operator.prox(flat, t))
-        if result.shape != flat.shape or np.iscomplexobj(result):
+        if result.size != flat.size or np.iscomplexobj(result):
             raise InputError(
                 f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
                 f"{result.shape} where it must give {flat.size} real ones."
@@ -50,4 +63,19 @@ def as_prox(obj: Any) -> Prox | None:
         raise InputError(f"psi needs a method prox(x, t), which {type(obj).__name__} does not have.")
     if not callable(obj):
         raise InputError(f"psi must give its value as psi(x), but {type(obj).__name__} cannot be called.")
+    if type(obj).__module__.partition(".")[0] == "pyproximal":
+        _known_faults(obj)
     return Adapted(obj)
+
+
+def _known_faults(obj: Any) -> None:
+    """Refuse the one operator of pyproximal that is wrong, and warn of those that are not convex."""
+    name = type(obj).__name__
+    if name == "Huber":
+        a = float(obj.alpha)
+        if not abs(float(obj.prox(np.array([1.5 * a]), a)[0]) - 0.75 * a) <= 1e-6 * a:
+            raise InputError(
+                "the prox of pyproximal's Huber is wrong for alpha < |x| <= alpha + t; use proxskip.prox.Huber instead."
+            )
+    if name in NOT_CONVEX:
+        warnings.warn(f"{name} is not convex, so no theorem here covers its prox.", ProxWarning, stacklevel=4)

@@ -95,6 +95,24 @@ class Iterative(Operator):
             self.worst = self.last
 
 
+class Watch:
+    """Says when to stop: tolerance reached, too many iterations, or the best accuracy no longer falling."""
+
+    def __init__(self, tolerance: float, most: int):
+        self.tolerance, self.most = tolerance, most
+        self.iterations, self.accuracy, self.improved, self.mark = 0, math.inf, 0, math.inf
+        self.y: Array = np.empty(0)
+
+    def done(self, accuracy: float, y: Array) -> bool:
+        """Note the accuracy of y, keep the best point, and say whether it is good enough or as good as it gets."""
+        if accuracy < self.accuracy or not self.y.size:
+            self.accuracy, self.y = accuracy, y.copy()
+        if self.accuracy <= 0.9 * self.mark:
+            self.mark, self.improved = self.accuracy, self.iterations
+        stalled = self.iterations - self.improved > max(200, self.iterations // 3)
+        return self.accuracy <= self.tolerance or self.iterations >= self.most or stalled
+
+
 ROUNDING = 1e-12
 """How far, relative to the points, two values of an exact prox may be off by rounding."""
 
@@ -112,6 +130,7 @@ class Checked(Operator):
 
     def __init__(self, psi: Prox):
         self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi
+        self._inner = self.psi if isinstance(self.psi, Inexact) else None
         self.reset()
 
     def reset(self) -> None:
@@ -119,8 +138,8 @@ class Checked(Operator):
         self.error = 0.0
         self.warned = False
         self._earlier: dict[float, tuple[Array, Array, float]] = {}
-        if isinstance(self.psi, Inexact):
-            self.psi.reset()
+        if self._inner is not None:
+            self._inner.reset()
 
     def __repr__(self) -> str:
         return repr(self.psi)
@@ -136,7 +155,7 @@ class Checked(Operator):
         if not (math.isfinite(np.vdot(P, P)) or np.isfinite(P).all()):
             known = "" if np.isfinite(x).all() else ", at a point that is not finite itself"
             raise InputError(f"the prox of {name_of(self.psi)} gave numbers that are not finite{known}.")
-        last = self.psi.last if isinstance(self.psi, Inexact) else None
+        last = None if self._inner is None else self._inner.last
         allowed = ROUNDING * norm(x) + (0.0 if last is None else last.accuracy)
         self._compare(x, P, t, allowed)
         return P
@@ -164,6 +183,14 @@ class Checked(Operator):
             ProxWarning,
             stacklevel=4,
         )
+
+
+def accuracy_of(psi: Any) -> float:
+    """The largest certified error of psi's prox so far: 0 for a closed form, NaN where nobody knows."""
+    psi = psi.psi if isinstance(psi, Checked) else psi
+    if isinstance(psi, Inexact):
+        return 0.0 if psi.worst is None else psi.worst.accuracy
+    return 0.0 if isinstance(psi, Operator) and not hasattr(psi, "operator") else math.nan
 
 
 def inner_state(psi: Any) -> Inexact | None:

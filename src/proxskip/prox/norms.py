@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, at_least_zero, norm, shortened, sized, soft, start
+from proxskip.prox.parts import Operator, at_least_zero, norm, positive, shortened, sized, soft, start
 from proxskip.seam import Array, InputError
 
 
@@ -113,3 +113,24 @@ class GroupL1(Operator):
         sized(self, x, sum(self.groups))
         starts = np.cumsum((0, *self.groups[:-1]))
         return np.sqrt(np.add.reduceat(np.square(x).ravel(), starts))
+
+
+@dataclass(frozen=True, slots=True)
+class Huber(Operator):
+    """``lam sum_i H(x_i)`` with ``H(r) = r^2/(2 alpha)`` up to alpha and ``|r| - alpha/2`` beyond."""
+
+    lam: float
+    alpha: float
+
+    def __post_init__(self) -> None:
+        at_least_zero(self, "lam")
+        positive(self, "alpha")
+
+    def __call__(self, x: Array) -> float:
+        r = np.abs(x)
+        return float(self.lam * np.where(r <= self.alpha, r * r / (2 * self.alpha), r - self.alpha / 2).sum())
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        by = t * self.lam
+        return x - x * (by / np.maximum(np.abs(x), by + self.alpha))
