@@ -2,6 +2,7 @@
 
 from proxskip import prox, theory
 from proxskip.cohorts import Bernoulli, Given, Uniform
+from proxskip.forecast import Plan
 from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
     GD,
@@ -21,7 +22,8 @@ from proxskip.methods import (
     SProxSkip,
 )
 from proxskip.minimize import End, Minimum, minimize
-from proxskip.plan import Plan, plan
+from proxskip.pilots import Network
+from proxskip.plan import plan
 from proxskip.problems import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
@@ -53,6 +55,7 @@ __all__ = [
     "LocalGD",
     "Logistic",
     "Minimum",
+    "Network",
     "Plan",
     "Problem",
     "ProxGD",

@@ -221,7 +221,11 @@ class Descent:
         if math.isfinite(self.bound):
             self.solo.hope = max(self.bound, self.tol) if self.tol else self.bound
         L = self.f.L or 0.0
-        if not self.backtrack and self.client.steepest > L * (1 + STEEPER) and not any("steeper" in n for n in self.notes):
+        if (
+            not self.backtrack
+            and self.client.steepest > L * (1 + STEEPER)
+            and not any("steeper" in n for n in self.notes)
+        ):
             self.notes.append(
                 f"f is steeper than L = {L:.6g} says: between two iterates its curvature is {self.client.steepest:.6g}."
             )
@@ -296,5 +300,3 @@ class Descent:
         self.client.close()
         if self.solo.inner is not None:
             self.solo.inner.tolerance = self.asked
-
-

@@ -51,7 +51,7 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
         value, gradient = f.value, f.gradient
     else:
         raise InputError(
-            f"f of type {type(f).__name__} has no value(x) and gradient(x); give such an object, or the pair of callables."
+            f"f of type {type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables."
         )
     d = math.prod(shape)
     if hasattr(f, "d") and int(f.d) != d:
@@ -121,8 +121,8 @@ def sampling(f: Smooth, batch: Any) -> int:
     b = theory.whole("batch", batch)
     if not hasattr(f.of, "minibatch_gradient") or not hasattr(f.of, "N") or not getattr(f.of, "has_rows", True):
         raise InputError(
-            "minibatches need an f with rows: Logistic, LeastSquares, Softmax with a matrix, or your own with N, L_rows and "
-            "minibatch_gradient(x, rows)."
+            "minibatches need an f with rows: Logistic, LeastSquares, Softmax with a matrix, or your own with N, "
+            "L_rows and minibatch_gradient(x, rows)."
         )
     if b > f.rows:
         raise InputError(f"batch = {b} is larger than the {f.rows} rows of f.")

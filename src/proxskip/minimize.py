@@ -12,8 +12,9 @@ import numpy as np
 
 from proxskip import describe, functions, theory
 from proxskip.descent import Descent, Point, Task
+from proxskip.forecast import Plan
 from proxskip.methods import SProxSkip
-from proxskip.plan import Plan, plan_task
+from proxskip.plan import plan_task
 from proxskip.prox import Inner
 from proxskip.recipes import prepare, recipe
 from proxskip.seam import Array, InputError, Method
@@ -23,6 +24,7 @@ MANY = 10_000_000
 """Gradients after which a run with nothing but a tolerance gives up."""
 TRIES = 6
 """How often a certificate may disappoint the bound before an inexact prox is held to be too inexact."""
+
 
 class End(IntEnum):
     """How a minimisation ended; 0 is success, as in scipy."""
@@ -41,8 +43,8 @@ class Minimum:
     Args:
         x: the point with the smallest certificate, in the shape of x0.
         fun: f(x) + psi(D x) there.
-        nit, ngrad, nprox: iterations, gradients (of a minibatch or in full), proxes; certificates are included, and with
-            "auto" what the pilots of all candidates cost.
+        nit, ngrad, nprox: iterations, gradients (of a minibatch or in full), proxes; certificates are included, and
+            with "auto" what the pilots of all candidates cost.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)
             |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|. What an inexact prox may hide is added.
         h: the control variate of ProxSkip, which tends to grad f(x*); -h is then a subgradient of psi at x*.
@@ -263,13 +265,18 @@ def _loop(
 
 def _stalled(run: Descent) -> tuple[End, str]:
     if run.task.batch is not None:
-        return End.STALLED, "at the noise floor of the minibatches; a smaller gamma or eps, or a larger batch, lowers it"
+        return (
+            End.STALLED,
+            "at the noise floor of the minibatches; a smaller gamma or eps, or a larger batch, lowers it",
+        )
     if run.solo.inner_failures:
         return End.INEXACT, f"the inner solver of {type(run.task.psi).__name__} does not reach its tolerance"
     return End.STALLED, "the certificate does not fall any more; tol may be below rounding"
 
 
-def _give_up(run: Descent, end: End, why: str, tol: float, certificate: float | None = None) -> tuple[End, str, Point, float]:
+def _give_up(
+    run: Descent, end: End, why: str, tol: float, certificate: float | None = None
+) -> tuple[End, str, Point, float]:
     """The best certified point, and why it is not good enough (it may be after all)."""
     if not math.isfinite(run.best.bound):
         run.best = Point(math.inf, run.x if end is not End.DIVERGED else run.best.x, run.dual, run.solo.iterations)
@@ -298,7 +305,9 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
     return False
 
 
-def _result(run: Descent, name: str, status: End, message: str, point: Point, certificate: float, plan: Plan | None) -> Minimum:
+def _result(
+    run: Descent, name: str, status: End, message: str, point: Point, certificate: float, plan: Plan | None
+) -> Minimum:
     inner, D = run.solo.inner, run.task.D
     dual = point.dual
     lost = (0, 0, 0.0) if plan is None else (plan.ngrad, plan.nprox, plan.pilot_seconds)

@@ -38,7 +38,9 @@ def prepare(
     start = np.array(x0, dtype=np.float64)
     if not np.isfinite(start).all() or start.size == 0:
         raise InputError("x0 must hold finite numbers, one at least.")
-    needed = name not in ("proxgd", "fista-restart", "papc") and not (name in NEEDS_MU and p is not None and eps is None)
+    needed = name not in ("proxgd", "fista-restart", "papc") and not (
+        name in NEEDS_MU and p is not None and eps is None
+    )
     smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=needed)
     if name in NEEDS_MU and p is None and smooth.mu is None:
         raise InputError(
@@ -65,8 +67,6 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
         raise InputError(f'{name} needs full gradients; leave out batch, or use "sproxskip".')
     if eps is not None and name != "sproxskip":
         raise InputError("eps is the accuracy of sproxskip's corollary; give tol instead.")
-
-
 
 
 def recipe(

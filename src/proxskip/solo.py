@@ -126,7 +126,7 @@ class Compiled(Alone):
         self.rows += left * (self.batch or self.f.rows)
         self.rate[0], self.count[0] = gamma, left
         H = np.broadcast_to(np.asarray(h, dtype=np.float64), x.shape)
-        return self.engine.descend(self.one, x[None], H[None], self.rate, self.count, self.round)[0]
+        return np.asarray(self.engine.descend(self.one, x[None], H[None], self.rate, self.count, self.round)[0])
 
     def close(self) -> None:
         """End the engine's threads."""
@@ -244,7 +244,7 @@ class Solo:
             if not _finite(x):
                 raise Overflow from None
             raise
-        return new if self.shape is None else new.ravel()
+        return np.asarray(new if self.shape is None else new.ravel())
 
 
 def _finite(x: Array) -> bool:

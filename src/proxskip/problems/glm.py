@@ -82,7 +82,9 @@ class LinearModel:
 
     def _need_rows(self) -> None:
         if not self.has_rows:
-            raise InputError("A is an operator, whose rows cannot be taken apart; minibatches and splits need a matrix.")
+            raise InputError(
+                "A is an operator, whose rows cannot be taken apart; minibatches and splits need a matrix."
+            )
 
     @property
     def d(self) -> int:
@@ -309,7 +311,11 @@ class LeastSquares(LinearModel):
 def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
     """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked; an operator as is."""
     if is_operator(A):
-        if intercept or np.dtype(dtype) != np.float64 or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating):
+        if (
+            intercept
+            or np.dtype(dtype) != np.float64
+            or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating)
+        ):
             raise InputError("an operator A must be real, in float64, and without intercept.")
         return A
     if scipy.sparse.issparse(A):
