@@ -40,7 +40,7 @@ class Adapted(Operator):
     def prox(self, x: Array, t: float) -> Array:
         flat = start(x, t).flatten()
         result = np.asarray(self.operator.prox(flat, t))
-        if result.size != flat.size or np.iscomplexobj(result):
+        if result.shape != flat.shape or np.iscomplexobj(result):
             raise InputError(
                 f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
                 f"{result.shape} where it must give {flat.size} real ones."

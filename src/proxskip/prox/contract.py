@@ -156,25 +156,25 @@ class Checked(Operator):
             known = "" if np.isfinite(x).all() else ", at a point that is not finite itself"
             raise InputError(f"the prox of {name_of(self.psi)} gave numbers that are not finite{known}.")
         last = None if self._inner is None else self._inner.last
-        allowed = ROUNDING * norm(x) + (0.0 if last is None else last.accuracy)
-        self._compare(x, P, t, allowed)
+        self._compare(x, P, t, 0.0 if last is None else last.accuracy)
         return P
 
-    def _compare(self, x: Array, P: Array, t: float, allowed: float) -> None:
+    def _compare(self, x: Array, P: Array, t: float, certified: float) -> None:
         """Hold P against the last value at the same step, and keep it for the next."""
         before = self._earlier.pop(t, None)
         if before is not None:
             y, R, also = before
             dP, dx = P - R, x - y
             v = -float(np.vdot(dP, dx - dP))
-            error = v / (2 * norm(2 * dP - dx)) if v > 0 else 0.0
-            self.error = max(self.error, error)
-            if error > allowed + also and not self.warned:
-                self.warned = True
-                self._warn(error, t)
+            if v > 0:
+                error = v / (2 * norm(2 * dP - dx))
+                self.error = max(self.error, error)
+                if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.warned:
+                    self.warned = True
+                    self._warn(error, t)
         elif len(self._earlier) >= self.REMEMBERED:
             del self._earlier[next(iter(self._earlier))]
-        self._earlier[t] = (x.copy(), P.copy(), allowed)
+        self._earlier[t] = (x.copy(), P.copy(), certified)
 
     def _warn(self, error: float, t: float) -> None:
         warnings.warn(

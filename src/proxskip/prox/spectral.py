@@ -37,11 +37,13 @@ class NuclearNorm(Operator):
 
     def __call__(self, x: Array) -> float:
         sized(self, x, math.prod(self.shape))
-        return float(self.lam * np.linalg.svd(np.reshape(x, self.shape), compute_uv=False).sum())
+        return float(self.lam * _singular_values(np.reshape(x, self.shape)).sum())
 
     def prox(self, x: Array, t: float) -> Array:
         x = start(x, t)
         sized(self, x, math.prod(self.shape))
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
         U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
         return np.reshape((U * soft(s, t * self.lam)) @ V, x.shape)
 
@@ -61,11 +63,13 @@ class SingularValues(Operator):
 
     def __call__(self, x: Array) -> float:
         sized(self, x, math.prod(self.shape))
-        return self.psi(np.linalg.svd(np.reshape(x, self.shape), compute_uv=False))
+        return self.psi(_singular_values(np.reshape(x, self.shape)))
 
     def prox(self, x: Array, t: float) -> Array:
         x = start(x, t)
         sized(self, x, math.prod(self.shape))
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
         U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
         return np.reshape((U * self.psi.prox(s, t)) @ V, x.shape)
 
@@ -95,9 +99,18 @@ class Eigenvalues(Operator):
         x = start(x, t)
         sized(self, x, self.n**2)
         X = x.reshape(self.n, self.n)
+        if not np.isfinite(X).all():
+            return np.full_like(x, np.nan)
         w, V = np.linalg.eigh((X + X.T) / 2)
         P = (V * self.psi.prox(w, t)) @ V.T
         return np.reshape((P + P.T) / 2, x.shape)
+
+
+def _singular_values(X: Array) -> Array:
+    """The singular values; NaN where an entry is not finite, where LAPACK would refuse."""
+    if not np.isfinite(X).all():
+        return np.full(min(X.shape), np.nan)
+    return np.asarray(np.linalg.svd(X, compute_uv=False), dtype=np.float64)
 
 
 def psd(n: int) -> Eigenvalues:
