@@ -40,9 +40,7 @@ class Blocks(Operator):
     def __init__(self, psis: Sequence[Any], sizes: Sequence[int]):
         self.psis, self.sizes = _parts("Blocks", psis), tuple(int(size) for size in sizes)
         if len(self.psis) != len(self.sizes) or min(self.sizes) < 1:
-            raise InputError(
-                f"Blocks has {len(self.psis)} operators and the sizes {self.sizes}, one for each is needed."
-            )
+            raise InputError(f"Blocks needs one size for each of its {len(self.psis)} operators, not {self.sizes}.")
         self._cuts = np.cumsum(self.sizes)[:-1]
         self._inner: list[Inexact] = [psi for psi in self.psis if isinstance(psi, Inexact)]
         self.reset()
