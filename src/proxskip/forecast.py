@@ -79,7 +79,7 @@ class Plan:
         """Which wins, by how much, and over what."""
         best, other = self.best, self._other()
         ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
-        cost = f"a {self.call} costs {ratio:.3g} gradients here"
+        cost = f"{_one(self.call)} costs {ratio:.3g} gradients here"
         if other is None or not math.isfinite(best.seconds):
             return f"Take {best.label}; {cost}."
         gain = other.seconds / best.seconds
@@ -241,6 +241,10 @@ def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     fall = float(np.median((v[i] - v[j]) / (k[j] - k[i])))
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
+
+
+def _one(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
 
 
 def _count(v: float) -> str:

@@ -325,7 +325,7 @@ def _result(
         h=None if D is not None or dual is None else dual.reshape(run.task.shape).copy(),
         y=None if D is None or dual is None else dual.copy(),
         method=name,
-        parameters=describe.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
+        parameters={"L": run.f.L, "mu": run.f.mu} | describe.parameters(run.method),
         passes=run.client.rows / run.f.rows,
         seconds=run.seconds + lost[2],
         inner=None if inner is None else inner.worst,

@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, theory, data, plot, demo."""
+"""The command line: run, compare, resume, plan, theory, data, plot, demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from proxskip import folder, plots
 from proxskip.checkpoint import atomic_write_json
-from proxskip.cli import build, demo, show
+from proxskip.cli import build, demo, planning, show
 from proxskip.cli.flags import parser
 from proxskip.cli.progress import Download, Progress, stage
 from proxskip.cli.runs import (
@@ -315,6 +315,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
+    "plan": planning.run,
     "theory": _theory,
     "data": _data,
     "plot": _plot,
