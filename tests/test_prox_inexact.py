@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -308,6 +309,21 @@ def test_l1_after_isotropic_tv_would_be_wrong():
     right = TV2D(0.5, (2, 2), l1=0.4, tolerance=1e-9).prox(x, 1.0)
     after = L1(0.4).prox(TV2D(0.5, (2, 2), tolerance=1e-9).prox(x, 1.0), 1.0)
     assert np.linalg.norm(right - after) > 1e-3
+
+
+def test_a_sum_against_a_search_for_the_multiplier():
+    """With the ball's multiplier nu known, the rest is one prox of the total variation, of a shorter step."""
+    x, t = point(9), 0.7
+
+    def given(nu):
+        return TV1D(0.5).prox(x / (1 + t * nu), t / (1 + t * nu))
+
+    nu = scipy.optimize.brentq(lambda nu: np.linalg.norm(given(nu)) - 1.0, 0, 1e3, xtol=1e-15)
+    for parts in ((TV1D(0.5), L2Ball(1.0)), (L2Ball(1.0), TV1D(0.5))):
+        psi = Sum(*parts, tolerance=1e-7)
+        y = psi.prox(x, t)
+        assert psi.last.reached
+        assert np.linalg.norm(y - given(nu)) <= psi.last.accuracy + 1e-12
 
 
 # -- polyhedra, blocks, spectra ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.prox.contract import ProxWarning
-from proxskip.prox.parts import Operator, start
+from proxskip.prox.parts import Operator, largest, start
 from proxskip.seam import Array, InputError, Prox
 
 NOT_CONVEX = frozenset({
@@ -30,22 +30,37 @@ class Adapted(Operator):
     operator: Any
 
     def __call__(self, x: Array) -> float:
-        value = self.operator(np.array(x, dtype=np.float64).ravel())
-        if isinstance(value, (bool, np.bool_)):
-            return 0.0 if value else math.inf
-        if np.size(value) != 1:
-            raise InputError(f"{type(self.operator).__name__} gave {np.size(value)} values where psi(x) is one number.")
-        return float(np.asarray(value).item())
+        return _value(self.operator, np.array(x, dtype=np.float64).ravel())
 
     def prox(self, x: Array, t: float) -> Array:
         flat = start(x, t).flatten()
-        result = np.asarray(self.operator.prox(flat, t))
-        if result.shape != flat.shape or np.iscomplexobj(result):
+        result = np.asarray(self.operator.prox(flat.copy(), t))
+        if result.shape != flat.shape or (np.iscomplexobj(result) and largest(result.imag) > 1e-9 * largest(result)):
             raise InputError(
                 f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
                 f"{result.shape} where it must give {flat.size} real ones."
             )
-        return result.astype(np.float64).reshape(np.shape(x))
+        return result.real.astype(np.float64).reshape(np.shape(x))
+
+
+def _value(operator: Any, x: Array) -> float:
+    """psi(x), True and False as 0 and infinity; pyproximal's VStack would count them as 1 and 0."""
+    if _theirs(operator) and type(operator).__name__ == "VStack":
+        if hasattr(operator, "restr"):
+            parts = [restriction.matvec(x) for restriction in operator.restr]
+        else:
+            parts = np.split(x, operator.xend[:-1])
+        return math.fsum(_value(op, part) for op, part in zip(operator.ops, parts, strict=True))
+    value = operator(x)
+    if isinstance(value, (bool, np.bool_)):
+        return 0.0 if value else math.inf
+    if np.size(value) != 1 or (np.iscomplexobj(value) and largest(np.imag(value)) > 0):
+        raise InputError(f"{type(operator).__name__} gave {value!r} where psi(x) is one real number.")
+    return float(np.real(np.asarray(value)).item())
+
+
+def _theirs(obj: Any) -> bool:
+    return type(obj).__module__.partition(".")[0] == "pyproximal"
 
 
 def as_prox(obj: Any) -> Prox | None:
@@ -63,13 +78,16 @@ def as_prox(obj: Any) -> Prox | None:
         raise InputError(f"psi needs a method prox(x, t), which {type(obj).__name__} does not have.")
     if not callable(obj):
         raise InputError(f"psi must give its value as psi(x), but {type(obj).__name__} cannot be called.")
-    if type(obj).__module__.partition(".")[0] == "pyproximal":
-        _known_faults(obj)
+    _known_faults(obj)
     return Adapted(obj)
 
 
 def _known_faults(obj: Any) -> None:
-    """Refuse the one operator of pyproximal that is wrong, and warn of those that are not convex."""
+    """Refuse the one operator of pyproximal that is wrong, and warn of those that are not convex, in sums too."""
+    if not _theirs(obj):
+        return
+    for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
+        _known_faults(part)
     name = type(obj).__name__
     if name == "Huber":
         a = float(obj.alpha)
