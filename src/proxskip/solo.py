@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,13 +108,24 @@ class Alone:
 
 
 class Compiled(Alone):
-    """A linear model: all K steps but the first in one call of the engine's kernel."""
+    """A linear model: all K steps but the first in one call of the engine's kernel, and gradients by the same kernel."""
 
     def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
         super().__init__(f, batch, seed, False)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
         self.one, self.rate, self.count = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
+        self.zero = np.zeros((1, f.d))
+        if batch is None:
+            self.f = replace(f, gradient=self._gradient)
+
+    def _gradient(self, x: Array) -> Array:
+        """x less one step of length one."""
+        return np.asarray(x - self._steps(x, self.zero, 1.0, 1))
+
+    def _steps(self, x: Array, H: Array, gamma: float, K: int) -> Array:
+        self.rate[0], self.count[0] = gamma, K
+        return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
 
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
         """K times  x <- x - gamma (g(x) - h)."""
@@ -124,9 +136,8 @@ class Compiled(Alone):
             return x
         self.calls += left
         self.rows += left * (self.batch or self.f.rows)
-        self.rate[0], self.count[0] = gamma, left
-        H = np.broadcast_to(np.asarray(h, dtype=np.float64), x.shape)
-        return np.asarray(self.engine.descend(self.one, x[None], H[None], self.rate, self.count, self.round)[0])
+        H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
+        return self._steps(x, H, gamma, left)
 
     def close(self) -> None:
         """End the engine's threads."""
