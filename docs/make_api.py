@@ -18,6 +18,7 @@ PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Running", "proxskip", ("run", "resume", "sweep", "Result", "Status", "Trace")),
+    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
     (
         "Problems",
         "proxskip",
@@ -31,6 +32,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "GD",
                 "ProxGD",
                 "Accelerated",
+                "Fista",
                 "LocalGD",
                 "Scaffold",
                 "FedLin",
@@ -38,7 +40,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "ProxSkip",
                 "SProxSkip",
             ),
-            *("Scaffnew", "DecentralizedScaffnew", "SplitSkip", "METHODS"),
+            *("Scaffnew", "DecentralizedScaffnew", "SplitSkip", "PDHG", "METHODS"),
         ),
     ),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
