@@ -50,6 +50,7 @@ MAKERS = {
     "TV2D anisotropic": lambda tol: TV2D(0.4, SHAPE, isotropic=False, tolerance=tol),
     "TV2D anisotropic l1 bounds": lambda tol: TV2D(0.4, SHAPE, isotropic=False, l1=0.2, lo=-0.5, tolerance=tol),
     "Sum": lambda tol: Sum(L1(0.3), TV1D(0.5), tolerance=tol),
+    "Sum of inexact": lambda tol: Sum(TV2D(0.3, SHAPE), NonNegative(), tolerance=tol),
     "intersection": lambda tol: intersection(NonNegative(), L2Ball(1.5), Box(-math.inf, 1.0), tolerance=tol),
     "Polyhedron": lambda tol: Polyhedron(G, u=1.0, E=np.ones((1, d)), e=[1.0], tolerance=tol),
     "Blocks": lambda tol: with_tolerance(Blocks([TV2D(0.4, (3, 3)), L1(0.1)], [9, 3]), tol),
@@ -230,6 +231,8 @@ def test_accuracies_in_one_number():
     assert accuracy_of(Blocks([L1(1.0)], [3])) == 0
     assert math.isnan(accuracy_of(as_prox(Foreign())))
     assert math.isnan(accuracy_of(Checked(as_prox(Foreign()))))
+    assert math.isnan(accuracy_of(Blocks([L1(1.0), Foreign()], [3, 1])))
+    assert math.isnan(accuracy_of(Sum(L1(1.0), Foreign())))
     assert inner_state(L1(1.0)) is None
     psi = TV2D(1.0, SHAPE)
     assert inner_state(Checked(psi)) is psi

@@ -111,6 +111,13 @@ class Sum(Iterative):
         self.name = name
         self.psis = _parts(name, psis)
         self._begin(tolerance, max_iterations, warm)
+        self._share()
+
+    def _share(self) -> None:
+        """Ask the parts for enough, that their errors leave room for the tolerance."""
+        for psi in self.psis:
+            if isinstance(psi, Inexact):
+                psi.tolerance = self.tolerance / (4 * len(self.psis))
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.psis))}, tolerance={self.tolerance})"
@@ -133,9 +140,7 @@ class Sum(Iterative):
         z = t * self._dual if use and self._dual is not None else np.zeros((m, *x.shape))
         seen = np.empty_like(z)
         y, watch = x - z.sum(axis=0), Watch(self.tolerance, self.max_iterations)
-        for psi in self.psis:
-            if isinstance(psi, Inexact):
-                psi.tolerance = self.tolerance / (4 * m)
+        self._share()
         done = False
         while not done:
             for i, psi in enumerate(self.psis):

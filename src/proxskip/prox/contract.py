@@ -188,6 +188,8 @@ class Checked(Operator):
 def accuracy_of(psi: Any) -> float:
     """The largest certified error of psi's prox so far: 0 for a closed form, NaN where nobody knows."""
     psi = psi.psi if isinstance(psi, Checked) else psi
+    if any(math.isnan(accuracy_of(part)) for part in getattr(psi, "psis", ())):
+        return math.nan
     if isinstance(psi, Inexact):
         return 0.0 if psi.worst is None else psi.worst.accuracy
     return 0.0 if isinstance(psi, Operator) and not hasattr(psi, "operator") else math.nan

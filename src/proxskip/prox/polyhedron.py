@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 
 from proxskip.prox.contract import Iterative
 from proxskip.prox.parts import INSIDE, largest, norm, sized, start
@@ -101,6 +100,8 @@ class Polyhedron(Iterative):
         return self._solver.solve(raise_error=False)
 
     def _accuracy(self, x: Array, found: Any) -> float:
+        from scipy.sparse.linalg import lsqr
+
         y, z = np.asarray(found.x), np.array(found.y)
         if not (np.isfinite(y).all() and np.isfinite(z).all()):
             return math.inf
@@ -114,7 +115,7 @@ class Polyhedron(Iterative):
         if found.info.status_polish == 1:
             active = (z != 0) | (outside > 0)
             lack = np.where(z != 0, rows - bound, rows - np.clip(rows, self.l, self.u))[active]
-            mend = scipy.sparse.linalg.lsqr(self.A[active], lack, atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
+            mend = lsqr(self.A[active], lack, atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
             gap = min(gap, 2 * norm(mend)) if largest(z) > 0 else 2 * norm(mend)
         elif largest(z) == 0 and outside.any():
             return math.inf
