@@ -219,7 +219,7 @@ class Descent:
         if self.bound < self.best.bound:
             self.best = Point(self.bound, x, self.dual, self.solo.iterations)
         if math.isfinite(self.bound):
-            self.solo.hope = max(self.bound, self.tol) if self.tol else self.bound
+            self.solo.hope = max(self.bound - self.solo.spoiled, self.tol or 1e-300)
         L = self.f.L or 0.0
         if (
             not self.backtrack
@@ -238,13 +238,13 @@ class Descent:
 
     @property
     def stalled(self) -> bool:
-        """No better over 50 bounds and, but for an inner solver that fails, some time that the theory is sure of."""
+        """No better over 30 bounds and, but for an inner solver at its end, some time that the theory is sure of."""
         _, then, failed = self.mark
-        if self.since < 50:
+        if self.since < 30:
             return False
         slowest = 20_000 if self.f.mu is None else 10.0 / (self.gamma * self.f.mu)
         enough = self.solo.iterations - then > max(slowest, 0.3 * self.solo.iterations)
-        return enough or self.solo.inner_failures - failed >= 50
+        return enough or self.solo.inner_failures - failed >= 30
 
     # -- measures ------------------------------------------------------------------------------------------------------
     def certify(self, point: Point) -> float:

@@ -286,7 +286,9 @@ def _give_up(
     if end is not End.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last
         if last is not None and not last.reached:
-            end, why = End.INEXACT, f"{why}; the inner solver of {type(run.task.psi).__name__} misses its tolerance"
+            if end is not End.INEXACT:
+                why = f"{why}; the inner solver of {type(run.task.psi).__name__} misses its tolerance"
+            end = End.INEXACT
     return end, f"{why} (certificate {found:.2e}).", run.best, found
 
 

@@ -8,6 +8,11 @@ proves. From  x+ = prox_{t psi}(m)  follows that  s = (m - x+)/t  is a subgradie
 
 a bound on the certificate without another prox; from  y+ = prox_{tau psi*}(u)  follows likewise that  (u - y+)/tau  is
 a subgradient of psi* at y+. The gradient at x+ is the first one that the next steps need, so it is kept for them.
+
+If x+ is off by e, the bound at that x+ is off by at most  (1 + |1 - gamma/t|) e/gamma:  with s at the exact prox z,
+z = prox_{gamma psi}(z + gamma s), a prox is nonexpansive, and  z + gamma s - (x+ - gamma grad f(x+))  is
+gamma (grad f(x+) + (m - x+)/t) + (1 - gamma/t)(z - x+).  If the prox in y+ is off by e, then y+ by tau e, and the
+residual  |y+ - prox_{psi*}(y+ + D x)|  by at most  (1 + 2 tau) e.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.sampling import minibatch
 from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
-SHARE = 0.1
+SHARE = 0.25
 """The part of the certificate that an inexact prox may spoil."""
 ALWAYS, SOMETIMES = 64, 64
 """Proxes (and gradients) that are all checked, and after them two of so many."""
@@ -108,7 +113,7 @@ class Alone:
 
 
 class Compiled(Alone):
-    """A linear model: all K steps but the first in one call of the engine's kernel, and gradients by the same kernel."""
+    """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
     def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
         super().__init__(f, batch, seed, False)
@@ -205,7 +210,7 @@ class Solo:
         raise InputError("a graph needs clients; use run.")
 
     def prox(self, x: Array, t: float) -> Array:
-        new = self._prox(x, t, 4.0 * self.L + 1.0 / t)
+        new = self._prox(x, t, self.L + abs(self.L - 1.0 / t))
         self.last = (x, new, t)
         return new
 
