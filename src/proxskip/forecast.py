@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 PILOT = 300
-"""Gradients of a first pilot, unless p is so small that it holds fewer than a dozen proxes."""
+"""Gradients of a first pilot; one that skips runs for a dozen proxes, and no other pilot costs more than that."""
 WORTH = 0.4
 """The part of its predicted iterations that a candidate must have gone before its prediction is believed."""
 CLOSE = 1.25
@@ -182,7 +182,7 @@ def _first_lengths(pilots: Sequence[Pilot], eps: float, first: int) -> list[int]
     def cost(row: Row, n: float) -> float:
         return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
 
-    enough = [first if row.p is None else max(first, math.ceil(1.5 * FEW / row.p)) for row in rows]
+    enough = [first if row.p is None else math.ceil(1.5 * FEW / row.p) for row in rows]
     skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
     money = min(skipping, default=math.inf)
     return [

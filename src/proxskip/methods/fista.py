@@ -55,7 +55,7 @@ class Fista:
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
         step = x - old
-        if float(((y - x) * step).sum()) > 0:
+        if float(np.vdot(y - x, step)) > 0:
             return {"x": x, "y": x, "t": np.ones(1)}
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         return {"x": x, "y": x + ((t - 1.0) / ahead) * step, "t": np.full(1, ahead)}
