@@ -631,3 +631,18 @@ def test_the_loop_itself_is_cheap() -> None:
             best = min(best, (time.process_time() - then) / (run.solo.iterations - done))
         run.close()
         assert best < 75e-6
+
+
+def test_the_bound_holds_for_an_inexact_prox_too() -> None:
+    task, x0 = prepare(F, Rough(0.05, 1e-3), ZERO, "proxskip", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)  # fmt: skip
+    run = Descent(task, recipe("proxskip"), x0, tol=1e-8)
+    raw = []
+    for _ in range(80):
+        run.advance()
+        g = F.gradient(run.x)
+        true = np.linalg.norm(run.x - ps.prox.L1(0.05).prox(run.x - g / F.L, 1 / F.L)) * F.L
+        assert true <= run.bound * (1 + 1e-9)
+        raw.append(run.bound - true)
+    assert min(raw) > 0
+    assert run.solo.spoiled >= 1e-3 * F.L
+    run.close()
