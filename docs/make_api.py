@@ -18,6 +18,7 @@ PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Running", "proxskip", ("run", "resume", "sweep", "Result", "Status", "Trace")),
+    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
     (
         "Problems",
         "proxskip",
@@ -32,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "ProxGD",
                 "Accelerated",
                 "Decaying",
+                "Fista",
                 "LocalGD",
                 "Scaffold",
                 "FedLin",
@@ -39,7 +41,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
                 "ProxSkip",
                 "SProxSkip",
             ),
-            *("Scaffnew", "DecentralizedScaffnew", "DIGing", "EXTRA", "SplitSkip", "METHODS"),
+            *("Scaffnew", "DecentralizedScaffnew", "DIGing", "EXTRA", "SplitSkip", "PDHG", "METHODS"),
         ),
     ),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
@@ -89,13 +91,15 @@ def render() -> str:
 
 
 def own(module: Any) -> list[tuple[str, Any]]:
-    """A module's own public functions and classes, in the order of its source."""
+    """A module's own public functions and classes (a package's from all its files), in the order of the source."""
     found = [
         (k, v)
         for k, v in vars(module).items()
-        if not k.startswith("_") and (inspect.isfunction(v) or inspect.isclass(v)) and v.__module__ == module.__name__
+        if not k.startswith("_")
+        and (inspect.isfunction(v) or inspect.isclass(v))
+        and f"{v.__module__}.".startswith(f"{module.__name__}.")
     ]
-    return sorted(found, key=lambda item: inspect.getsourcelines(item[1])[1])
+    return sorted(found, key=lambda item: (item[1].__module__, inspect.getsourcelines(item[1])[1]))
 
 
 def entry(name: str, thing: Any) -> str:

@@ -129,6 +129,7 @@ METHODS = (
     Row("proxgd", ps.ProxGD.theory, "fixed_point lyapunov rate converges batch", psi=ps.prox.L1(0.01),
         linear_psi=ps.prox.SquaredL2(0.3)),
     Row("accelerated", ps.Accelerated.theory, "fixed_point converges"),
+    Row("fista", ps.Fista.theory, "fixed_point converges", psi=ps.prox.L1(0.01)),
     Row("local-gd", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch"),
     Row("local-gd-cohort", lambda p: ps.LocalGD.paper_figure(p, K=4), "batch", cohort=3),
     Row("scaffold", lambda p: ps.Scaffold.paper_figure(p, K=4), "fixed_point sum_h converges batch"),
@@ -174,6 +175,8 @@ METHODS = (
         psi=ps.prox.L1(0.02), linear_psi=ps.prox.Singleton(), split=True),
     Row("splitskip-shrink", ps.SplitSkip.theory, "fixed_point lyapunov rate converges batch", down=None,
         clients=1, psi=ps.prox.SquaredL2(0.5), split=True),
+    Row("pdhg", lambda p: ps.PDHG.theory(p, accelerate=False), "fixed_point converges", down=None, clients=1,
+        psi=ps.prox.L1(0.02), split=True),
 )  # fmt: skip
 NAMED = {row.name: row for row in METHODS}
 

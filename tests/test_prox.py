@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -15,21 +16,27 @@ from proxskip import prox
 from proxskip.prox import (
     L1,
     L2,
+    TV1D,
     Adapted,
+    Blocks,
     Box,
     Consensus,
     ElasticNet,
     GroupL1,
+    Huber,
     L1Ball,
     L2Ball,
     NonNegative,
     NuclearNorm,
     Simplex,
     Singleton,
+    SingularValues,
     SquaredL2,
     Zero,
     as_prox,
     conjugate_prox,
+    nuclear_ball,
+    spectral_ball,
 )
 from proxskip.seam import InputError, Prox
 
@@ -47,6 +54,27 @@ class Row(NamedTuple):
 def clip_singular_values(y, t):
     U, s, V = np.linalg.svd(y.reshape(2, 3), full_matrices=False)
     return (U @ np.diag(np.minimum(s, 0.7)) @ V).ravel()
+
+
+def on_singular_values(change):
+    def conjugate(y, t):
+        U, s, V = np.linalg.svd(y.reshape(2, 3), full_matrices=False)
+        return (U @ np.diag(change(s, t)) @ V).ravel()
+
+    return conjugate
+
+
+def huber_conjugate(y, t):
+    """Of ``lam H``: ``alpha/(2 lam) y^2`` within ``|y| <= lam``."""
+    return np.clip(y / (1 + t * 0.3 / 0.7), -0.7, 0.7)
+
+
+def chain_conjugate(y, t):
+    """The projection onto ``{D'p : |p_i| <= 0.6}`` by bounded least squares."""
+    D = np.diff(np.eye(d), axis=0)
+    scale = max(1.0, np.abs(y).max())
+    found = scipy.optimize.lsq_linear(D.T, y / scale, (-0.6 / scale, 0.6 / scale), method="bvls", tol=1e-16)
+    return D.T @ found.x * scale
 
 
 def cut(y, mass):
@@ -93,6 +121,24 @@ OPERATORS = {
     "L1Ball": Row(L1Ball(1.5), lambda y, t: cut_both_sides(y, 1.5 * t)),
     "L2Ball": Row(L2Ball(1.5), L2(1.5).prox),
     "Singleton": Row(Singleton(), lambda y, t: y),
+    "Huber": Row(Huber(0.7, 0.3), huber_conjugate, lambda c: Huber(0.7 * c, 0.3)),
+    "TV1D": Row(TV1D(0.6), chain_conjugate, lambda c: TV1D(0.6 * c)),
+    "SingularValues": Row(
+        SingularValues(ElasticNet(0.4, 1.5), (2, 3)),
+        on_singular_values(elastic_conjugate),
+        lambda c: SingularValues(ElasticNet(0.4 * c, 1.5 * c), (2, 3)),
+    ),
+    "spectral ball": Row(spectral_ball(1.5, (2, 3)), on_singular_values(lambda s, t: L1(1.5).prox(s, t))),
+    "nuclear ball": Row(nuclear_ball(1.5, (2, 3)), on_singular_values(lambda s, t: s - L1Ball(1.5 * t).prox(s, 1.0))),
+    "Blocks": Row(
+        Blocks([L1(0.7), SquaredL2(2.5)], [2, 4]),
+        lambda y, t: np.concatenate([np.clip(y[:2], -0.7, 0.7), y[2:] / (1 + t / 2.5)]),
+        lambda c: Blocks([L1(0.7 * c), SquaredL2(2.5 * c)], [2, 4]),
+    ),
+    "Blocks of sets": Row(
+        Blocks([NonNegative(), L2Ball(1.5)], [2, 4]),
+        lambda y, t: np.concatenate([np.minimum(y[:2], 0), L2(1.5).prox(y[2:], t)]),
+    ),
     "Consensus": Row(Consensus(3), lambda y, t: y - np.tile(y.reshape(3, 2).mean(axis=0), 3)),
 }
 SETS = [name for name, row in OPERATORS.items() if row.times is None]
@@ -237,7 +283,7 @@ def test_a_step_must_be_positive(name, t):
 def test_nothing_hides_a_nan(name):
     x = np.arange(d) - 2.0
     x[1] = math.nan
-    if name not in ("NuclearNorm", "Singleton"):
+    if name != "Singleton":
         assert np.isnan(OPERATORS[name].psi.prox(x, 1.0)).any() or name == "Zero"
     if name in SETS:
         assert OPERATORS[name].psi(x) == math.inf
@@ -431,7 +477,7 @@ def test_what_an_operator_returns_is_never_shared():
     assert buffer[0] == 0
 
 
-@pytest.mark.parametrize("answer", [np.zeros(3), 1.0, np.zeros((4, 1)), np.zeros(4, dtype=complex), None])
+@pytest.mark.parametrize("answer", [np.zeros(3), 1.0, np.zeros((4, 1)), 1j * np.ones(4), None])
 def test_a_prox_of_another_shape_or_kind_is_refused(answer):
     with pytest.raises(InputError, match="the prox of Wrong gave"):
         as_prox(Wrong(answer)).prox(np.ones(4), 1.0)

@@ -2,16 +2,19 @@
 
 from proxskip import prox, theory
 from proxskip.cohorts import Bernoulli, Given, Uniform
+from proxskip.forecast import Plan
 from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
     EXTRA,
     GD,
     METHODS,
+    PDHG,
     Accelerated,
     Decaying,
     DecentralizedScaffnew,
     DIGing,
     FedLin,
+    Fista,
     LocalGD,
     ProxGD,
     ProxSkip,
@@ -21,6 +24,9 @@ from proxskip.methods import (
     SplitSkip,
     SProxSkip,
 )
+from proxskip.minimize import End, Minimum, minimize
+from proxskip.pilots import Network
+from proxskip.plan import plan
 from proxskip.problems import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
@@ -39,18 +45,24 @@ __all__ = [
     "EXTRA",
     "GD",
     "METHODS",
+    "PDHG",
     "Accelerated",
     "Bernoulli",
     "DIGing",
     "Decaying",
     "DecentralizedScaffnew",
+    "End",
     "FedLin",
+    "Fista",
     "Given",
     "Graph",
     "InputError",
     "LeastSquares",
     "LocalGD",
     "Logistic",
+    "Minimum",
+    "Network",
+    "Plan",
     "Problem",
     "ProxGD",
     "ProxSkip",
@@ -69,6 +81,8 @@ __all__ = [
     "datasets",
     "from_matrix",
     "graph",
+    "minimize",
+    "plan",
     "prox",
     "random_quadratics",
     "resume",

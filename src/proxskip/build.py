@@ -17,11 +17,13 @@ from proxskip.methods import (
     EXTRA,
     GD,
     METHODS,
+    PDHG,
     Accelerated,
     Decaying,
     DecentralizedScaffnew,
     DIGing,
     FedLin,
+    Fista,
     LocalGD,
     ProxGD,
     ProxSkip,
@@ -47,6 +49,7 @@ TAKES: dict[str, set[str]] = {
     "gd": {"gamma"},
     "proxgd": {"gamma"},
     "accelerated": {"gamma"},
+    "fista": {"gamma"},
     "local-gd": {"gamma", "K"},
     "scaffold": {"gamma", "K", "eta_g", "option"},
     "fedlin": {"gamma", "K"},
@@ -58,6 +61,7 @@ TAKES: dict[str, set[str]] = {
     "diging": {"gamma", "graph"},
     "extra": {"gamma", "graph"},
     "splitskip": {"gamma", "p", "K", "tau", "D"},
+    "pdhg": {"gamma", "tau", "D"},
 }
 """Which of the flags below each method takes."""
 DEFAULTS: dict[str, Any] = {
@@ -103,8 +107,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
             takers = ", ".join(name for name in METHODS if flag in TAKES[name])
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
-    if o.psi is None and "splitskip" in names:
-        raise InputError("splitskip solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
+    if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
+        raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
     if o.own_steps and o.gamma is not None:
         raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
@@ -133,7 +137,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "l2_relative": o.l2_relative,
         "intercept": o.intercept,
         "psi": o.psi,
-        "D": (o.D or "difference") if "splitskip" in names else None,
+        "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
         "dtype": o.dtype,
         "clients": clients,
         "split": o.split,
@@ -293,10 +297,19 @@ def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
     return SplitSkip(gamma, p, theory.split_tau(gamma, p, norm2) if o.tau is None else o.tau, o.K)
 
 
+def _pdhg(o: Namespace, problem: Problem) -> PDHG:
+    made = PDHG.theory(problem)
+    gamma = o.gamma if isinstance(o.gamma, float) else made.gamma
+    room = max(1.0 / gamma - (problem.L_global - made.mu), 0.0)
+    tau = room / solve.operator_norm2(problem.D) if o.tau is None else o.tau
+    return PDHG(gamma, tau, made.mu)
+
+
 _MAKE: dict[str, Callable[[Namespace, Problem], Any]] = {
     "gd": lambda o, problem: _constructed(GD, o, problem),
     "proxgd": lambda o, problem: _constructed(ProxGD, o, problem),
     "accelerated": lambda o, problem: _constructed(Accelerated, o, problem),
+    "fista": lambda o, problem: _constructed(Fista, o, problem),
     "local-gd": lambda o, problem: _constructed(LocalGD, o, problem, K=o.K),
     "scaffold": _scaffold,
     "fedlin": lambda o, problem: _constructed(FedLin, o, problem, K=o.K),
@@ -308,4 +321,5 @@ _MAKE: dict[str, Callable[[Namespace, Problem], Any]] = {
     "diging": _over_graph(DIGing),
     "extra": _over_graph(EXTRA),
     "splitskip": _splitskip,
+    "pdhg": _pdhg,
 }

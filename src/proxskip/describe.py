@@ -122,7 +122,7 @@ def fingerprint(problem: Problem) -> str:
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         digest.update(type(f).__name__.encode())
-        if isinstance(f, LinearModel):
+        if isinstance(f, LinearModel) and f.has_rows:
             parts: tuple[Any, ...] = (f.b, f.reg, f.s, *_parts(f.A))
         elif isinstance(f, Quadratic):
             parts = (f.H, f.b)

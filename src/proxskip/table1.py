@@ -97,6 +97,11 @@ def _accelerated(s: _Setting) -> StepLimits:
     return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, beta), source)
 
 
+def _fista(s: _Setting) -> StepLimits:
+    source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
+    return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)
+
+
 def _local_gd(s: _Setting) -> StepLimits:
     theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))
     source = "Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD on Identical and Heterogeneous Data, "
@@ -153,6 +158,7 @@ _LIMITS: dict[str, Callable[[_Setting], StepLimits]] = {
     "decentralized": _one_over_L(_PAPER + "Theorem 5.7"),
     "tamuna": _one_over_L("Condat, Agarsky, Malinovsky, Richtarik, TAMUNA, 2023; see theory.tamuna_zeta"),
     "accelerated": _accelerated,
+    "fista": _fista,
     "localgd": _local_gd,
     "scaffold": _scaffold,
     "fedlin": _fedlin,

@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, theory, data, plot, reproduce."""
+"""The command line: run, compare, resume, plan, reproduce, theory, data, plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from proxskip import build, folder, plots
 from proxskip.checkpoint import atomic_write_json
-from proxskip.cli import show
+from proxskip.cli import planning, show
 from proxskip.cli.flags import parser
 from proxskip.cli.progress import Download, Progress, stage
 from proxskip.cli.runs import (
@@ -261,6 +261,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
+    "plan": planning.run,
     "theory": _theory,
     "data": _data,
     "plot": _plot,

@@ -29,6 +29,7 @@ _TOP = f"""\
 examples:
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip compare scaffnew scaffold fedlin local-gd --data digits --rounds 200
+  proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
   proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20
   proxskip data list
   proxskip resume runs/a --rounds 800
@@ -83,6 +84,18 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
 
 {EXIT_CODES}"""
+_PLAN = """\
+The seconds of a gradient and of a prox (with clients, of an exchange over the network) are measured, every candidate
+runs a short pilot, and the table shows what each is expected to need. Nothing is written.
+
+examples:
+  clients behind a network:
+    proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
+  one function and its prox; with an operator, psi(D x):
+    proxskip plan --data digits --clients 1 --psi l1:0.001 --eps 1e-8
+    proxskip plan --data digits --psi l1:0.001 --D difference
+
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -272,6 +285,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     resume.add_argument("folder", metavar="DIR", help="the run folder")
     resume.add_argument("--threads", metavar="N", type=whole("threads"))
     resume.add_argument("--data-dir", metavar="DIR", help="where data sets lie now")
+    _plan(command("plan", "which method and which p: short pilots on this problem", _PLAN, (problem,)))
     _theory(
         command(
             "theory",
@@ -287,6 +301,23 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )
     _reproduce(command("reproduce", "the paper's figures and tables, claim by claim", _REPRODUCE))
     return top, made
+
+
+def _plan(p: Parser) -> None:
+    g = p.add_argument_group("network", "where the clients will be")
+    g.add_argument("--latency", metavar="S", type=nonnegative("latency"), help="seconds each way; default: 0.05")
+    g.add_argument("--bandwidth", metavar="B", type=positive("bandwidth"), help="bytes a second; default: 1e6")
+    g.add_argument("--bandwidth-up", metavar="B", type=positive("bandwidth-up"), help="default: --bandwidth")
+    g.add_argument(
+        "--client-speed", metavar="V", type=positive("client-speed"), help="with this machine as one; default: 1"
+    )
+    add = p.add_argument
+    add("--eps", type=positive("eps"), default=1e-6, help="the certificate (gradient norm) to reach; default: 1e-6")
+    add("--pilot", metavar="T", type=whole("pilot"), default=300, help="gradients of a first pilot; default: 300")
+    add("--seed", type=whole("seed", 0), default=0, help="default: 0")
+    add("--threads", metavar="N", type=whole("threads"), help="default: one a core")
+    add("--json", action="store_true", help="the plan as JSON on stdout, and nothing else there")
+    add("--quiet", action="store_true", help="no table; errors only")
 
 
 def _theory(p: Parser) -> None:

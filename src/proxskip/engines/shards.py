@@ -41,6 +41,7 @@ def pack(problem: Problem) -> Tiles | Rows | None:
 def _alike(f: Any, first: LinearModel) -> bool:
     return (
         type(f) is type(first)
+        and f.has_rows
         and f.dtype == first.dtype
         and np.array_equal(f.reg, first.reg)
         and np.ptp(f.s) == 0

@@ -9,9 +9,11 @@ from proxskip.methods.accelerated import Accelerated
 from proxskip.methods.decaying import Decaying
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
+from proxskip.methods.fista import Fista
 from proxskip.methods.gradient import GD, ProxGD
 from proxskip.methods.gradient_tracking import EXTRA, DIGing
 from proxskip.methods.local_gd import LocalGD
+from proxskip.methods.pdhg import PDHG
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
 from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
@@ -20,30 +22,15 @@ from proxskip.methods.splitskip import SplitSkip
 from proxskip.seam import InputError
 
 __all__ = [
-    "EXTRA",
-    "GD",
-    "METHODS",
-    "Accelerated",
-    "DIGing",
-    "Decaying",
-    "DecentralizedScaffnew",
-    "FedLin",
-    "LocalGD",
-    "ProxGD",
-    "ProxSkip",
-    "SLocalGD",
-    "SProxSkip",
-    "Scaffnew",
-    "Scaffold",
-    "SplitSkip",
-    "named",
+    "EXTRA", "GD", "METHODS", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
+    "LocalGD", "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "named",
 ]  # fmt: skip
 
 METHODS: dict[str, Any] = {
     m.name: m
     for m in (
-        GD, ProxGD, Accelerated, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-        DecentralizedScaffnew, DIGing, EXTRA, SplitSkip,
+        GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
+        DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
     )
 }  # fmt: skip
 """Every method by its name on the command line."""

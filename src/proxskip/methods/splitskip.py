@@ -40,7 +40,7 @@ class SplitSkip:
     @classmethod
     def theory(cls, problem: Problem) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
-        D = _operator(problem)
+        D = operator_of(problem)
         lmin = solve.smallest_positive(D)
         if lmin is None:
             raise InputError(
@@ -57,12 +57,12 @@ class SplitSkip:
         if self.K is not None:
             steps.check_count("K", self.K)
         warnings = steps.check_steps("splitskip", self.gamma, problem, insist)
-        theory.check_tau(self.tau, self.gamma, self.p, solve.operator_norm2(_operator(problem)))
+        theory.check_tau(self.tau, self.gamma, self.p, solve.operator_norm2(operator_of(problem)))
         return warnings
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x, and the dual y = 0."""
-        return {"x": x0, "y": np.zeros(_operator(problem).shape[0])}
+        return {"x": x0, "y": np.zeros(operator_of(problem).shape[0])}
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """Line 3, K times, with h = -D'y."""
@@ -76,7 +76,7 @@ class SplitSkip:
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one dual step to the next."""
         K = self.K or steps.geometric(exchange.rng, self.p)
-        D = _operator(exchange.problem)
+        D = operator_of(exchange.problem)
         (xhat,) = exchange(self.local, K=K)
         y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
         v = np.asarray(D.T @ (y - server["y"]))
@@ -85,9 +85,9 @@ class SplitSkip:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1, where d psi* lies in the range of D."""
-        if not (solve.full_row_rank(_operator(problem)) or isinstance(problem.psi, Singleton)):
+        if not (solve.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
             return None
-        lmin = solve.smallest_positive(_operator(problem))
+        lmin = solve.smallest_positive(operator_of(problem))
         if problem.mu is None or lmin is None or self.K is not None:
             return None
         return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, lmin)
@@ -100,7 +100,8 @@ class SplitSkip:
         return theory.split_lyapunov(x, server["y"], s.x, s.y, self.gamma, self.p, self.tau)
 
 
-def _operator(problem: Problem) -> Any:
+def operator_of(problem: Problem) -> Any:
+    """D, asked of a problem that must have one."""
     if problem.D is None or problem.psi is None:
         raise InputError("SplitSkip solves f(x) + psi(D x); give the problem psi and D.")
     return problem.D

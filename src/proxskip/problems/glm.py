@@ -40,7 +40,8 @@ class LinearModel:
         """Check the data and store them.
 
         Args:
-            A: the data, one row a sample; a dense array or any scipy sparse matrix.
+            A: the data, one row a sample; a dense array, any scipy sparse matrix, or a real linear operator (of
+                scipy or pylops), of which only products with A and A' are asked, so without minibatches and splits.
             b: labels (or targets).
             l2: the coefficient lambda of  lambda/2 |x|^2.
             l2_relative: lambda = l2 times the exact smoothness of this whole loss without the regulariser.
@@ -73,6 +74,17 @@ class LinearModel:
     def N(self) -> int:
         """Samples."""
         return int(self.A.shape[0])
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether A is a matrix; an operator has no rows to take."""
+        return scipy.sparse.issparse(self.A) or isinstance(self.A, np.ndarray)
+
+    def _need_rows(self) -> None:
+        if not self.has_rows:
+            raise InputError(
+                "A is an operator, whose rows cannot be taken apart; minibatches and splits need a matrix."
+            )
 
     @property
     def d(self) -> int:
@@ -112,6 +124,7 @@ class LinearModel:
     @property
     def row_squares(self) -> Array:
         """|a_j|^2 of each row."""
+        self._need_rows()
         if scipy.sparse.issparse(self.A):
             return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
         return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
@@ -143,6 +156,7 @@ class LinearModel:
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The mean gradient of the given rows' functions (regulariser included); rows may repeat."""
+        self._need_rows()
         B = self.A[rows]
         z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
         c = self.slopes(z, self.b[rows]) / len(rows)
@@ -170,6 +184,7 @@ class LinearModel:
 
     def deal(self, parts: Sequence[Indices]) -> list[Self]:
         """A shard for each part: the rows are put in order once, and every shard is a piece of that."""
+        self._need_rows()
         order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
         A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
         common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
@@ -294,7 +309,15 @@ class LeastSquares(LinearModel):
 
 
 def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
-    """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked."""
+    """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked; an operator as is."""
+    if is_operator(A):
+        if (
+            intercept
+            or np.dtype(dtype) != np.float64
+            or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating)
+        ):
+            raise InputError("an operator A must be real, in float64, and without intercept.")
+        return A
     if scipy.sparse.issparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
         M.sum_duplicates()
@@ -313,6 +336,12 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
         M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
     return M
+
+
+def is_operator(A: Any) -> bool:
+    """A linear operator that is not a matrix: a shape of two, products and a transpose."""
+    matrix = scipy.sparse.issparse(A) or isinstance(A, (np.ndarray, list, tuple))
+    return not matrix and all(hasattr(A, name) for name in ("matvec", "rmatvec", "shape"))
 
 
 def _rows_between(A: Any, lo: int, hi: int) -> Any:

@@ -34,7 +34,7 @@ class Solution:
 
 def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
     """(x*, y*, certificate), or None."""
-    newton = problem.psi is None and hasattr(problem.whole, "hessp")
+    newton = problem.psi is None and hasattr(problem.whole, "hessp") and getattr(problem.whole, "has_rows", True)
     if problem.d > AFFORDABLE or (problem.mu is None and not (newton and problem.d <= DENSE_UP_TO)):
         return None
     problem = in_double(problem)
@@ -106,7 +106,7 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 
 
 def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
-    if d <= DENSE_UP_TO and hasattr(f, "hessian"):
+    if d <= DENSE_UP_TO and hasattr(f, "hessian") and getattr(f, "has_rows", True):
         try:
             return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(f.hessian(x)), g))
         except np.linalg.LinAlgError:  # flat in some direction
@@ -166,8 +166,11 @@ def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
 
 
 def operator_norm2(D: Any) -> float:
-    """|D D'|, exactly for a matrix of moderate size and by a Lanczos bound otherwise."""
+    """|D D'|: as D knows it, exactly for a matrix of moderate size, by a Lanczos bound otherwise."""
     from proxskip.problems import spectrum
+
+    if getattr(D, "norm2", None) is not None:
+        return float(D.norm2)
 
     if min(D.shape) <= spectrum.EXACT_UP_TO and (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
         M = D.toarray() if hasattr(D, "toarray") else D

@@ -31,6 +31,8 @@ def gram(A: Any, s: Array) -> Array:
 def largest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The largest eigenvalue of  c A' diag(s) A + diag(reg)."""
     N, d = A.shape
+    if hasattr(A, "matvec"):  # an operator
+        return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
     even = np.ptp(reg) == 0
     if d <= EXACT_UP_TO and not (d > N and even):
         return top_eigenvalue(c * gram(A, s) + np.diag(reg))
@@ -49,7 +51,7 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
 def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The smallest eigenvalue of  c A' diag(s) A + diag(reg);  its lower bound min(reg) where that is too large."""
     N, d = A.shape
-    if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0):
+    if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0) or hasattr(A, "matvec"):
         return float(reg.min())
     w = scipy.linalg.eigh(c * gram(A, s) + np.diag(reg), eigvals_only=True, subset_by_index=(0, 0))
     return max(float(w[0]), float(reg.min()), 0.0)

@@ -1,0 +1,176 @@
+"""minimize and plan: proxes against ProxGD, the overhead of the loop, and how good the planner's choices are.
+
+python benchmarks/minimize.py            all of it, some minutes; --quick for a taste
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+import proxskip as ps
+from proxskip import prox
+from proxskip.descent import Descent
+from proxskip.plan import _candidates, plan_task
+from proxskip.recipes import prepare, recipe
+
+EPS = 1e-7
+RATIOS = (0.3, 1.0, 10.0, 30.0, 100.0, 1000.0)
+
+
+def quadratic(kappa: float, d: int = 100, seed: int = 0, noise: float = 1e-2) -> ps.Quadratic:
+    rng = np.random.default_rng(seed)
+    Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    H = (Q * np.geomspace(1 / kappa, 1, d)) @ Q.T
+    H = (H + H.T) / 2
+    truth = np.where(rng.random(d) < 0.2, rng.standard_normal(d), 0.0)
+    return ps.Quadratic(H, H @ truth + noise * rng.standard_normal(d))
+
+
+# -- proxes ------------------------------------------------------------------------------------------------------------
+def proxes(kappa: float = 1e4, tol: float = 1e-8) -> list[str]:
+    """Evaluations to a certificate of tol, those of certificates included."""
+    f, psi = quadratic(kappa, 200, noise=1e-3), ps.prox.L1(1e-3)
+    found = {m: ps.minimize(f, psi, np.zeros(200), method=m, tol=tol) for m in ("proxgd", "fista", "fista-restart")}
+    skip = [ps.minimize(f, psi, np.zeros(200), method="proxskip", tol=tol, seed=s) for s in range(5)]
+    lines = [f"## Proxes to a certificate of {tol:g}: l1 least squares, kappa = {kappa:g}", ""]
+    lines += ["| method | gradients | proxes | ProxGD's proxes over these |", "|---|---|---|---|"]
+    base = found["proxgd"].nprox
+    for name, res in found.items():
+        assert res.success
+        lines.append(f"| {name} | {res.ngrad:,} | {res.nprox:,} | {base / res.nprox:.1f} |")
+    middle = [int(statistics.median(getattr(r, k) for r in skip)) for k in ("ngrad", "nprox")]
+    bar = math.sqrt(kappa) / 3
+    lines.append(
+        f"| proxskip, median of 5 seeds | {middle[0]:,} | {middle[1]:,} | {base / middle[1]:.1f} (bar: {bar:.0f}) |"
+    )
+    return lines
+
+
+# -- overhead ----------------------------------------------------------------------------------------------------------
+class Free:
+    """A function that costs nothing."""
+
+    L, mu = 1.0, 1e-4
+
+    def __init__(self, d: int) -> None:
+        self.d, self.zero = d, np.zeros(d)
+
+    def value(self, x: Any) -> float:
+        return 0.0
+
+    def gradient(self, x: Any) -> Any:
+        return self.zero
+
+
+class Nothing(prox.Operator):
+    """A prox that costs nothing."""
+
+    def __call__(self, x: Any) -> float:
+        return 0.0
+
+    def prox(self, x: Any, t: float) -> Any:
+        return x
+
+
+def overhead(d: int = 100) -> list[str]:
+    """Microseconds of an iteration whose gradient and prox are free; the least of several."""
+    lines = [
+        f"## Overhead of the loop (f and prox free, d = {d})",
+        "",
+        "| method | us an iteration (bar: 15) |",
+        "|---|---|",
+    ]
+    for name in ("proxskip", "proxgd", "fista", "fista-restart"):
+        task, x0 = prepare(
+            Free(d), Nothing(), np.ones(d), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
+        )  # fmt: skip
+        run = Descent(task, recipe(name), x0)
+        best = math.inf
+        for _ in range(30):
+            done, then = run.solo.iterations, time.perf_counter()
+            for _ in range(20 if name == "proxskip" else 1000):
+                run.advance()
+            best = min(best, (time.perf_counter() - then) / (run.solo.iterations - done))
+        run.close()
+        lines.append(f"| {name} | {1e6 * best:.1f} |")
+    return lines
+
+
+# -- the planner -------------------------------------------------------------------------------------------------------
+def problems(quick: bool) -> dict[str, tuple[Any, Any]]:
+    from sklearn.datasets import load_breast_cancer
+
+    out: dict[str, tuple[Any, Any]] = {}
+    for seed in (0,) if quick else (0, 1):
+        for kappa in (1e2, 1e3) if quick else (1e2, 1e3, 1e4):
+            out[f"l1, kappa = {kappa:g}, seed {seed}"] = (quadratic(kappa, seed=seed), ps.prox.L1(1e-3))
+            out[f"x >= 0, kappa = {kappa:g}, seed {seed}"] = (quadratic(kappa, seed=seed), ps.prox.NonNegative())
+    if not quick:
+        A, b = load_breast_cancer(return_X_y=True)
+        A = (A - A.mean(axis=0)) / A.std(axis=0)
+        out["logistic l1, breast cancer"] = (ps.Logistic(A, b, l2=1e-3, l2_relative=True), ps.prox.L1(1e-3))
+        X, y = ps.datasets.load("digits")
+        out["logistic l1, digits"] = (ps.Logistic(X, y, l2=1e-4, l2_relative=True), ps.prox.L1(1e-4))
+        out["least squares on the l1 ball, digits"] = (
+            ps.LeastSquares(X, y, l2=1e-4, l2_relative=True), ps.prox.L1Ball(1.0),
+        )  # fmt: skip
+    return out
+
+
+def truth(f: Any, psi: Any) -> tuple[Any, Any, dict[Any, tuple[float, int]]]:
+    """Iterations and proxes that every candidate really needs."""
+    task, x0 = prepare(f, psi, None, "auto", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)
+    out: dict[Any, tuple[float, int]] = {}
+    for name, p in _candidates(task):
+        run = Descent(task, recipe(name, p=p), x0, tol=EPS)
+        while run.best.bound > EPS and run.solo.iterations < 400_000 and not run.stalled:
+            run.advance()
+        out[name, p] = (run.solo.iterations if run.best.bound <= EPS else math.inf, run.solo.proxes)
+        run.close()
+    return task, x0, out
+
+
+def planner(quick: bool) -> list[str]:
+    """The choice's true cost over the best candidate's, for imposed costs of a prox in gradients."""
+    lines = [f"## The planner: true cost of its choice over that of the best candidate, to {EPS:g}", ""]
+    lines += ["| problem | " + " | ".join(f"prox = {r:g}" for r in RATIOS) + " |", "|---" * (1 + len(RATIOS)) + "|"]
+    losses, waste = [], []
+    for label, (f, psi) in problems(quick).items():
+        task, x0, needed = truth(f, psi)
+        cells = []
+        for ratio in RATIOS:
+            found = plan_task(task, x0, eps=EPS, seed=0, costs=(1.0, ratio))
+            found.run.close()
+            cost = {key: k + ratio * n for key, (k, n) in needed.items()}
+            losses.append(cost[found.best.name, found.best.p] / min(cost.values()))
+            waste.append((found.ngrad + ratio * found.nprox) / min(cost.values()))
+            cells.append(f"{losses[-1]:.2f} {'skips' if found.best.p else found.best.name}")
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    near = sum(loss <= 1.2 for loss in losses)
+    lines += [
+        "",
+        f"Within 20 % of the best: {near} of {len(losses)} ({100 * near / len(losses):.0f} %); worst {max(losses):.2f}. ",
+    ]
+    lines[-1] += (
+        f"The pilots of the others cost {statistics.median(waste):.2g} (median) and {max(waste):.2g} (most) solves."
+    )
+    return lines
+
+
+def report(quick: bool = False) -> str:
+    """Everything, as Markdown."""
+    with np.errstate(all="ignore"):
+        parts = [proxes(), overhead(), planner(quick)]
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    print(report(parser.parse_args().quick))

@@ -1,0 +1,122 @@
+"""What the examples share: one problem, several methods, a table, and curves over seconds and over proxes."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import proxskip as ps
+
+# Okabe and Ito's colours and a grey
+COLOURS = {
+    "proxgd": "#7F7F7F", "fista": "#000000", "fista-restart": "#0072B2", "proxskip": "#D55E00", "sproxskip": "#009E73",
+    "splitskip": "#D55E00", "papc": "#7F7F7F", "pdhg": "#000000",
+}  # fmt: skip
+DASHES = ("-", "--", ":")
+AXES = {"seconds": "seconds", "nprox": "prox evaluations", "ngrad": "gradients"}
+
+
+@dataclass
+class Race:
+    """A problem and what each method took on it; ``methods`` holds for every label a method and its options."""
+
+    title: str
+    f: Any
+    psi: Any
+    x0: Any
+    methods: Mapping[str, tuple[str, dict[str, Any]]]
+    tol: float
+    common: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    gradient_seconds: float = math.nan
+
+    def run(self) -> Race:
+        """Every method until the certificate is ``tol`` or its time is up; to be read with ``table``."""
+        print(self.title, flush=True)
+        self.gradient_seconds = seconds_of_a_gradient(self.f, self.x0)
+        for label, (method, more) in self.methods.items():
+            r = ps.minimize(self.f, self.psi, self.x0, **{"method": method, "tol": self.tol, **self.common, **more})
+            self.results[label] = r
+            print(f"  {label}: {r.message}", flush=True)
+        return self
+
+    def cost(self, label: str) -> float:
+        """What a prox of this method cost on average, in gradients."""
+        r, g = self.results[label], self.gradient_seconds
+        return float(max(r.seconds - r.ngrad * g, 0.0) / r.nprox / g)
+
+    def faster(self, than: str, label: str) -> str:
+        """How many times faster ``label`` is; at least so many times where the other one did not arrive."""
+        a, b = self.results[than], self.results[label]
+        if not b.success:
+            return "nan"
+        return ("more than " if not a.success else "") + f"{a.seconds / b.seconds:.1f}"
+
+    def table(self) -> str:
+        """What each method took, and what a prox cost it."""
+        width = max(map(len, self.results)) + 2
+        head = f"{'certificate':>12}{'proxes':>9}{'gradients':>11}{'seconds':>9}{'prox/gradient':>15}"
+        lines = [
+            f"{label:{width}}{r.certificate:12.1e}{r.nprox:9,d}{r.ngrad:11,d}{r.seconds:9.2f}{self.cost(label):15.0f}"
+            for label, r in self.results.items()
+        ]
+        return "\n".join(["", " " * width + head, *lines, ""])
+
+    def curves(self, axes: Sequence[Any], xs: Sequence[str] = ("seconds", "nprox")) -> None:
+        """The certificate over seconds and over proxes, and one legend."""
+        seen: dict[str, int] = {}
+        for label, r in self.results.items():
+            method = self.methods[label][0]
+            seen[method] = seen.get(method, -1) + 1
+            style = {"color": COLOURS[method], "linestyle": DASHES[seen[method]], "label": label}
+            width = 2.4 if "skip" in method and seen[method] == 0 else 1.5
+            for ax, x in zip(axes, xs, strict=True):
+                ax.loglog(np.maximum(r.trace[x], 1e-4), r.trace["certificate"], linewidth=width, **style)
+        for ax, x in zip(axes, xs, strict=True):
+            ax.axhline(self.tol, color="#AAAAAA", linewidth=0.8, linestyle=(0, (1, 2)))
+            dress(ax, AXES[x])
+        axes[0].set_ylabel("certificate")
+        axes[-1].legend(frameon=False, fontsize=9, loc="lower left")
+
+
+def seconds_of_a_gradient(f: Any, x0: Any, count: int = 200) -> float:
+    """In the loop that the methods run in, without a prox."""
+    ps.minimize(f, None, x0, method="proxgd", tol=1e-300, max_iter=2)
+    free = ps.minimize(f, None, x0, method="proxgd", tol=1e-300, max_iter=count)
+    return float(free.seconds / free.ngrad)
+
+
+def start(f: Any, psi: Any, x0: Any) -> float:
+    """The certificate at x0, which tolerances are relative to."""
+    x0 = np.asarray(x0, dtype=np.float64)
+    step = np.reshape(x0 - np.reshape(f.gradient(x0), x0.shape) / f.L, x0.shape)
+    return float(np.linalg.norm(x0 - psi.prox(step, 1 / f.L)) * f.L)
+
+
+def arguments(text: str, name: str) -> argparse.Namespace:
+    """--small for a run of seconds, --out for the picture."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a size that takes seconds")
+    parser.add_argument("--out", type=Path, default=Path(name + ".png"), help=f"the picture; default: {name}.png")
+    return parser.parse_args()
+
+
+def dress(ax: Any, xlabel: str) -> None:
+    """A light grid, no box."""
+    ax.set_xlabel(xlabel)
+    ax.grid(True, color="#DDDDDD", linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture and say where it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": "proxskip"})
+    print(f"written: {path}")

@@ -1,0 +1,78 @@
+"""The command ``plan``: which method and which p, measured on the problem itself."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+from typing import Any
+
+from proxskip import build
+from proxskip.cli import show
+from proxskip.cli.progress import stage
+from proxskip.forecast import Plan
+from proxskip.pilots import Network
+from proxskip.plan import plan
+from proxskip.problems.federated import Problem
+from proxskip.seam import InputError
+
+NETWORK = ("latency", "bandwidth", "bandwidth_up", "client_speed")
+
+
+def run(o: Namespace) -> int:
+    """Measure and print; 0 if a method is expected to get there, else 3."""
+    check(o)
+    problem, _ = build.problem_of(build.spec_of([_kind(o)], o))
+    made = _made(problem, o)
+    if o.json:
+        show.as_json(as_data(made))
+    elif not o.quiet:
+        print(made)
+    return 0 if made.best.seconds < float("inf") else 3
+
+
+def check(o: Namespace) -> None:
+    """Refuse flags that do not go together, before any work."""
+    one = o.clients == 1 or o.D is not None
+    given = [name for name in NETWORK if getattr(o, name) is not None]
+    if one and given:
+        raise InputError(f"--{given[0].replace('_', '-')} describes a network; leave it out for one function.")
+    if one and o.clients is not None and o.clients > 1:
+        raise InputError("--D is for one function; leave out --clients.")
+    if one and o.batch is not None:
+        raise InputError("plan compares methods with full gradients; leave out --batch, or give clients.")
+    if o.D is not None and o.psi is None:
+        raise InputError("--D is the operator in psi(D x); give --psi too, for example --psi l1:0.01.")
+    if o.psi is not None:
+        build.psi_of(o.psi)
+
+
+def _kind(o: Namespace) -> str:
+    """A method of the kind of problem asked for: with D, of one function, or with clients."""
+    return "splitskip" if o.D is not None else "proxskip" if o.clients == 1 else "scaffnew"
+
+
+def _made(problem: Problem, o: Namespace) -> Plan:
+    with stage("pilots", o.quiet or o.json):
+        if problem.n == 1:
+            f: Any = problem.clients[0]
+            return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
+        given = {
+            "latency": o.latency,
+            "bandwidth": o.bandwidth,
+            "up": o.bandwidth_up,
+            "speed": o.client_speed,
+        }
+        network = Network(**{k: v for k, v in given.items() if v is not None})
+        return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
+
+
+def as_data(made: Plan) -> dict[str, Any]:
+    """The plan as plain data."""
+    return {
+        "best": made.best.label,
+        "sentence": made.sentence,
+        "eps": made.eps,
+        "call": made.call,
+        "pilot_seconds": made.pilot_seconds,
+        "rows": [asdict(row) for row in made.rows],
+    }

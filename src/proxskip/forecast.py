@@ -1,0 +1,255 @@
+"""From pilots to a forecast: slopes, predicted costs, and the race that decides how far each candidate runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+PILOT = 300
+"""Gradients of a first pilot; one that skips runs for a dozen proxes, and no other pilot costs more than that."""
+WORTH = 0.4
+"""The part of its predicted iterations that a candidate must have gone before its prediction is believed."""
+CLOSE = 1.25
+"""Candidates predicted to take at most so many times longer than the best must have gone that far too."""
+FEW = 8
+"""Points from which a slope is read at least; a first pilot of a method that skips holds so many proxes."""
+LEAST = 20
+"""Iterations of the shortest pilot."""
+RUNGS = 14
+TAIL = 0.5
+"""The part of a pilot from which its slope is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One candidate: what was measured, what is predicted, what the worst case says.
+
+    Args:
+        name, p: the method, and the probability of a prox (or an exchange) where it skips.
+        rate: the certificate falls by exp(-rate) an iteration, at the end of the pilot; inf where it got to eps.
+        iterations, calls: predicted iterations, and proxes or exchanges, to eps.
+        step_seconds, call_seconds: of one iteration without its prox, and of one prox or exchange.
+        seconds: predicted.
+        worst_case: iterations by the theorem; nan where there is none.
+        pilot: iterations of the pilot; ``reached`` is its last certificate.
+    """
+
+    name: str
+    p: float | None
+    rate: float
+    iterations: float
+    calls: float
+    step_seconds: float
+    call_seconds: float
+    seconds: float
+    worst_case: float
+    pilot: int
+    reached: float
+
+    @property
+    def label(self) -> str:
+        """The method with its p."""
+        return self.name if self.p is None else f"{self.name}, p = {self.p:.3g}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The candidates, the fastest first; print it for a table. ``best`` is the choice."""
+
+    rows: tuple[Row, ...]
+    eps: float
+    call: str
+    pilot_seconds: float
+    notes: tuple[str, ...] = ()
+    ngrad: int = 0
+    nprox: int = 0
+    run: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def best(self) -> Row:
+        """The candidate with the least predicted time."""
+        return self.rows[0]
+
+    @property
+    def sentence(self) -> str:
+        """Which wins, by how much, and over what."""
+        best, other = self.best, self._other()
+        ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
+        cost = f"{_one(self.call)} costs {ratio:.3g} gradients here"
+        if other is None or not math.isfinite(best.seconds):
+            return f"Take {best.label}; {cost}."
+        gain = other.seconds / best.seconds
+        if not math.isfinite(gain):
+            return f"Take {best.label}; {cost}, and {other.label} did not get anywhere in its pilot."
+        skips = "skipping pays" if best.p is not None and best.p < 1 else "skipping does not pay"
+        return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
+
+    def _other(self) -> Row | None:
+        """The best of the other kind: one that skips against one that does not."""
+        skips = self.best.p is not None and self.best.p < 1
+        others = [r for r in self.rows if (r.p is not None and r.p < 1) is not skips]
+        return others[0] if others else None
+
+    def __str__(self) -> str:
+        head = (
+            "method",
+            "iterations",
+            f"{self.call}{'es' if self.call == 'prox' else 's'}",
+            "ms a step",
+            f"ms a {self.call}",
+            "seconds",
+            "worst case",
+            "pilot",
+        )
+        cells = [
+            (
+                r.label, _count(r.iterations), _count(r.calls), f"{1e3 * r.step_seconds:.3g}",
+                f"{1e3 * r.call_seconds:.3g}", _seconds(r.seconds), _count(r.worst_case), f"{r.pilot}: {r.reached:.1e}",
+            )
+            for r in self.rows
+        ]  # fmt: skip
+        widths = [max(len(row[k]) for row in (head, *cells)) for k in range(len(head))]
+
+        def line(row: Sequence[str]) -> str:
+            first, *rest = (
+                c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            return "  ".join([first, *rest])
+
+        title = f"Predicted costs to a certificate of {self.eps:g} (worst case: iterations by theory; pilot: how far)"
+        end = f"The pilots took {self.pilot_seconds:.2g} s."
+        return "\n".join([title, line(head), *map(line, cells), self.sentence, *self.notes, end])
+
+
+class Pilot(Protocol):
+    """A candidate under way."""
+
+    name: str
+    p: float | None
+
+    def extend(self, iterations: int) -> None: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def spent(self) -> float: ...
+    def row(self, eps: float) -> Row: ...
+
+
+def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
+    """All a little, at equal cost; then whichever looks best twice as far, until one that has gone far still does."""
+    for one in pilots:
+        one.extend(LEAST if one.p is None else math.ceil(3 / one.p))
+    for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
+        one.extend(n)
+    for _ in range(RUNGS * len(pilots)):
+        rows = together([one.row(eps) for one in pilots])
+        best = min(row.seconds for row in rows)
+        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE * best]
+        unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
+        if not math.isfinite(best):
+            unsure = [k for k, one in enumerate(pilots) if not one.done]
+        if not unsure:
+            return
+        k = min(unsure, key=lambda k: rows[k].seconds)
+        pilots[k].extend(2 * rows[k].pilot)
+
+
+def together(rows: Sequence[Row]) -> list[Row]:
+    """Skipping more often takes no more iterations: a smaller p needs at least what a larger one, or p = 1, does."""
+    chains = {"proxskip": "proxgd", "splitskip": "papc", "scaffnew": "gd"}
+    out = []
+    for row in rows:
+        base = chains.get(row.name)
+        kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
+        least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
+        if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
+            out.append(row)
+            continue
+        calls = row.calls * least / max(row.iterations, 1.0)
+        seconds = least * row.step_seconds + calls * row.call_seconds
+        out.append(replace(row, iterations=least, calls=calls, seconds=seconds))
+    return out
+
+
+def _first_lengths(pilots: Sequence[Pilot], eps: float, first: int) -> list[int]:
+    """Iterations of the first pilots: so many as give a skipping one a dozen proxes, the others for the same money."""
+    rows = [one.row(eps) for one in pilots]
+
+    def cost(row: Row, n: float) -> float:
+        return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
+
+    enough = [first if row.p is None else math.ceil(1.5 * FEW / row.p) for row in rows]
+    skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
+    money = min(skipping, default=math.inf)
+    return [
+        n if row.p is not None else min(n, max(LEAST, int(money / max(cost(row, 1), 1e-12))))
+        for row, n in zip(rows, enough, strict=True)
+    ]
+
+
+def predict(
+    name: str,
+    p: float | None,
+    curve: Sequence[tuple[int, float]],
+    eps: float,
+    *,
+    done: int,
+    hopeless: bool,
+    step: float,
+    call: float,
+    share: float,
+    worst_case: float,
+) -> Row:
+    """A candidate's row, from the curve of its pilot and what a step and a call cost; ``share`` is calls a step."""
+    reached = min((b for _, b in curve if math.isfinite(b)), default=math.inf)
+    rate, level = slope(curve)
+    if reached <= eps:
+        needed, rate = float(next(k for k, b in curve if b <= eps)), math.inf
+    elif hopeless or rate <= 0:
+        needed, rate = math.inf, 0.0
+    else:
+        needed = done + math.log(max(level, eps) / eps) / rate
+    calls = share * needed + 1
+    return Row(name, p, rate, needed, calls, step, call, needed * step + calls * call, worst_case, done, reached)
+
+
+def slope(curve: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """The fall of log(certificate) an iteration over the tail of a curve, and the level at its end.
+
+    The median of the slopes between pairs of points far apart (Theil and Sen), which a few bad rounds do not
+    move; where it does not fall, that over the whole curve.
+    """
+    points = [(k, math.log(b)) for k, b in curve if math.isfinite(b) and b > 0]
+    if len(points) < 3:
+        return 0.0, curve[-1][1] if curve else math.inf
+    from_here = points[-1][0] * (1 - TAIL)
+    tail = [q for q in points if q[0] >= from_here]
+    fall, level = _theil_sen(tail if len(tail) >= FEW else points[-FEW:])
+    return (fall, level) if fall > 0 else _theil_sen(points)
+
+
+def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    points = points[:: max(1, len(points) // 60)]
+    k, v = (np.array(c, dtype=np.float64) for c in zip(*points, strict=True))
+    i, j = np.triu_indices(len(k), 1)
+    apart = (k[j] - k[i]) >= 0.25 * (k[-1] - k[0])
+    i, j = i[apart], j[apart]
+    fall = float(np.median((v[i] - v[j]) / (k[j] - k[i])))
+    level = float(np.exp(np.median(v + fall * (k - k[-1]))))
+    return max(fall, 0.0), level
+
+
+def _one(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def _count(v: float) -> str:
+    return "-" if not math.isfinite(v) else f"{v:,.0f}"
+
+
+def _seconds(v: float) -> str:
+    return "never" if not math.isfinite(v) else f"{v:.3g}"

@@ -1,0 +1,189 @@
+"""The smooth part f and the operator D of ``minimize``, whatever they come as."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.problems import solve
+from proxskip.problems.glm import LinearModel
+from proxskip.seam import Array, InputError
+
+STEEPER = 1e-3
+"""How much steeper than L says a function may look (rounding) before it is said to be."""
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """f as a function of flat vectors; ``L`` is None where it is to be found by backtracking.
+
+    Args:
+        of: what the caller gave.
+        rows: the number of terms of a finite sum, else 1.
+    """
+
+    of: Any
+    value: Callable[[Array], float]
+    gradient: Callable[[Array], Array]
+    d: int
+    L: float | None
+    mu: float | None
+    rows: int = 1
+
+    def with_L(self, L: float) -> Smooth:
+        """The same with another bound on the smoothness."""
+        return replace(self, L=L)
+
+
+def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, mu_needed: bool = True) -> Smooth:
+    """f from an object with value and gradient or from that pair of callables, with its constants.
+
+    What is given as L and mu goes before what the object says. mu is asked of it only if it is needed.
+    """
+    if isinstance(f, (tuple, list)) and len(f) == 2 and all(callable(part) for part in f):
+        value, gradient = f
+    elif callable(getattr(f, "value", None)) and callable(getattr(f, "gradient", None)):
+        value, gradient = f.value, f.gradient
+    else:
+        raise InputError(
+            f"f of type {type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables."
+        )
+    d = math.prod(shape)
+    if hasattr(f, "d") and int(f.d) != d:
+        raise InputError(f"f has {f.d} unknowns but x0 has {d} numbers.")
+    flat = len(shape) == 1 or isinstance(f, LinearModel) or hasattr(f, "d")
+    L = getattr(f, "L", None) if L is None else L
+    if mu is None and mu_needed:
+        mu = getattr(f, "mu", None)
+    L = None if L is None else theory.positive("L", L)
+    mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
+    if L is not None and mu is not None:
+        L, mu = theory.ordered(L, mu)
+    rows = int(getattr(f, "N", 1)) if hasattr(f, "minibatch_gradient") else 1
+    return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows)
+
+
+def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
+    return (lambda x: float(value(x))) if flat else (lambda x: float(value(x.reshape(shape))))
+
+
+def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], Array]:
+    """The gradient of a flat x, whose shape is checked at every call and whose manners are at the first."""
+    wanted = (math.prod(shape),) if flat else shape
+
+    def checked(x: Array) -> Array:
+        g = np.asarray(gradient(x if flat else x.reshape(shape)), dtype=np.float64)
+        if g.shape != wanted:
+            raise InputError(f"the gradient of f has shape {g.shape}; it must have shape {wanted}.")
+        return g if flat else g.ravel()
+
+    return checked
+
+
+def well_mannered(f: Smooth, x: Array) -> Array:
+    """The gradient at x as an array of its own, refused if computing it changes x."""
+    before = x.copy()
+    g = f.gradient(x)
+    if not np.array_equal(before, x, equal_nan=True):
+        raise InputError("the gradient of f changes the x it is given; let it work on a copy.")
+    return g.copy()
+
+
+def curvature(x: Array, g: Array, y: Array, k: Array) -> float:
+    """A lower bound on L from two points with gradients g and k:  |g - k|^2 / <g - k, x - y>  (Baillon and Haddad)."""
+    dg, dx = g - k, x - y
+    moved, turned = float(np.dot(dg, dx)), float(np.dot(dg, dg))
+    if not math.isfinite(turned):
+        return math.inf
+    tiny = 1e-14 * (float(np.dot(g, g)) + float(np.dot(k, k)))
+    return turned / moved if turned > tiny and moved > 0 else 0.0
+
+
+def first_L(f: Smooth, x: Array, g: Array) -> float:
+    """A first guess for backtracking: how much the gradient turns on a short way downhill."""
+    length = float(np.linalg.norm(g))
+    if length == 0:
+        return 1.0
+    step = 1e-4 * (1.0 + float(np.linalg.norm(x)))
+    y = x - (step / length) * g
+    guess = float(np.linalg.norm(f.gradient(y) - g)) / step
+    return guess if math.isfinite(guess) and guess > 0 else 1.0
+
+
+# -- finite sums -------------------------------------------------------------------------------------------------------
+def sampling(f: Smooth, batch: Any) -> int:
+    """The batch, if f is a finite sum that has so many rows."""
+    b = theory.whole("batch", batch)
+    if not hasattr(f.of, "minibatch_gradient") or not hasattr(f.of, "N") or not getattr(f.of, "has_rows", True):
+        raise InputError(
+            "minibatches need an f with rows: Logistic, LeastSquares, Softmax with a matrix, or your own with N, "
+            "L_rows and minibatch_gradient(x, rows)."
+        )
+    if b > f.rows:
+        raise InputError(f"batch = {b} is larger than the {f.rows} rows of f.")
+    if not hasattr(f.of, "L_rows"):
+        raise InputError("f has no L_rows, the largest smoothness of one row, which the step for minibatches needs.")
+    return b
+
+
+def expected_smoothness(f: Smooth, batch: int, x: Array | None = None) -> theory.ExpectedSmoothness:
+    """A = 2 L_b and, with the gradients' spread at x in place of x*, C = 2 sigma^2 (nan without x)."""
+    assert f.L is not None
+    rows = max(float(f.of.L_rows), f.L)
+    return theory.expected_smoothness(f.rows, batch, f.L, rows, math.nan if x is None else spread(f, x))
+
+
+def spread(f: Smooth, x: Array, most: int = 512) -> float:
+    """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or from at most so many of its rows."""
+    if hasattr(f.of, "gradient_variance"):
+        return float(f.of.gradient_variance(x))
+    rng = np.random.Generator(np.random.Philox(0))
+    picked = np.arange(f.rows) if f.rows <= most else rng.choice(f.rows, most, replace=False)
+    g = f.gradient(x)
+    return float(np.mean([np.sum((f.of.minibatch_gradient(x, np.array([j])) - g) ** 2) for j in picked]))
+
+
+# -- the operator D ----------------------------------------------------------------------------------------------------
+class Linear:
+    """D with its squared norm, asked once: a matrix, or an operator of scipy or pylops."""
+
+    def __init__(self, D: Any, d: int, norm: float | None) -> None:
+        if not hasattr(D, "shape"):
+            D = np.asarray(D, dtype=np.float64)
+        if len(D.shape) != 2 or D.shape[1] != d:
+            raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
+        if np.issubdtype(getattr(D, "dtype", np.float64) or np.float64, np.complexfloating):
+            raise InputError("D is complex; it must be real.")
+        self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
+        self.T = D.T
+        if hasattr(D, "toarray") or isinstance(D, np.ndarray):
+            self.toarray = lambda: D.toarray() if hasattr(D, "toarray") else D
+        self.norm2 = solve.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
+        if norm is not None:
+            self._doubt(norm)
+
+    def _doubt(self, norm: float, steps: int = 12) -> None:
+        """A few steps of the power method bound the norm from below."""
+        v = np.random.Generator(np.random.Philox(1)).standard_normal(self.shape[1])
+        for _ in range(steps):
+            v /= np.linalg.norm(v)
+            w = np.asarray(self.of @ v)
+            seen = float(np.linalg.norm(w))
+            if seen > norm * (1 + theory.ROUNDING):
+                raise InputError(too_small(norm, seen))
+            v = np.asarray(self.T @ w)
+            if not np.any(v):
+                return
+
+    def __matmul__(self, v: Array) -> Array:
+        return np.asarray(self.of @ v)
+
+
+def too_small(norm: float, seen: float) -> str:
+    """The sentence for a norm that is no bound."""
+    return f"D_norm = {norm:.6g} is too small: |D v| = {seen:.6g} |v| for some v; give an upper bound, or leave it out."

@@ -1,0 +1,178 @@
+"""The planner for clients: what a method costs over a network, from pilots with ``run``."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.forecast import Row, predict
+from proxskip.methods import GD, Accelerated, ProxGD, Scaffnew
+from proxskip.problems.federated import Problem
+from proxskip.run import run
+from proxskip.seam import InputError, Method, UnsafeStepWarning
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Where the clients will be.
+
+    Args:
+        latency: seconds from the server to a client and, again, back.
+        bandwidth: bytes a second of one client, each way; ``up`` if the way up is slower.
+        speed: how fast a client computes, with this machine as one.
+    """
+
+    latency: float = 0.05
+    bandwidth: float = 1e6
+    speed: float = 1.0
+    up: float | None = None
+
+    def __post_init__(self) -> None:
+        theory.nonnegative("latency", self.latency)
+        for name in ("bandwidth", "speed", "up"):
+            if (value := getattr(self, name)) is not None:
+                theory.positive(name, value)
+
+    def exchange(self, down: float, up: float) -> float:
+        """Seconds of one exchange of so many bytes a client."""
+        return 2 * self.latency + down / self.bandwidth + up / (self.up or self.bandwidth)
+
+
+@dataclass
+class Remote:
+    """A pilot with clients: run from the start, each time as far as asked for."""
+
+    name: str
+    p: float | None
+    method: Method
+    problem: Problem
+    network: Network
+    gradient: float
+    prox: float
+    eps: float
+    seed: int
+    threads: int | None
+    spent: float = 0.0
+    result: Any = None
+
+    def extend(self, iterations: int) -> None:
+        """To so many local steps of a client."""
+        if self.done:
+            return
+        then = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsafeStepWarning)
+            self.result = run(
+                self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads
+            )
+        self.spent += time.perf_counter() - then
+
+    @property
+    def done(self) -> bool:
+        """Converged or beyond hope."""
+        return self.result is not None and self.result.status.name in ("CONVERGED", "DIVERGED", "STALLED")
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Local steps, and the gradient norm."""
+        trace = self.result.trace
+        return [(int(k), float(g)) for k, g in zip(trace["iterations"], trace["grad_norm"], strict=True)]
+
+    @property
+    def exchange(self) -> float:
+        """Seconds of one exchange, with the bytes that the pilot counted."""
+        s = self.result.summary()
+        each = max(1, s["exchanges"]) * self.problem.n
+        proxes = self.prox * s["prox_evals"] / max(1, s["exchanges"])
+        return float(self.network.exchange(s["bytes_down"] / each, s["bytes_up"] / each) + proxes)
+
+    def row(self, eps: float) -> Row:
+        """The prediction."""
+        curve, s = self.curve, self.result.summary()
+        zeta = self.method.zeta(self.problem)
+        return predict(
+            self.name,
+            self.p,
+            curve,
+            eps,
+            done=s["iterations"],
+            hopeless=self.result.status.name in ("DIVERGED", "STALLED"),
+            step=self.gradient,
+            call=self.exchange,
+            share=s["exchanges"] / max(1, s["iterations"]) if self.p is None else self.p,
+            worst_case=2 * math.log(max(curve[0][1] / eps, 1.0)) / zeta if zeta else math.nan,
+        )
+
+
+def clients_gradient(problem: Problem, network: Network, most: int = 32) -> float:
+    """Seconds of one local step of the slowest client, there: the largest median over (at most so many) clients."""
+    sizes = problem.sizes or [1] * problem.n
+    picked = np.argsort(-np.asarray(sizes), kind="stable")[:most]
+    x = np.zeros(problem.d)
+    return max(_median_seconds(problem, int(i), x) for i in picked) / network.speed
+
+
+def _median_seconds(problem: Problem, i: int, x: Any) -> float:
+    f: Any = problem.clients[i]
+    rows = np.arange(problem.batch) if problem.batch else None
+    times = []
+    for _ in range(7):
+        then = time.perf_counter()
+        f.gradient(x) if rows is None else f.minibatch_gradient(x, rows)
+        times.append(time.perf_counter() - then)
+    return float(np.median(times[2:]))
+
+
+def prox_seconds(problem: Problem, t: float) -> float:
+    """The median seconds of the server's prox at step t."""
+    if problem.psi is None:
+        return 0.0
+    x, times = np.ones(problem.d), []
+    for _ in range(5):
+        then = time.perf_counter()
+        problem.psi.prox(x, t)
+        times.append(time.perf_counter() - then)
+    return float(np.median(times))
+
+
+def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
+    """Methods that reach the solution, and Scaffnew with some p around the theorem's."""
+    if problem.D is not None:
+        raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
+    batch = problem.batch is not None
+    out: list[tuple[str, float | None, Method]] = [
+        ("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))
+    ]
+    if not batch and problem.mu is not None:
+        out.append(("accelerated", None, Accelerated.theory(problem)))
+    if problem.mu is None:
+        gamma = theory.largest_step(problem.es_A)
+        return [*out, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]
+    best = Scaffnew.theory(problem)
+    for p in (3 * best.p, best.p, best.p / 3):
+        if p < 0.9:
+            out.append(("scaffnew", p, replace(best, p=p)))
+    return out
+
+
+def remote_pilots(
+    problem: Problem, network: Network | None, eps: float, seed: int, threads: int | None
+) -> list[Remote]:
+    """All candidates, before their first step; f* is not asked for."""
+    if network is not None and not isinstance(network, Network):
+        raise InputError("network must be a Network(latency, bandwidth, speed).")
+    network = network or Network()
+    quiet = replace(problem)
+    quiet.__dict__["solution"] = None  # nobody plans what is solved already
+    gradient = clients_gradient(problem, network)
+    prox = prox_seconds(problem, 1.0 / problem.L)
+    return [
+        Remote(name, p, method, quiet, network, gradient, prox, eps, seed, threads)
+        for name, p, method in candidates(quiet)
+    ]

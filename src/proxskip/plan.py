@@ -1,0 +1,207 @@
+"""Which method and which p: short pilots of each candidate, and the seconds of a gradient, a prox and an exchange.
+
+Worst-case theory makes p = 1/sqrt(kappa) optimal whatever things cost, and never prefers ProxSkip to FISTA. So it is
+shown beside the plan and does not decide. What decides is measured on the problem itself: every candidate runs for a
+few hundred gradients; the slope of its certificate over the last part of the pilot, with the measured seconds of one
+gradient and of one prox at the step it is called with, predicts the time to eps. The first part of a run is mostly
+faster than the rest, so a short pilot promises too much: whichever candidate looks best runs on, each time twice as
+far, until one that has gone 40 % of its predicted way still looks best.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.descent import Descent, Task
+from proxskip.forecast import PILOT, WORTH, Plan, Row, predict, race, together
+from proxskip.pilots import Network, remote_pilots
+from proxskip.problems.federated import Problem
+from proxskip.prox import inner_state
+from proxskip.recipes import prepare, recipe
+from proxskip.seam import Array, InputError, UnsafeStepWarning
+
+
+def plan(
+    f: Any,
+    psi: Any = None,
+    x0: Any = None,
+    *,
+    eps: float = 1e-6,
+    D: Any = None,
+    L: float | None = None,
+    mu: float | None = None,
+    D_norm: float | None = None,
+    seed: int = 0,
+    pilot: int = PILOT,
+    worth: float = WORTH,
+    costs: tuple[float, float] | None = None,
+    network: Any = None,
+    threads: int | None = None,
+) -> Plan:
+    """Measure, run pilots, and predict which method and p reach a certificate of eps first.
+
+    Args:
+        f, psi, x0, D, L, mu, D_norm: as in ``minimize``; or f a Problem with clients, and ``network`` a Network.
+        pilot: gradients of a first pilot.
+        worth: the part of its predicted iterations that a candidate must have gone before it is chosen.
+        costs: seconds of one gradient and of one prox where they are to be used, in place of those measured here.
+
+    >>> from proxskip.problems.quadratic import Quadratic
+    >>> from proxskip.prox import L1
+    >>> found = plan(Quadratic(np.geomspace(0.01, 1, 8), np.ones(8)), L1(0.1), eps=1e-4)
+    >>> found.best.seconds <= found.rows[-1].seconds
+    True
+    """
+    eps = theory.positive("eps", eps)
+    pilot = theory.whole("pilot", pilot)
+    if isinstance(f, Problem):
+        if any(v is not None for v in (psi, x0, D, L, mu, D_norm)):
+            raise InputError("a Problem has its own psi, D, L and mu; give plan the problem and the network alone.")
+        return _federated(f, network, eps, seed, pilot, worth, threads)
+    if network is not None:
+        raise InputError("a network is for a Problem with clients; make one with split.")
+    task, start = prepare(f, psi, x0, "auto", D=D, L=L, mu=mu, D_norm=D_norm, batch=None, eps=None, p=None)
+    made = plan_task(task, start, eps=eps, seed=seed, pilot=pilot, worth=worth, costs=costs, threads=threads)
+    made.run.close()
+    return made
+
+
+def plan_task(
+    task: Task,
+    x0: Array,
+    *,
+    eps: float,
+    seed: int,
+    pilot: int = PILOT,
+    worth: float = WORTH,
+    costs: tuple[float, float] | None = None,
+    threads: int | None = None,
+) -> Plan:
+    """The plan for one function; its ``run`` is the winner's pilot, to go on from."""
+    candidates = _candidates(task)
+    inner = inner_state(task.psi)
+    asked = None if inner is None else inner.tolerance
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        pilots = [Lone(task, x0, name, p, eps, seed, threads, costs) for name, p in candidates]
+        race(pilots, eps, pilot, worth)
+    rows = together([one.row(eps) for one in pilots])
+    pairs = sorted(zip(rows, pilots, strict=True), key=lambda pair: pair[0].seconds)
+    winner = pairs[0][1]
+    if asked is not None:
+        winner.run.asked = asked
+    for _, one in pairs[1:]:
+        one.run.close()
+    others = [one for one in pilots if one is not winner]
+    return Plan(
+        tuple(row for row, _ in pairs),
+        eps,
+        "prox",
+        sum(one.spent for one in others),
+        () if task.f.mu is not None else ("mu is unknown, so no theorem stands beside the pilots.",),
+        sum(one.run.client.calls for one in others),
+        sum(one.run.solo.proxes for one in others),
+        winner.run,
+    )
+
+
+def _candidates(task: Task) -> list[tuple[str, float | None]]:
+    """Methods, and for those that skip some p around the theorem's."""
+    if task.f.mu is not None and task.f.L is not None:
+        best = theory.best_p(1.0 / task.f.L, task.f.mu)
+        grid = sorted({min(1.0, s * best) for s in (1 / 3, 1.0, 3.0)}, reverse=True)
+    else:
+        grid = [0.3, 0.1, 0.03, 0.01]
+    grid = [p for p in grid if p < 0.9]
+    if task.D is not None:
+        return [("papc", None), ("pdhg", None), *(("splitskip", p) for p in grid)]
+    plain: list[tuple[str, float | None]] = [("proxgd", None), ("fista-restart", None)]
+    if task.f.mu is not None:
+        plain.append(("fista", None))
+    return [*plain, *(("proxskip", p) for p in grid)]
+
+
+def _federated(
+    problem: Problem, network: Network | None, eps: float, seed: int, pilot: int, worth: float, threads: int | None
+) -> Plan:
+    """The plan for clients: the same race, with exchanges over the network in the place of proxes."""
+    pilots = remote_pilots(problem, network, eps, seed, threads)
+    race(pilots, eps, pilot, worth)
+    rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
+    notes = () if problem.mu is not None else ("mu is unknown, so no theorem stands beside the pilots.",)
+    return Plan(tuple(rows), eps, "exchange", sum(one.spent for one in pilots), notes)
+
+
+class Lone:
+    """A pilot of ``minimize``: its run, and the times of its rounds."""
+
+    def __init__(
+        self,
+        task: Task,
+        x0: Array,
+        name: str,
+        p: float | None,
+        eps: float,
+        seed: int,
+        threads: int | None,
+        costs: tuple[float, float] | None,
+    ) -> None:
+        self.name, self.p, self.eps, self.costs = name, p, eps, costs
+        self.run = Descent(task, recipe(name, p=p), x0, seed=seed, tol=eps, threads=threads)
+        self.run.solo.prox_times = []
+        self.curve: list[tuple[int, float]] = []
+        self.steps: list[float] = []
+
+    def extend(self, iterations: int) -> None:
+        """On to so many iterations, unless it is done."""
+        run = self.run
+        times = run.solo.prox_times
+        assert times is not None
+        while run.solo.iterations < iterations and not self.done:
+            then, before, calls = run.seconds, run.solo.iterations, len(times)
+            known = run.advance()
+            done = run.solo.iterations - before
+            if done:
+                self.steps.append((run.seconds - then - sum(times[calls:])) / done)
+            if known:
+                self.curve.append((run.solo.iterations, run.bound))
+
+    @property
+    def done(self) -> bool:
+        """Converged, or beyond hope."""
+        return self.run.best.bound <= self.eps or self.run.diverged or self.run.stalled
+
+    @property
+    def spent(self) -> float:
+        """Seconds so far."""
+        return self.run.seconds
+
+    def _measured(self) -> tuple[float, float]:
+        """Medians: of a step, and of a prox over the second half of the pilot."""
+        proxes = self.run.solo.prox_times or [0.0]
+        return float(np.median(self.steps or [math.nan])), float(np.median(proxes[len(proxes) // 2 :]))
+
+    def row(self, eps: float) -> Row:
+        """The prediction."""
+        run = self.run
+        step, call = self.costs or self._measured()
+        done = run.solo.iterations
+        zeta = run.method.zeta(run.problem) if run.problem.mu is not None else None
+        start = self.curve[0][1] if self.curve else math.nan
+        return predict(
+            self.name,
+            self.p,
+            self.curve,
+            eps,
+            done=done,
+            hopeless=run.diverged or run.stalled,
+            step=step,
+            call=call,
+            share=self.p if self.p is not None else run.solo.proxes / max(done, 1),
+            worst_case=2 * math.log(max(start / eps, 1.0)) / zeta if zeta else math.nan,
+        )

@@ -1,0 +1,99 @@
+"""Operators of others: pyproximal, and anyone with the same two verbs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip.prox.contract import ProxWarning
+from proxskip.prox.parts import Operator, largest, start
+from proxskip.seam import Array, InputError, Prox
+
+NOT_CONVEX = frozenset({
+    "ETP", "Geman", "L0", "L01Ball", "L0Ball", "L10Ball", "Log", "Log1", "QuadraticEnvelopeCard", "RED", "SCAD",
+    "QuadraticEnvelopeCardIndicator", "QuadraticEnvelopeRankL2", "RelaxedMumfordShah", "SingularValuePenalty",
+})  # fmt: skip
+"""Operators of pyproximal 0.13 whose function is not convex (RED is no function at all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted(Operator):
+    """Someone else's operator: it sees flat copies, a bool says inside or not, and its prox is checked.
+
+    How exact its prox is, nobody knows; ``Checked`` finds what it can.
+    """
+
+    operator: Any
+
+    def __call__(self, x: Array) -> float:
+        return _value(self.operator, np.array(x, dtype=np.float64).ravel())
+
+    def prox(self, x: Array, t: float) -> Array:
+        flat = start(x, t).flatten()
+        result = np.asarray(self.operator.prox(flat.copy(), t))
+        if result.shape != flat.shape or (np.iscomplexobj(result) and largest(result.imag) > 1e-9 * largest(result)):
+            raise InputError(
+                f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
+                f"{result.shape} where it must give {flat.size} real ones."
+            )
+        return result.real.astype(np.float64).reshape(np.shape(x))
+
+
+def _value(operator: Any, x: Array) -> float:
+    """psi(x), True and False as 0 and infinity; pyproximal's VStack would count them as 1 and 0."""
+    if _theirs(operator) and type(operator).__name__ == "VStack":
+        if hasattr(operator, "restr"):
+            parts = [restriction.matvec(x) for restriction in operator.restr]
+        else:
+            parts = np.split(x, operator.xend[:-1])
+        return math.fsum(_value(op, part) for op, part in zip(operator.ops, parts, strict=True))
+    value = operator(x)
+    if isinstance(value, (bool, np.bool_)):
+        return 0.0 if value else math.inf
+    if np.size(value) != 1 or (np.iscomplexobj(value) and largest(np.imag(value)) > 0):
+        raise InputError(f"{type(operator).__name__} gave {value!r} where psi(x) is one real number.")
+    return float(np.real(np.asarray(value)).item())
+
+
+def _theirs(obj: Any) -> bool:
+    return type(obj).__module__.partition(".")[0] == "pyproximal"
+
+
+def as_prox(obj: Any) -> Prox | None:
+    """Ours as it is, anyone's with ``psi(x)`` and ``psi.prox(x, t)`` as ``Adapted``, None as None.
+
+    >>> from proxskip.prox import L1
+    >>> as_prox(L1(0.5)).prox(np.array([2.0, -0.1]), 1.0)
+    array([1.5, 0. ])
+    """
+    if obj is None or isinstance(obj, Operator):
+        return obj
+    if isinstance(obj, type):
+        raise InputError(f"psi is the class {obj.__name__} and not an operator; write {obj.__name__}(...).")
+    if not callable(getattr(obj, "prox", None)):
+        raise InputError(f"psi needs a method prox(x, t), which {type(obj).__name__} does not have.")
+    if not callable(obj):
+        raise InputError(f"psi must give its value as psi(x), but {type(obj).__name__} cannot be called.")
+    _known_faults(obj)
+    return Adapted(obj)
+
+
+def _known_faults(obj: Any) -> None:
+    """Refuse the one operator of pyproximal that is wrong, and warn of those that are not convex, in sums too."""
+    if not _theirs(obj):
+        return
+    for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
+        _known_faults(part)
+    name = type(obj).__name__
+    if name == "Huber":
+        a = float(obj.alpha)
+        if not abs(float(obj.prox(np.array([1.5 * a]), a)[0]) - 0.75 * a) <= 1e-6 * a:
+            raise InputError(
+                "the prox of pyproximal's Huber is wrong for alpha < |x| <= alpha + t; use proxskip.prox.Huber instead."
+            )
+    if name in NOT_CONVEX:
+        warnings.warn(f"{name} is not convex, so no theorem here covers its prox.", ProxWarning, stacklevel=4)

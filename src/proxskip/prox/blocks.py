@@ -1,0 +1,174 @@
+"""Sums of operators: over separate parts of x (as exact as its parts), or of the same x (by an inner solver)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.prox.adapted import as_prox
+from proxskip.prox.contract import Inexact, Inner, Iterative, Watch
+from proxskip.prox.parts import Operator, norm, sized, start
+from proxskip.seam import Array, InputError, Prox
+
+
+def _parts(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
+    parts = [as_prox(part) for part in given]
+    if not parts:
+        raise InputError(f"{name} needs at least one operator.")
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        raise InputError(f"{name} was given None as an operator; use Zero() for a part without one.")
+    return tuple(found)
+
+
+class Blocks(Operator):
+    """``sum_b psi_b(x_b)`` over consecutive blocks of x of the given sizes.
+
+    >>> from proxskip.prox import L1, NonNegative
+    >>> Blocks([L1(1.0), NonNegative()], [2, 1]).prox(np.array([3.0, -0.5, -7.0]), 1.0)
+    array([2., 0., 0.])
+    """
+
+    last: Inner | None
+    worst: Inner | None
+    calls: int
+    failures: int
+
+    def __init__(self, psis: Sequence[Any], sizes: Sequence[int]):
+        self.psis, self.sizes = _parts("Blocks", psis), tuple(int(size) for size in sizes)
+        if len(self.psis) != len(self.sizes) or min(self.sizes) < 1:
+            raise InputError(f"Blocks needs one size for each of its {len(self.psis)} operators, not {self.sizes}.")
+        self._cuts = np.cumsum(self.sizes)[:-1]
+        self._inner: list[Inexact] = [psi for psi in self.psis if isinstance(psi, Inexact)]
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"Blocks({list(self.psis)}, {list(self.sizes)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blocks) and (self.psis, self.sizes) == (other.psis, other.sizes)
+
+    def __hash__(self) -> int:
+        return hash((self.psis, self.sizes))
+
+    def __call__(self, x: Array) -> float:
+        return math.fsum(psi(part) for psi, part in zip(self.psis, self._cut(x), strict=True))
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        y = [np.ravel(psi.prox(part, t)) for psi, part in zip(self.psis, self._cut(x), strict=True)]
+        calls = [psi.last for psi in self._inner if psi.last is not None]
+        reached = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
+        self.last = Inner(reached, self.tolerance, sum(call.iterations for call in calls))
+        self.calls += 1
+        self.failures += not all(call.reached for call in calls)
+        if self.worst is None or not reached <= self.worst.accuracy:
+            self.worst = self.last
+        return np.concatenate(y).reshape(x.shape)
+
+    def _cut(self, x: Array) -> list[Array]:
+        sized(self, x, sum(self.sizes))
+        return np.split(np.ravel(x), self._cuts)
+
+    @property
+    def tolerance(self) -> float:
+        """The accuracy asked of all blocks together; 0 where every block is exact."""
+        return math.sqrt(math.fsum(psi.tolerance**2 for psi in self._inner))
+
+    @tolerance.setter
+    def tolerance(self, value: float) -> None:
+        for psi in self._inner:
+            psi.tolerance = value / math.sqrt(len(self._inner))
+
+    def reset(self) -> None:
+        """Forget the record, and the blocks' own."""
+        self.last = self.worst = None
+        self.calls = self.failures = 0
+        for psi in self._inner:
+            psi.reset()
+
+
+class Sum(Iterative):
+    """``psi_1(x) + ... + psi_m(x)``, of sets their intersection, by Dykstra's algorithm; inexact.
+
+    Each part in turn takes back what it changed last time, and its prox is taken again: block coordinate ascent on the
+    dual (Boyle and Dykstra, 1986, for sets; Bauschke and Combettes, 2008, for functions). With ``z_i`` the change of
+    part i, which is t times a subgradient at its last value ``y_i``, and ``y = x - sum_i z_i``,
+
+        |y - prox|^2 <= sum_i  t psi_i(y) - t psi_i(y_i) - <z_i, y - y_i>
+
+    where psi_i is finite at y. A set that y is not exactly in contributes ``<z_i - z_i*, y_i - y>`` instead, with the
+    multiplier of the solution; its size is not known, and twice the present one stands for it. What y misses a set by
+    is counted from rounding on: then y is exact for sets that are moved by as little.
+    """
+
+    def __init__(
+        self, *psis: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True, name: str = "Sum"
+    ):
+        self.name = name
+        self.psis = _parts(name, psis)
+        self._begin(tolerance, max_iterations, warm)
+        self._share()
+
+    def _share(self) -> None:
+        """Ask the parts for enough, that their errors leave room for the tolerance."""
+        for psi in self.psis:
+            if isinstance(psi, Inexact):
+                psi.tolerance = self.tolerance / (4 * len(self.psis))
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.psis))}, tolerance={self.tolerance})"
+
+    def _forget(self) -> None:
+        self._dual: Array | None = None
+        for psi in self.psis:
+            if isinstance(psi, Inexact):
+                psi.reset()
+
+    def __call__(self, x: Array) -> float:
+        return float(sum(psi(x) for psi in self.psis))
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        if not np.isfinite(x).all():
+            raise InputError(f"{self.name} was given a point with numbers that are not finite.")
+        m = len(self.psis)
+        use = self.warm and self._dual is not None and self._dual.shape == (m, *x.shape)
+        z = t * self._dual if use and self._dual is not None else np.zeros((m, *x.shape))
+        seen = np.empty_like(z)
+        y, watch = x - z.sum(axis=0), Watch(self.tolerance, self.max_iterations)
+        self._share()
+        done = False
+        while not done:
+            for i, psi in enumerate(self.psis):
+                back = y + z[i]
+                y = psi.prox(back, t)
+                seen[i], z[i] = y, back - y
+            y = x - z.sum(axis=0)
+            watch.iterations += 1
+            done = watch.done(self._accuracy(y, seen, z, t), seen[-1])
+        self._dual = z / t if self.warm else None
+        self._record(watch.accuracy, watch.iterations)
+        return watch.y
+
+    def _accuracy(self, y: Array, seen: Array, z: Array, t: float) -> float:
+        """The bound at ``y``, plus the distance to the value of the last part, which is returned, and inner errors."""
+        total, inner, rounding = 0.0, 0.0, 1e-15 * (norm(y) + norm(z))
+        for psi, at, change in zip(self.psis, seen, z, strict=True):
+            if isinstance(psi, Inexact) and psi.last is not None:
+                inner += psi.last.accuracy
+            here, there = psi(y), psi(at)
+            if math.isfinite(here) and math.isfinite(there) and (here, there) != (0.0, 0.0):
+                total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
+            else:
+                missed = norm(y - at)
+                total += 2 * norm(change) * missed if missed > rounding else 0.0
+        return math.sqrt(total) + norm(y - seen[-1]) + inner
+
+
+def intersection(*sets: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True) -> Sum:
+    """The points that are in all of the sets: their ``Sum``, under the name by which it is looked for."""
+    return Sum(*sets, tolerance=tolerance, max_iterations=max_iterations, warm=warm, name="intersection")

@@ -1,0 +1,201 @@
+"""What an operator with an inner solver owes, and what is checked of every operator while it is used.
+
+An inexact operator is called like any other: ``prox(x, t)`` gives a point y. Besides, it keeps
+``|y - prox(x, t)| <= tolerance``, knows how well each call did it, and starts each call where the last one ended.
+Nothing is raised when an inner solver gives up: the call is recorded as a failure, with the accuracy it did reach.
+
+The certificate is a duality gap. The objective ``psi(y) + |y - x|^2/(2t)`` is 1/t-strongly convex, so a gap g between
+y's value and a lower bound on the least one means ``|y - prox(x, t)| <= sqrt(2 t g)``; where y is the primal point of
+the dual point that gave the bound, ``sqrt(t g)``, since the dual objective is as strongly concave in that y.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from proxskip.prox.parts import Operator, name_of, norm, start
+from proxskip.seam import Array, InputError, Prox
+
+
+class ProxWarning(UserWarning):
+    """An operator that is used as a prox does not behave like one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """One call of an inner solver: ``|y - prox(x, t)| <= accuracy`` is certified; NaN where nothing is known."""
+
+    accuracy: float
+    tolerance: float
+    iterations: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the accuracy is the one that was asked for."""
+        return self.accuracy <= self.tolerance
+
+
+@runtime_checkable
+class Inexact(Protocol):
+    """A prox with an inner solver, as a caller sees it."""
+
+    tolerance: float
+    """The accuracy asked for, in ``|y - prox(x, t)|``; may be set between calls."""
+    last: Inner | None
+    """The last call."""
+    worst: Inner | None
+    """The call with the largest accuracy since the last reset."""
+    calls: int
+    failures: int
+    """Calls that did not reach their tolerance."""
+
+    def __call__(self, x: Array) -> float: ...
+    def prox(self, x: Array, t: float) -> Array: ...
+    def reset(self) -> None:
+        """Forget the warm start and the record, as if no call had been made."""
+        ...
+
+
+class Iterative(Operator):
+    """The record and the warm start of an inexact operator; a subclass calls ``_record`` at the end of a prox."""
+
+    tolerance: float
+    max_iterations: int
+    warm: bool
+
+    def _begin(self, tolerance: float, max_iterations: int, warm: bool) -> None:
+        if not 0 < tolerance < math.inf:
+            raise InputError(f"{type(self).__name__} needs a finite tolerance > 0, not tolerance = {tolerance}.")
+        if max_iterations < 1:
+            raise InputError(f"{type(self).__name__} needs max_iterations >= 1, not {max_iterations}.")
+        self.tolerance, self.max_iterations, self.warm = float(tolerance), int(max_iterations), bool(warm)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the warm start and the record, as if no call had been made."""
+        self.last: Inner | None = None
+        self.worst: Inner | None = None
+        self.calls = self.failures = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the warm start."""
+        raise NotImplementedError
+
+    def _record(self, accuracy: float, iterations: int) -> None:
+        self.last = Inner(float(accuracy), self.tolerance, int(iterations))
+        self.calls += 1
+        self.failures += not self.last.reached
+        if self.worst is None or not self.last.accuracy <= self.worst.accuracy:
+            self.worst = self.last
+
+
+class Watch:
+    """Says when to stop: tolerance reached, too many iterations, or the best accuracy no longer falling."""
+
+    def __init__(self, tolerance: float, most: int):
+        self.tolerance, self.most = tolerance, most
+        self.iterations, self.accuracy, self.improved, self.mark = 0, math.inf, 0, math.inf
+        self.y: Array = np.empty(0)
+
+    def done(self, accuracy: float, y: Array) -> bool:
+        """Note the accuracy of y, keep the best point, and say whether it is good enough or as good as it gets."""
+        if accuracy < self.accuracy or not self.y.size:
+            self.accuracy, self.y = accuracy, y.copy()
+        if self.accuracy <= 0.9 * self.mark:
+            self.mark, self.improved = self.accuracy, self.iterations
+        stalled = self.iterations - self.improved > max(200, self.iterations // 3)
+        return self.accuracy <= self.tolerance or self.iterations >= self.most or stalled
+
+
+ROUNDING = 1e-12
+"""How far, relative to the points, two values of an exact prox may be off by rounding."""
+
+
+class Checked(Operator):
+    """psi, whose every prox is checked: the right shape, finite, and firmly nonexpansive with the last at this step.
+
+    The paper's lemma, ``|P(x) - P(y)|^2 + |Q(x) - Q(y)|^2 <= |x - y|^2`` with ``Q(x) = x - P(x)``, is the same as
+    ``<P(x) - P(y), Q(x) - Q(y)> >= 0``. If it is -v, one of the two points is wrong by at least
+    ``v / (2 |(P(x) - P(y)) - (Q(x) - Q(y))|)``; the largest such error is kept as ``error``, and one that neither
+    rounding nor a certified accuracy explains is a warning, once.
+    """
+
+    REMEMBERED = 4
+
+    def __init__(self, psi: Prox):
+        self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi
+        self._inner = self.psi if isinstance(self.psi, Inexact) else None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all earlier calls, psi's own too."""
+        self.error = 0.0
+        self.warned = False
+        self._earlier: dict[float, tuple[Array, Array, float]] = {}
+        if self._inner is not None:
+            self._inner.reset()
+
+    def __repr__(self) -> str:
+        return repr(self.psi)
+
+    def __call__(self, x: Array) -> float:
+        return self.psi(x)
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        P = np.asarray(self.psi.prox(x, t))
+        if P.shape != x.shape:
+            raise InputError(f"the prox of {name_of(self.psi)} gave shape {P.shape} for a point of shape {x.shape}.")
+        if not (math.isfinite(np.vdot(P, P)) or np.isfinite(P).all()):
+            known = "" if np.isfinite(x).all() else ", at a point that is not finite itself"
+            raise InputError(f"the prox of {name_of(self.psi)} gave numbers that are not finite{known}.")
+        last = None if self._inner is None else self._inner.last
+        self._compare(x, P, t, 0.0 if last is None else last.accuracy)
+        return P
+
+    def _compare(self, x: Array, P: Array, t: float, certified: float) -> None:
+        """Hold P against the last value at the same step, and keep it for the next."""
+        before = self._earlier.pop(t, None)
+        if before is not None:
+            y, R, also = before
+            dP, dx = P - R, x - y
+            v = -float(np.vdot(dP, dx - dP))
+            if v > 0:
+                error = v / (2 * norm(2 * dP - dx))
+                self.error = max(self.error, error)
+                if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.warned:
+                    self.warned = True
+                    self._warn(error, t)
+        elif len(self._earlier) >= self.REMEMBERED:
+            del self._earlier[next(iter(self._earlier))]
+        self._earlier[t] = (x.copy(), P.copy(), certified)
+
+    def _warn(self, error: float, t: float) -> None:
+        warnings.warn(
+            f"{name_of(self.psi)} is not firmly nonexpansive as a prox must be: at step {t:.3g} one of its last two "
+            f"values is off by {error:.2g} at least, because its formula is wrong or its inner solver stops early.",
+            ProxWarning,
+            stacklevel=4,
+        )
+
+
+def accuracy_of(psi: Any) -> float:
+    """The largest certified error of psi's prox so far: 0 for a closed form, NaN where nobody knows."""
+    psi = psi.psi if isinstance(psi, Checked) else psi
+    if any(math.isnan(accuracy_of(part)) for part in getattr(psi, "psis", ())):
+        return math.nan
+    if isinstance(psi, Inexact):
+        return 0.0 if psi.worst is None else psi.worst.accuracy
+    return 0.0 if isinstance(psi, Operator) and not hasattr(psi, "operator") else math.nan
+
+
+def inner_state(psi: Any) -> Inexact | None:
+    """The inexact operator in psi, if it is one."""
+    psi = psi.psi if isinstance(psi, Checked) else psi
+    return psi if isinstance(psi, Inexact) else None

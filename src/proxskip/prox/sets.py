@@ -1,0 +1,153 @@
+"""Indicators of sets, whose prox is the projection; every one is a closed form, exact to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxskip.prox.parts import Operator, inside, largest, norm, positive, sized, start
+from proxskip.seam import Array, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Box(Operator):
+    """``lo <= x <= hi``; a bound is one number, perhaps infinite, or one per coordinate."""
+
+    lo: float | tuple[float, ...]
+    hi: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("lo", "hi"):
+            bound = np.asarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, tuple(bound.ravel().tolist()) if bound.ndim else float(bound))
+        lo, hi = np.asarray(self.lo), np.asarray(self.hi)
+        if lo.ndim and hi.ndim and lo.shape != hi.shape:
+            raise InputError(f"Box has {lo.size} lower bounds but {hi.size} upper ones.")
+        wrong = np.atleast_1d(~((lo <= hi) & (lo < np.inf) & (hi > -np.inf)))
+        if wrong.any():
+            i = int(wrong.argmax())
+            a, b = (np.broadcast_to(bound, wrong.shape)[i] for bound in (lo, hi))
+            raise InputError(f"Box needs lo <= hi, with numbers between them, not lo = {a} and hi = {b} (at {i}).")
+
+    def __call__(self, x: Array) -> float:
+        return inside(np.max(np.abs(x - self._clip(x)), initial=0.0), largest(x))
+
+    def prox(self, x: Array, t: float) -> Array:
+        return self._clip(start(x, t))
+
+    def _clip(self, x: Array) -> Array:
+        for bound in (self.lo, self.hi):
+            if isinstance(bound, tuple):
+                sized(self, x, len(bound))
+        lo, hi = (b if isinstance(b, float) else np.reshape(b, x.shape) for b in (self.lo, self.hi))
+        return np.clip(x, lo, hi)
+
+
+@dataclass(frozen=True, slots=True)
+class NonNegative(Operator):
+    """``x >= 0``."""
+
+    def __call__(self, x: Array) -> float:
+        return inside(-np.min(x, initial=0.0), largest(x))
+
+    def prox(self, x: Array, t: float) -> Array:
+        return np.maximum(start(x, t), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Simplex(Operator):
+    """``x >= 0`` and ``sum_i x_i = radius``; exact by sorting (Held, Wolfe and Crowder, 1974)."""
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self, "radius")
+
+    def __call__(self, x: Array) -> float:
+        outside = max(abs(float(np.sum(x)) - self.radius), -float(np.min(x, initial=0.0)))
+        return inside(outside, max(self.radius, largest(x)))
+
+    def prox(self, x: Array, t: float) -> Array:
+        return _onto_simplex(start(x, t), self.radius)
+
+
+@dataclass(frozen=True, slots=True)
+class L1Ball(Operator):
+    """``sum_i |x_i| <= radius``; outside, the absolute values go to the simplex (Duchi et al., 2008)."""
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self, "radius")
+
+    def __call__(self, x: Array) -> float:
+        return inside(float(np.abs(x).sum()) - self.radius, self.radius)
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        if np.abs(x).sum() <= self.radius:
+            return x.copy()
+        return np.copysign(_onto_simplex(np.abs(x), self.radius), x)
+
+
+@dataclass(frozen=True, slots=True)
+class L2Ball(Operator):
+    """``|x| <= radius``."""
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self, "radius")
+
+    def __call__(self, x: Array) -> float:
+        return inside(norm(x) - self.radius, self.radius)
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        size = norm(x)
+        return x.copy() if size <= self.radius else x * (self.radius / size)
+
+
+@dataclass(frozen=True, slots=True)
+class Singleton(Operator):
+    """``x = 0`` (up to 1e-9): what decentralized training puts behind ``D = (I - W)^(1/2)``."""
+
+    def __call__(self, x: Array) -> float:
+        return inside(largest(x), 1.0)
+
+    def prox(self, x: Array, t: float) -> Array:
+        return np.zeros_like(start(x, t))
+
+
+@dataclass(frozen=True, slots=True)
+class Consensus(Operator):
+    """``x_1 = ... = x_n`` for n vectors end to end: the psi of federated learning, whose prox is the mean."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise InputError(f"Consensus needs n >= 1 vectors, not n = {self.n}.")
+
+    def __call__(self, x: Array) -> float:
+        return inside(np.max(np.abs(x - self._mean(x)), initial=0.0), largest(x))
+
+    def prox(self, x: Array, t: float) -> Array:
+        return self._mean(start(x, t))
+
+    def _mean(self, x: Array) -> Array:
+        if x.size % self.n:
+            raise InputError(f"Consensus({self.n}) cannot cut {x.size} numbers into {self.n} equal vectors.")
+        return np.tile(x.reshape(self.n, -1).mean(axis=0), self.n).reshape(x.shape)
+
+
+def _onto_simplex(x: Array, radius: float) -> Array:
+    """``(x - theta)_+`` with ``theta = max_k (sum of the k largest - radius) / k``.
+
+    The largest entry is taken off first, so that the sum is right to the size of the radius and not of x.
+    """
+    x = x - np.max(x, initial=-np.inf)
+    largest_first = np.sort(x, axis=None)[::-1]
+    theta = np.max((np.cumsum(largest_first) - radius) / np.arange(1, x.size + 1), initial=-np.inf)
+    return np.maximum(x - theta, 0.0)

@@ -1,0 +1,128 @@
+"""Functions of the singular values or eigenvalues of x as a matrix.
+
+For a convex psi that does not change when its arguments are permuted (and, for singular values, change sign), the prox
+of ``psi(spectrum of X)`` has X's singular or eigenvectors and the prox of psi at its spectrum (Lewis, "The convex
+analysis of unitarily invariant matrix functions", 1995). A matrix that is not symmetric is outside the domain of a
+function of eigenvalues; its prox is that of its symmetric half.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxskip.prox.norms import L1, L2, ElasticNet, Huber, SquaredL2, Zero
+from proxskip.prox.parts import INSIDE, Operator, at_least_zero, largest, matrix_shape, sized, soft, start
+from proxskip.prox.sets import Box, L1Ball, L2Ball, NonNegative, Simplex
+from proxskip.seam import Array, InputError
+
+EVEN = (Zero, L1, L2, SquaredL2, ElasticNet, Huber, L1Ball, L2Ball)
+"""Operators that neither permutations nor signs change; a Box that is symmetric about 0 is one too."""
+FAIR = (*EVEN, NonNegative, Simplex)
+"""Operators that no permutation changes; a Box with one lower and one upper bound is one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class NuclearNorm(Operator):
+    """``lam`` times the sum of the singular values of x as a matrix of this shape; soft thresholds them."""
+
+    lam: float
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        at_least_zero(self, "lam")
+        matrix_shape(self)
+
+    def __call__(self, x: Array) -> float:
+        sized(self, x, math.prod(self.shape))
+        return float(self.lam * _singular_values(np.reshape(x, self.shape)).sum())
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        sized(self, x, math.prod(self.shape))
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
+        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
+        return np.reshape((U * soft(s, t * self.lam)) @ V, x.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SingularValues(Operator):
+    """psi of the singular values of x as a matrix of this shape, for a psi that permutations and signs leave alone."""
+
+    psi: Operator
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        even = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and self.psi.lo == -np.asarray(self.psi.hi)
+        if not (isinstance(self.psi, EVEN) or even):
+            raise InputError(f"SingularValues needs a psi that signs and order leave alone, not {self.psi!r}.")
+        matrix_shape(self)
+
+    def __call__(self, x: Array) -> float:
+        sized(self, x, math.prod(self.shape))
+        return self.psi(_singular_values(np.reshape(x, self.shape)))
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        sized(self, x, math.prod(self.shape))
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
+        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
+        return np.reshape((U * self.psi.prox(s, t)) @ V, x.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Eigenvalues(Operator):
+    """psi of the eigenvalues of x as a symmetric n by n matrix, for a psi that permutations leave alone."""
+
+    psi: Operator
+    n: int
+
+    def __post_init__(self) -> None:
+        fair = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and isinstance(self.psi.hi, float)
+        if not (isinstance(self.psi, FAIR) or fair):
+            raise InputError(f"Eigenvalues needs a psi that no order of its arguments changes, not {self.psi!r}.")
+        if self.n < 1:
+            raise InputError(f"Eigenvalues needs n >= 1, not n = {self.n}.")
+
+    def __call__(self, x: Array) -> float:
+        sized(self, x, self.n**2)
+        X = np.reshape(x, (self.n, self.n))
+        if not largest(X - X.T) <= INSIDE * largest(X):
+            return math.inf
+        return self.psi(np.asarray(np.linalg.eigvalsh((X + X.T) / 2), dtype=np.float64))
+
+    def prox(self, x: Array, t: float) -> Array:
+        x = start(x, t)
+        sized(self, x, self.n**2)
+        X = x.reshape(self.n, self.n)
+        if not np.isfinite(X).all():
+            return np.full_like(x, np.nan)
+        w, V = np.linalg.eigh((X + X.T) / 2)
+        P = (V * self.psi.prox(w, t)) @ V.T
+        return np.reshape((P + P.T) / 2, x.shape)
+
+
+def _singular_values(X: Array) -> Array:
+    """The singular values; NaN where an entry is not finite, where LAPACK would refuse."""
+    if not np.isfinite(X).all():
+        return np.full(min(X.shape), np.nan)
+    return np.asarray(np.linalg.svd(X, compute_uv=False), dtype=np.float64)
+
+
+def psd(n: int) -> Eigenvalues:
+    """The positive semidefinite n by n matrices."""
+    return Eigenvalues(NonNegative(), n)
+
+
+def spectral_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
+    """The matrices whose largest singular value is the radius at most."""
+    return SingularValues(Box(-L2Ball(radius).radius, radius), shape)
+
+
+def nuclear_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
+    """The matrices whose singular values add up to the radius at most."""
+    return SingularValues(L1Ball(radius), shape)

@@ -1,0 +1,267 @@
+"""One function without clients: the same methods, with an exchange that costs next to nothing.
+
+``Solo`` is the Exchange of ``seam`` for a single client in the same process. It counts gradients and proxes, checks
+what a prox returns, ties the accuracy of an inexact prox to that of the iterates, and notes at every prox what it
+proves. From  x+ = prox_{t psi}(m)  follows that  s = (m - x+)/t  is a subgradient of psi at x+, so that
+
+    |x+ - prox_{gamma psi}(x+ - gamma grad f(x+))| / gamma  <=  |grad f(x+) + s|      for every gamma > 0,
+
+a bound on the certificate without another prox; from  y+ = prox_{tau psi*}(u)  follows likewise that  (u - y+)/tau  is
+a subgradient of psi* at y+. The gradient at x+ is the first one that the next steps need, so it is kept for them.
+
+If x+ is off by e, the bound at that x+ is off by at most  (1 + |1 - gamma/t|) e/gamma:  with s at the exact prox z,
+z = prox_{gamma psi}(z + gamma s), a prox is nonexpansive, and  z + gamma s - (x+ - gamma grad f(x+))  is
+gamma (grad f(x+) + (m - x+)/t) + (1 - gamma/t)(z - x+).  If the prox in y+ is off by e, then y+ by tau e, and the
+residual  |y+ - prox_{psi*}(y+ + D x)|  by at most  (1 + 2 tau) e.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from proxskip import prox
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.meter import stream
+from proxskip.functions import STEEPER, Smooth, curvature
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.sampling import minibatch
+from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+
+SHARE = 0.25
+"""The part of the certificate that an inexact prox may spoil."""
+ALWAYS, SOMETIMES = 64, 64
+"""Proxes (and gradients) that are all checked, and after them two of so many."""
+
+
+class TooSteep(Exception):
+    """Two gradients differ by more than L allows; backtracking takes the larger L."""
+
+    def __init__(self, L: float) -> None:
+        super().__init__(f"curvature {L:.6g}")
+        self.L = L
+
+
+class Overflow(ArithmeticError):
+    """The iterates are no longer finite."""
+
+
+class Alone:
+    """f as the only client; the gradient where it was last taken is kept, and held against L."""
+
+    def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool) -> None:
+        self.f, self.batch, self.seed, self.backtrack = f, batch, seed, backtrack
+        self.at: Array | None = None
+        self.g: Array = np.zeros(0)
+        self.round = self.calls = self.rows = 0
+        self.steepest = 0.0
+        """The largest curvature seen between two points."""
+
+    def gradient(self, x: Array) -> Array:
+        """The full gradient at x, once for the same x."""
+        if x is not self.at:
+            g = self.f.gradient(x)
+            self.calls += 1
+            self.rows += self.f.rows
+            if self.at is not None and (self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES < 2):
+                self._steep(self.at, self.g, x, g)
+            self.g, self.at = g, x
+        return self.g
+
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
+        """K times  x <- x - gamma (g(x) - h)."""
+        if self.batch is not None:
+            return self._sample(x, h, gamma, K)
+        g = self.gradient(x)
+        for _ in range(K - 1):
+            new = x - gamma * (g - h)
+            k = self.f.gradient(new)
+            if self.backtrack:
+                self._steep(x, g, new, k)
+            x, g = new, k
+        self.calls += K - 1
+        self.rows += (K - 1) * self.f.rows
+        return np.asarray(x - gamma * (g - h))
+
+    def _sample(self, x: Array, h: Array | float, gamma: Any, K: int) -> Array:
+        f, b = self.f.of, self.batch
+        assert b is not None
+        for k in range(K):
+            g = f.minibatch_gradient(x, minibatch(self.seed, 0, self.round, k, self.f.rows, b))
+            x = x - gamma * (np.asarray(g, dtype=np.float64) - h)
+        self.calls += K
+        self.rows += K * b
+        return x
+
+    def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
+        self.steepest = max(self.steepest, curvature(x, g, y, k))
+        if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + STEEPER):
+            raise TooSteep(self.steepest)
+
+    def own(self, values: float | Sequence[float]) -> Any:
+        """The number itself; there is one client."""
+        return values if np.ndim(values) == 0 else values[0]  # type: ignore[index]
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Compiled(Alone):
+    """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
+
+    def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
+        super().__init__(f, batch, seed, False)
+        self.engine = CpuEngine(threads)
+        self.engine.open(Problem([f.of], batch=batch), {}, seed)
+        self.one, self.rate, self.count = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
+        self.zero = np.zeros((1, f.d))
+        if batch is None:
+            self.f = replace(f, gradient=self._gradient)
+
+    def _gradient(self, x: Array) -> Array:
+        """x less one step of length one."""
+        return np.asarray(x - self._steps(x, self.zero, 1.0, 1))
+
+    def _steps(self, x: Array, H: Array, gamma: float, K: int) -> Array:
+        self.rate[0], self.count[0] = gamma, K
+        return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
+
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
+        """K times  x <- x - gamma (g(x) - h)."""
+        left = K
+        if self.batch is None:
+            x, left = np.asarray(x - gamma * (self.gradient(x) - h)), K - 1
+        if left == 0:
+            return x
+        self.calls += left
+        self.rows += left * (self.batch or self.f.rows)
+        H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
+        return self._steps(x, H, gamma, left)
+
+    def close(self) -> None:
+        """End the engine's threads."""
+        self.engine.close()
+
+
+def client(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> Alone:
+    """f with the engine's kernel where there is one for it."""
+    if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
+        return Compiled(f, batch, seed, threads)
+    return Alone(f, batch, seed, backtrack)
+
+
+class Solo:
+    """One round's Exchange for one function."""
+
+    everyone = True
+    cohort: Indices = np.zeros(1, np.int64)
+
+    def __init__(
+        self, client: Alone, problem: Problem, shape: tuple[int, ...], seed: int, inner_tol: float | None
+    ) -> None:
+        self.client, self.problem, self.seed = client, problem, seed
+        self.memory: Vectors = {}
+        self.round = self.iterations = self.proxes = self.inner_failures = 0
+        self.coins = stream(seed, 0, "server")
+        self.shape = None if problem.D is not None or len(shape) == 1 else shape
+        self.psi = problem.psi
+        self.checked = None if problem.psi is None else prox.Checked(problem.psi)
+        self.inner = prox.inner_state(problem.psi)
+        self.inner_tol = inner_tol
+        self.hope = math.inf
+        """The certificate that the next prox should not spoil."""
+        self.start: Array | None = None
+        self.last: tuple[Array, Array, float] | None = None
+        self.spoiled = 0.0
+        """How much the inexactness of the last prox adds to the bound."""
+        self.L = 0.0
+        self.prox_times: list[float] | None = None
+        """Seconds of each prox, for whoever puts a list here."""
+
+    # -- the seam ------------------------------------------------------------------------------------------------------
+    @property
+    def rng(self) -> np.random.Generator:
+        """Keyed by (seed, round), as in a run with clients."""
+        return stream(self.seed, self.round, "server", self.coins)
+
+    def begin(self, round: int) -> None:
+        """The next round."""
+        self.round = self.client.round = round
+
+    def __call__(
+        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, weights: Array | None = None
+    ) -> tuple[Array, ...]:
+        self.start = down[0] if down and K == 1 else None
+        up, new = half(self.client, self.memory, K, *down)
+        self.memory = {**self.memory, **new}
+        self.iterations += K  # type: ignore[operator]
+        return up
+
+    def settle(self, half: SettleHalf, *outcome: Array) -> None:
+        self.memory = {**self.memory, **half(self.client, self.memory, *outcome)}
+
+    def gossip(self, half: ClientHalf, graph: Any, K: int) -> None:
+        raise InputError("a graph needs clients; use run.")
+
+    def prox(self, x: Array, t: float) -> Array:
+        new = self._prox(x, t, self.L + abs(self.L - 1.0 / t))
+        self.last = (x, new, t)
+        return new
+
+    def prox_conjugate(self, y: Array, t: float) -> Array:
+        u = y / t
+        w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
+        new = y - t * w
+        self.last = (y, new, t)
+        return new
+
+    @property
+    def subgradient(self) -> Array | float:
+        """Of psi at the last x+, or of psi* at the last y+."""
+        if self.last is None:
+            return 0.0
+        m, new, t = self.last
+        return (m - new) / t
+
+    # -- one prox ------------------------------------------------------------------------------------------------------
+    def _prox(self, x: Array, t: float, spoils: float) -> Array:
+        assert self.psi is not None
+        n = self.proxes
+        self.proxes += 1
+        if self.shape is not None:
+            x = x.reshape(self.shape)
+        if self.inner is None:
+            often = n < ALWAYS or n % SOMETIMES < 2
+            return self._plain(self.checked if often else self.psi, x, t)
+        if self.inner_tol is None and self.hope < math.inf:
+            self.inner.tolerance = SHARE * self.hope / spoils
+        missed = self.inner.failures
+        new = self._plain(self.checked, x, t)
+        self.inner_failures += self.inner.failures - missed
+        last = self.inner.last
+        self.spoiled = 0.0 if last is None else spoils * last.accuracy
+        return new
+
+    def _plain(self, psi: Any, x: Array, t: float) -> Array:
+        then = time.perf_counter()
+        try:
+            new = psi.prox(x, t)
+            if self.prox_times is not None:
+                self.prox_times.append(time.perf_counter() - then)
+            if new.shape != x.shape or not _finite(new):
+                self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+        except InputError:
+            if not _finite(x):
+                raise Overflow from None
+            raise
+        return np.asarray(new if self.shape is None else new.ravel())
+
+
+def _finite(x: Array) -> bool:
+    return math.isfinite(float(np.vdot(x, x))) or bool(np.isfinite(x).all())

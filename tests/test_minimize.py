@@ -1,0 +1,648 @@
+"""minimize: the methods of the family without clients, their certificates, and what happens to bad input."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse
+from scipy.sparse.linalg import aslinearoperator
+
+import proxskip as ps
+from conftest import close, quadratics
+from proxskip import functions, prox
+from proxskip.descent import Descent
+from proxskip.minimize import End
+from proxskip.prox import ProxWarning
+from proxskip.recipes import prepare, recipe
+from proxskip.seam import Array, InputError, UnsafeStepWarning
+
+TOL = 1e-12
+
+
+class Plain:
+    """A function of one's own: value, gradient, L, mu."""
+
+    def __init__(self, f: Any) -> None:
+        self.f, self.L, self.mu = f, f.L, f.mu
+        self.calls = 0
+
+    def value(self, x: Array) -> float:
+        return float(self.f.value(x))
+
+    def gradient(self, x: Array) -> Array:
+        self.calls += 1
+        return np.asarray(self.f.gradient(x))
+
+
+class Counted(prox.Operator):
+    """psi that counts its proxes."""
+
+    def __init__(self, psi: Any) -> None:
+        self.psi, self.calls = psi, 0
+
+    def __call__(self, x: Array) -> float:
+        return float(self.psi(x))
+
+    def prox(self, x: Array, t: float) -> Array:
+        self.calls += 1
+        return np.asarray(self.psi.prox(x, t))
+
+
+def quadratic(kappa: float = 100.0, d: int = 30, seed: int = 0) -> ps.Quadratic:
+    rng = np.random.default_rng(seed)
+    Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    H = (Q * np.geomspace(1 / kappa, 1, d)) @ Q.T
+    return ps.Quadratic((H + H.T) / 2, rng.standard_normal(d) / 3)
+
+
+def regression(rows: int = 60, d: int = 12, seed: int = 1) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((rows, d))
+    return A, A @ np.where(np.arange(d) < 4, 1.0, 0.0) + 0.3 * rng.standard_normal(rows)
+
+
+def walk(method: Any, f: Any, psi: Any, rounds: int, D: Any = None, x0: Any = None) -> tuple[Array, Array]:
+    """All x and all duals of minimize's own loop."""
+    name = method if isinstance(method, str) else method.name
+    x0 = np.ones(f.d) if x0 is None else x0
+    norm = 1.0 if D is not None and not isinstance(D, np.ndarray) else None
+    task, start = prepare(f, psi, x0, name, D=D, L=None, mu=None, D_norm=norm, batch=None, eps=None, p=0.5)
+    run = Descent(task, recipe(name) if isinstance(method, str) else lambda p, s: method, start, seed=7)
+    xs, duals = [], []
+    for _ in range(rounds):
+        run.advance()
+        xs.append(run.x.copy())
+        duals.append(np.zeros(1) if run.dual is None else run.dual.copy())
+    run.close()
+    return np.array(xs), np.array(duals)
+
+
+# -- one family --------------------------------------------------------------------------------------------------------
+def test_the_trajectory_is_that_of_run() -> None:
+    """The lean loop and the loop with engines are one method."""
+    A, b = regression()
+    for f in (ps.Logistic(A, b > 0, l2=0.01), quadratic(d=12)):
+        problem = ps.Problem([f], psi=ps.prox.L1(0.02))
+        for method in (ps.ProxSkip.theory(problem), ps.ProxGD.theory(problem), ps.Fista.theory(problem)):
+            xs, _ = walk(method, f, ps.prox.L1(0.02), 25, x0=np.zeros(f.d))
+            ran = ps.run(method, problem, rounds=25, seed=7)
+            assert close(xs[-1], ran.x, 1e-11)
+
+
+def test_p_one_is_proxgd() -> None:
+    f, psi = quadratic(), ps.prox.L1(0.05)
+    gamma = 1 / f.L
+    expected, _ = walk(ps.ProxGD(gamma), f, psi, 300)
+    assert close(walk(ps.ProxSkip(gamma, 1.0), f, psi, 300)[0], expected, TOL)
+
+
+def test_splitskip_with_the_identity_is_proxskip() -> None:
+    """D = I, tau = p/gamma: the whole trajectory, and h = -y."""
+    f, psi, p = quadratic(), ps.prox.L1(0.05), 0.3
+    gamma = 1 / f.L
+    x, h = walk(ps.ProxSkip(gamma, p), f, psi, 60)
+    for D in (np.eye(f.d), scipy.sparse.identity(f.d, format="csr"), aslinearoperator(np.eye(f.d))):
+        z, y = walk(ps.SplitSkip(gamma, p, p / gamma), f, psi, 60, D=D)
+        assert close(z, x, TOL)
+        assert close(-y, h, 1e-11)
+
+
+def test_splitskip_with_the_root_of_i_minus_w_is_decentralized_scaffnew() -> None:
+    clients = quadratics(4)
+    d = clients[0].d
+    link = ps.graph("ring", 4)
+    W = np.asarray(link.W.toarray() if hasattr(link.W, "toarray") else link.W)
+    values, vectors = np.linalg.eigh(np.eye(4) - W)
+    root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    H = scipy.sparse.block_diag([f.hessian(f.b) for f in clients]).toarray()
+    stacked = ps.Quadratic(H, np.concatenate([f.b for f in clients]))
+    gamma, p = 0.9 / stacked.L, 0.4
+    tau = p / (gamma * link.lmax)
+    x0 = np.ones(4 * d)
+    xs, _ = walk(ps.SplitSkip(gamma, p, tau), stacked, ps.prox.Singleton(), 40, D=np.kron(root, np.eye(d)), x0=x0)
+    problem = ps.Problem(clients)
+    gossip = ps.DecentralizedScaffnew(gamma, p, tau, link)
+    ran = ps.run(gossip, problem, rounds=40, seed=7, x0=np.ones(d))
+    assert close(xs[-1].reshape(4, d), ran.memory["x"], 1e-11)
+
+
+def test_papc_is_splitskip_with_p_one() -> None:
+    f, D = quadratic(d=10), np.diff(np.eye(10), axis=0)
+    a = ps.minimize(f, ps.prox.L1(0.1), np.zeros(10), D=D, method="papc", tol=1e-9)
+    b = ps.minimize(f, ps.prox.L1(0.1), np.zeros(10), D=D, method="splitskip", p=1.0, tol=1e-9)
+    assert a.success
+    assert np.array_equal(a.x, b.x)
+
+
+# -- certificates and counts -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", ["proxgd", "fista", "fista-restart", "proxskip"])
+@pytest.mark.parametrize(
+    "psi",
+    [ps.prox.L1(0.05), ps.prox.NonNegative(), ps.prox.ElasticNet(0.02, 0.1), ps.prox.Simplex(), None],
+    ids=lambda psi: type(psi).__name__,
+)
+def test_the_certificate_is_what_it_says(method: str, psi: Any) -> None:
+    f = quadratic()
+    res = ps.minimize(f, psi, np.zeros(f.d), method=method, tol=1e-9)
+    assert res.success
+    assert res.status is End.CONVERGED == 0
+    gamma, g = 1 / f.L, f.gradient(res.x)
+    residual = np.linalg.norm(g if psi is None else (res.x - psi.prox(res.x - gamma * g, gamma)) / gamma)
+    assert res.certificate == pytest.approx(residual, rel=1e-3, abs=1e-13)
+    assert res.certificate <= 1e-9
+    # strong convexity: |x - x*| <= certificate (1/mu + 1/L)
+    exact = ps.Problem([f], psi=psi).solution
+    assert exact is not None
+    assert np.linalg.norm(res.x - exact.x) <= 1e-9 * (1 / f.mu + 1 / f.L) * 1.01
+
+
+@pytest.mark.parametrize("method", ["proxgd", "fista", "fista-restart", "proxskip"])
+def test_everything_is_counted(method: str) -> None:
+    f, psi = Plain(quadratic()), Counted(ps.prox.L1(0.05))
+    res = ps.minimize(f, psi, np.zeros(30), method=method, tol=1e-8)
+    assert (res.ngrad, res.nprox) == (f.calls, psi.calls)
+    assert res.trace["nprox"][-1] == res.nprox
+    assert np.all(np.diff(res.trace["nprox"]) > 0)
+
+
+@pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg"])
+def test_everything_is_counted_with_d_and_the_certificate_is_true(method: str) -> None:
+    f, psi = Plain(quadratic()), Counted(ps.prox.L1(0.05))
+    D = np.diff(np.eye(30), axis=0)
+    res = ps.minimize(f, psi, np.zeros(30), D=D, method=method, p=0.5 if method == "splitskip" else None, tol=1e-8)
+    assert res.success
+    assert (res.ngrad, res.nprox) == (f.calls, psi.calls)
+    primal = f.gradient(res.x) + D.T @ res.y
+    dual = res.y - prox.conjugate_prox(psi, res.y + D @ res.x, 1.0)
+    assert res.certificate == pytest.approx(np.linalg.norm(primal) + np.linalg.norm(dual), rel=1e-3, abs=1e-13)
+
+
+def test_the_bound_of_a_prox_is_never_below_the_certificate() -> None:
+    f, psi = quadratic(), ps.prox.L1(0.05)
+    gamma = 1 / f.L
+    for name in ("proxskip", "proxgd", "fista-restart"):
+        task, x0 = prepare(
+            f, psi, np.zeros(f.d), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
+        )
+        run = Descent(task, recipe(name), x0)
+        for _ in range(60):
+            run.advance()
+            residual = np.linalg.norm(run.x - psi.prox(run.x - gamma * f.gradient(run.x), gamma)) / gamma
+            assert residual <= run.bound * (1 + 1e-9) + 1e-14
+        run.close()
+
+
+def test_h_is_the_gradient_and_minus_h_a_subgradient() -> None:
+    f, lam = quadratic(), 0.05
+    res = ps.minimize(f, ps.prox.L1(lam), np.zeros(f.d), tol=1e-10)
+    assert np.abs(res.h - f.gradient(res.x)).max() < 1e-8
+    assert np.all(np.abs(res.h) <= lam + 1e-8)
+    assert np.allclose(-res.h[np.abs(res.x) > 1e-8], lam * np.sign(res.x[np.abs(res.x) > 1e-8]), atol=1e-8)
+    again = ps.minimize(f, ps.prox.L1(lam), res.x, dual=res.h, tol=1e-8)
+    assert again.nprox <= 3
+
+
+def test_few_proxes() -> None:
+    """At least sqrt(kappa)/3 times fewer proxes than ProxGD, certificates counted."""
+    kappa = 1e4
+    spectrum, rng = np.geomspace(1 / kappa, 1, 60), np.random.default_rng(0)
+    f = ps.Quadratic(spectrum, spectrum * rng.standard_normal(60) * (rng.random(60) < 0.3))
+    counts = {m: ps.minimize(f, ps.prox.L1(1e-3), np.zeros(60), method=m, tol=1e-8) for m in ("proxgd", "proxskip")}
+    assert all(res.success for res in counts.values())
+    assert counts["proxgd"].nprox >= math.sqrt(kappa) / 3 * counts["proxskip"].nprox
+
+
+# -- solutions of others -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", ["proxskip", "fista", "auto"])
+def test_lasso_and_elastic_net_of_scikit_learn(method: str) -> None:
+    from sklearn.linear_model import ElasticNet, Lasso
+
+    A, b = regression()
+    for l1, l2 in ((0.1, 0.0), (0.05, 0.2)):
+        if l2:
+            ratio = l1 / (l1 + l2)
+            other = ElasticNet(alpha=l1 + l2, l1_ratio=ratio, fit_intercept=False, tol=1e-14, max_iter=100_000)
+        else:
+            other = Lasso(alpha=l1, fit_intercept=False, tol=1e-14, max_iter=100_000)
+        x = other.fit(A, b).coef_
+        psi = ps.prox.ElasticNet(l1, l2) if l2 else ps.prox.L1(l1)
+        for data in (A, scipy.sparse.csr_matrix(A), aslinearoperator(A)):
+            given = {"mu": ps.LeastSquares(A, b).mu} if data is not A else {}
+            res = ps.minimize(ps.LeastSquares(data, b), psi, method=method, tol=1e-9, **given)
+            assert res.success
+            assert np.abs(res.x - x).max() < 1e-7
+
+
+def test_logistic_l1_of_scikit_learn() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    A, b = regression(rows=80)
+    y, lam = (b > 0).astype(float), 0.01
+    other = LogisticRegression(
+        C=1 / (80 * lam), l1_ratio=1.0, solver="saga", fit_intercept=False, tol=1e-12, max_iter=200_000
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = other.fit(A, y).coef_.ravel()
+    res = ps.minimize(ps.Logistic(A, y), ps.prox.L1(lam), method="proxskip", mu=1e-3, tol=1e-9)
+    assert res.success
+    assert np.abs(res.x - x).max() < 1e-6
+
+
+def test_bounds_of_scipy() -> None:
+    A, b = regression()
+    other = scipy.optimize.lsq_linear(A, b, bounds=(0.0, 0.7), tol=1e-14)
+    res = ps.minimize(ps.LeastSquares(A, b), ps.prox.Box(0.0, 0.7), tol=1e-9)
+    assert np.abs(res.x - other.x).max() < 1e-6
+    nn, _ = scipy.optimize.nnls(A, b)
+    assert np.abs(ps.minimize(ps.LeastSquares(A, b), ps.prox.NonNegative(), tol=1e-9).x - nn).max() < 1e-7
+
+
+@pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg", "auto"])
+def test_fused_lasso_of_scipy(method: str) -> None:
+    """f + |D x|_1 as a smooth problem with bounds in the dual: y in a box, x = H^-1 (b - D'y)."""
+    f = quadratic(kappa=10, d=12)
+    D, lam = np.diff(np.eye(12), axis=0), 0.2
+    inverse = np.linalg.inv(f.H)
+
+    def dual(y: Array) -> tuple[float, Array]:
+        r = f.b - D.T @ y
+        return 0.5 * float(r @ inverse @ r), -D @ inverse @ r
+
+    y = scipy.optimize.minimize(
+        dual,
+        np.zeros(11),
+        jac=True,
+        bounds=[(-lam, lam)] * 11,
+        method="L-BFGS-B",
+        options={"ftol": 1e-16, "gtol": 1e-12},
+    ).x
+    for operator in (D, scipy.sparse.csr_matrix(D), aslinearoperator(D)):
+        given = {"p": 0.5} if method == "splitskip" and not hasattr(operator, "toarray") else {}
+        res = ps.minimize(f, ps.prox.L1(lam), np.zeros(12), D=operator, method=method, tol=1e-9, **given)
+        assert res.success
+        assert np.abs(res.x - inverse @ (f.b - D.T @ y)).max() < 1e-6
+
+
+def test_cvxpy() -> None:
+    cp = pytest.importorskip("cvxpy")
+    A, b = regression()
+    x = cp.Variable(12)
+    cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b) / 120 + 0.1 * cp.norm(x, 2)), [x >= -1]).solve(
+        solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+    )
+    res = ps.minimize(ps.LeastSquares(A, b), ps.prox.L2(0.1), tol=1e-9)
+    assert np.abs(res.x - x.value).max() < 1e-6
+
+
+# -- f in every form ---------------------------------------------------------------------------------------------------
+def test_f_in_every_form_gives_one_answer() -> None:
+    f, psi = quadratic(), ps.prox.L1(0.05)
+    x = ps.minimize(f, psi, np.zeros(30), tol=1e-10).x
+    pair = (f.value, f.gradient)
+    forms = [(Plain(f), {}), (pair, {"L": f.L, "mu": f.mu}), (pair, {"mu": f.mu}), (pair, {"p": 0.1})]
+    for form, given in forms:
+        assert np.abs(ps.minimize(form, psi, np.zeros(30), tol=1e-9, **given).x - x).max() < 1e-6
+    for method in ("fista", "fista-restart", "proxgd"):
+        res = ps.minimize(pair, psi, np.zeros(30), method=method, tol=1e-9)
+        assert res.success
+        assert res.parameters["L"] <= 2 * f.L
+        assert np.abs(res.x - x).max() < 1e-6
+
+
+def test_backtracking_finds_a_steep_valley_behind_a_plain() -> None:
+    """The curvature at x0 is a thousand times smaller than at the solution."""
+
+    def value(x: Array) -> float:
+        return float(np.sum(np.logaddexp(0, 30 * (x - 3))) / 30 + 5e-3 * x @ x - 0.9 * x.sum())
+
+    def gradient(x: Array) -> Array:
+        return scipy.special.expit(30 * (x - 3)) + 1e-2 * x - 0.9
+
+    for method, given in (("fista-restart", {}), ("proxskip", {"mu": 1e-2}), ("proxgd", {})):
+        res = ps.minimize((value, gradient), ps.prox.NonNegative(), np.zeros(5), method=method, tol=1e-9, **given)
+        assert res.success
+        assert np.abs(gradient(res.x)).max() < 1e-8
+
+
+def test_x_keeps_its_shape() -> None:
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((6, 5))
+    seen = set()
+
+    def gradient(X: Array) -> Array:
+        seen.add(X.shape)
+        return X - M
+
+    f = (lambda X: 0.5 * float(np.sum((X - M) ** 2)), gradient)
+    res = ps.minimize(f, ps.prox.NuclearNorm(0.5, (6, 5)), np.zeros((6, 5)), L=1.0, mu=1.0, tol=1e-10)
+    assert seen == {(6, 5)}
+    assert res.x.shape == res.h.shape == (6, 5)
+    assert np.allclose(res.x, ps.prox.NuclearNorm(0.5, (6, 5)).prox(M, 1.0), atol=1e-9)
+
+
+def test_operators_as_data_have_a_certified_l() -> None:
+    A, b = regression()
+    exact, bound = ps.LeastSquares(A, b).L, ps.LeastSquares(aslinearoperator(A), b).L
+    assert exact <= bound <= 1.011 * exact
+    f = ps.LeastSquares(aslinearoperator(A), b)
+    assert np.allclose(f.gradient(np.ones(12)), ps.LeastSquares(A, b).gradient(np.ones(12)))
+    with pytest.raises(InputError, match="matrix"):
+        ps.minimize(f, ps.prox.L1(0.1), batch=3, method="sproxskip", mu=0.1)
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+def test_sproxskip_has_the_constants_of_expected_smoothness() -> None:
+    A, b = regression(rows=200)
+    f = ps.Logistic(A, b > 0, l2=0.1)
+    res = ps.minimize(f, ps.prox.L1(0.01), method="sproxskip", batch=10, max_iter=500, tol=1e-12)
+    L_b = ps.theory.minibatch_smoothness(200, 10, f.L, f.L_rows)
+    assert res.parameters["gamma"] == pytest.approx(1 / (2 * L_b))
+    assert res.parameters["p"] == pytest.approx(math.sqrt(res.parameters["gamma"] * f.mu))
+    assert res.status is End.LIMIT
+    problem = ps.Problem([f], psi=ps.prox.L1(0.01), batch=10)
+    assert res.parameters["gamma"] == pytest.approx(1 / problem.es_A)
+    assert res.passes == pytest.approx((res.nit * 10 + (res.ngrad - res.nit) * 200) / 200)
+
+
+def test_the_corollary_keeps_its_promise() -> None:
+    """gamma and p are those of Corollary 5.6 with C near the solution's, and the mean of |x - x*|^2 is below eps."""
+    A, b = regression(rows=200)
+    f, psi, eps = ps.Logistic(A, b > 0, l2=0.1), ps.prox.L1(0.01), 1e-2
+    problem = ps.Problem([f], psi=psi, batch=20)
+    assert problem.solution is not None
+    chosen = ps.theory.stochastic(eps, problem.es_A, problem.es_C, f.mu)
+    off = []
+    for seed in range(4):
+        res = ps.minimize(f, psi, method="sproxskip", batch=20, eps=eps, seed=seed)
+        assert res.success
+        assert res.parameters["gamma"] == pytest.approx(chosen.gamma, rel=0.2)
+        assert res.parameters["p"] == pytest.approx(math.sqrt(res.parameters["gamma"] * f.mu))
+        off.append(float(np.sum((res.x - problem.solution.x) ** 2)))
+    assert np.mean(off) <= eps
+
+
+def test_a_finite_sum_of_ones_own_is_sampled_like_ours() -> None:
+    A, b = regression(rows=100)
+    ours = ps.LeastSquares(A, b, l2=0.1)
+
+    class Sum:
+        N, L, L_rows, mu, d = 100, ours.L, ours.L_rows, ours.mu, 12
+        value, gradient, minibatch_gradient = ours.value, ours.gradient, ours.minibatch_gradient
+
+    results = [
+        ps.minimize(f, ps.prox.L1(0.1), method="sproxskip", batch=5, max_iter=200, tol=1e-12) for f in (ours, Sum())
+    ]
+    assert close(results[1].x, results[0].x, 1e-10)
+    smooth = functions.as_smooth(Sum(), (12,))
+    assert functions.spread(smooth, np.ones(12)) == pytest.approx(ours.gradient_variance(np.ones(12)), rel=1e-9)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+class Wrong(prox.Operator):
+    """An operator with something wrong."""
+
+    def __init__(self, prox: Any) -> None:
+        self._prox = prox
+
+    def __call__(self, x: Array) -> float:
+        return 0.0
+
+    def prox(self, x: Array, t: float) -> Array:
+        return self._prox(x, t)
+
+
+F = quadratic()
+ZERO = np.zeros(30)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ps.minimize(3.0, ps.prox.L1(1), ZERO), "no value"),
+        (lambda: ps.minimize((F.value,), ps.prox.L1(1), ZERO), "no value"),
+        (lambda: ps.minimize(F, object(), ZERO), "prox"),
+        (lambda: ps.minimize(F, ps.prox.L1, ZERO), "class"),
+        (lambda: ps.minimize((F.value, F.gradient), ps.prox.L1(1)), "x0"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), np.zeros(4)), "30 unknowns"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), np.full(30, np.nan)), "finite"),
+        (lambda: ps.minimize((F.value, F.gradient), ps.prox.L1(1), ZERO, L=1.0), "mu is unknown.*give mu"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, mu=0.0), "mu is unknown"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, L=1.0, mu=2.0), "larger than L"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, p=1.5), r"\(0, 1\]"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, gamma=2.5), "diverge"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, gamma=-1.0), "positive"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, tol=0.0), "tol"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, seed=-1), "seed"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, max_prox=0), "max_prox"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, method="newton"), "not known"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, method="sproxskip"), "batch"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, method="sproxskip", batch=2), "rows"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, method="splitskip"), "no D"),
+        (lambda: ps.minimize(F, None, ZERO, D=np.eye(30), method="splitskip"), "without psi"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, D=np.eye(30)), "cannot solve"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, D=np.eye(4), method="papc"), "columns"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, D=1j * np.eye(30), method="papc"), "real"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, dual=np.ones(3)), "dual"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, method="auto", p=0.5), "auto"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, eps=0.1), "eps"),
+        (lambda: ps.minimize((F.value, lambda x: x[:3]), ps.prox.L1(1), ZERO, L=1, mu=0.1), "shape"),
+        (lambda: ps.minimize(F, Wrong(lambda x, t: x[:3]), ZERO), "Wrong gave shape"),
+        (lambda: ps.minimize(F, Wrong(lambda x, t: np.full_like(x, np.nan)), ZERO), "Wrong gave numbers.*not finite"),
+        (lambda: ps.minimize(F, ps.prox.L1(1), ZERO, D=2 * np.eye(30), D_norm=1.9, method="papc"), "D_norm.*too small"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(call: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        call()
+    assert str(error.value).endswith(".")
+    assert "\n" not in str(error.value)
+
+
+def test_a_gradient_that_changes_x_is_refused() -> None:
+    def gradient(x: Array) -> Array:
+        x += 1.0
+        return x
+
+    with pytest.raises(InputError, match="changes the x"):
+        ps.minimize((lambda x: 0.0, gradient), ps.prox.L1(1), ZERO, L=1.0, mu=0.1)
+
+
+def test_a_prox_that_is_none_is_named_in_a_warning() -> None:
+    wrong = Wrong(lambda x, t: 1.5 * x)
+    with pytest.warns(ProxWarning, match="Wrong is not firmly nonexpansive"):
+        ps.minimize(F, wrong, np.ones(30), max_iter=200)
+
+
+def test_a_norm_that_is_too_small_by_a_hair_is_found_on_the_way() -> None:
+    """The few steps of the power method at the start do not see it; the dual variable does."""
+    D = np.diag(np.r_[np.full(29, 0.999), 1.0])
+    f = ps.Quadratic(np.ones(30), np.r_[np.zeros(29), 5.0])
+    functions.Linear(np.diag(np.r_[np.ones(29), 1.0001]), 30, 1.00009)
+    with pytest.raises(InputError, match="too small"):
+        ps.minimize(f, ps.prox.L1(1.0), ZERO, D=D, D_norm=0.9995, method="papc")
+
+
+def test_a_step_above_the_theorem_warns_and_one_that_diverges_says_so() -> None:
+    with pytest.warns(UnsafeStepWarning):
+        assert ps.minimize(F, ps.prox.L1(0.05), ZERO, gamma=1.5 / F.L, tol=1e-6).warnings
+    with pytest.warns(UnsafeStepWarning):
+        res = ps.minimize(F, ps.prox.L1(0.05), np.ones(30), gamma=40 / F.L, allow_unsafe_step=True)
+    assert res.status is End.DIVERGED
+    assert not res.success
+    assert np.isfinite(res.x).all()
+    assert np.isfinite(res.fun)
+
+
+def test_an_l_that_is_too_small_is_found_out() -> None:
+    with pytest.warns(UnsafeStepWarning, match="steeper than L"):
+        ps.minimize((F.value, F.gradient), ps.prox.L1(0.05), np.ones(30), L=0.45 * F.L, mu=F.mu, max_iter=300)
+
+
+# -- an inner solver ---------------------------------------------------------------------------------------------------
+class Rough(prox.Iterative):
+    """l1 by an inner solver that leaves an error of its tolerance, or of ``floor`` if that is larger."""
+
+    def __init__(self, lam: float, floor: float = 0.0) -> None:
+        self.exact, self.floor = ps.prox.L1(lam), floor
+        self.asked: list[float] = []
+        self._begin(1e-3, 100, True)
+
+    def _forget(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, x: Array) -> float:
+        return self.exact(x)
+
+    def prox(self, x: Array, t: float) -> Array:
+        self.asked.append(self.tolerance)
+        accuracy = max(self.tolerance, self.floor)
+        v = self.rng.standard_normal(x.shape)
+        self._record(accuracy, 1)
+        return self.exact.prox(x, t) + 0.99 * accuracy * v / np.linalg.norm(v)
+
+
+def test_the_inner_tolerance_follows_the_certificate() -> None:
+    psi = Rough(0.05)
+    res = ps.minimize(F, psi, ZERO, tol=1e-8)
+    exact = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-8)
+    assert res.success
+    assert res.inner_failures == 0
+    assert res.nprox <= 1.3 * exact.nprox + 3
+    assert psi.asked[-1] < 1e-8 < 1e-3 < max(psi.asked)
+    assert psi.tolerance == 1e-3
+    assert res.inner is not None
+    assert res.inner.accuracy == max(psi.asked)
+    g = F.gradient(res.x)
+    true = np.linalg.norm(res.x - ps.prox.L1(0.05).prox(res.x - g / F.L, 1 / F.L)) * F.L
+    assert true <= res.certificate <= 1e-8
+
+
+def test_an_inner_solver_that_misses_its_tolerance_is_told() -> None:
+    """The status says so, and x is the best certified one."""
+    floor = 1e-5
+    res = ps.minimize(F, Rough(0.05, floor), ZERO, tol=1e-8, max_iter=20_000)
+    assert res.status is End.INEXACT
+    assert not res.success
+    assert "inner solver" in res.message
+    assert res.inner_failures > 0
+    g = F.gradient(res.x)
+    true = np.linalg.norm(res.x - ps.prox.L1(0.05).prox(res.x - g / F.L, 1 / F.L)) * F.L
+    assert true <= res.certificate
+    assert res.certificate <= 30 * floor * F.L
+
+
+# -- manners -----------------------------------------------------------------------------------------------------------
+def test_limits_are_kept() -> None:
+    for limit in ("max_iter", "max_grad", "max_prox"):
+        res = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-12, method="proxgd", **{limit: 20})
+        assert res.status is End.LIMIT
+        assert {"max_iter": res.nit, "max_grad": res.ngrad - 1, "max_prox": res.nprox}[limit] <= 20
+    assert ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-30, seconds=0.05, method="proxgd").seconds < 2
+
+
+def test_a_tolerance_below_rounding_ends() -> None:
+    res = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-30)
+    assert res.status is End.STALLED
+    assert res.certificate < 1e-13
+
+
+def test_the_result_has_the_manners_of_scipy() -> None:
+    res = ps.minimize(F, ps.prox.L1(0.05), ZERO, track=True)
+    assert dict(res)["x"] is res.x is res["x"]
+    assert res["fun"] == pytest.approx(F.value(res.x) + 0.05 * np.abs(res.x).sum(), rel=1e-12)
+    assert "certificate" in str(res)
+    with pytest.raises(KeyError):
+        res["gap"]
+    fun = res.trace["fun"]
+    assert np.all(fun >= fun[-1] - 1e-9)
+    assert np.all(np.isnan(ps.minimize(F, ps.prox.L1(0.05), ZERO).trace["fun"]))
+
+
+def test_the_callback_sees_records_and_can_stop() -> None:
+    rows: list[dict[str, float]] = []
+
+    def callback(row: dict[str, float], x: Array) -> None:
+        rows.append(row)
+        assert x.shape == (30,)
+        if len(rows) == 5:
+            raise StopIteration
+
+    res = ps.minimize(F, ps.prox.L1(0.05), ZERO, callback=callback)
+    assert len(rows) == 5
+    assert res.status is End.LIMIT
+
+
+def test_same_seed_same_answer() -> None:
+    a, b, c = (ps.minimize(F, ps.prox.L1(0.05), ZERO, seed=s) for s in (3, 3, 4))
+    assert np.array_equal(a.x, b.x)
+    assert not np.array_equal(a.x, c.x)
+
+
+def test_the_loop_itself_is_cheap() -> None:
+    """Well under 15 us on a quiet machine (see benchmarks); five times that here, where others may be at work."""
+
+    class Free:
+        L, mu, d = 1.0, 1e-4, 50
+        zero = np.zeros(50)
+
+        def value(self, x: Array) -> float:
+            return 0.0
+
+        def gradient(self, x: Array) -> Array:
+            return self.zero
+
+    for name in ("proxskip", "proxgd", "fista"):
+        task, x0 = prepare(
+            Free(), Wrong(lambda x, t: x), np.ones(50), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
+        )  # fmt: skip
+        run = Descent(task, recipe(name), x0)
+        best = math.inf
+        for _ in range(8):
+            done, then = run.solo.iterations, time.process_time()
+            for _ in range(20 if name == "proxskip" else 500):
+                run.advance()
+            best = min(best, (time.process_time() - then) / (run.solo.iterations - done))
+        run.close()
+        assert best < 75e-6
+
+
+def test_the_bound_holds_for_an_inexact_prox_too() -> None:
+    task, x0 = prepare(F, Rough(0.05, 1e-3), ZERO, "proxskip", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)  # fmt: skip
+    run = Descent(task, recipe("proxskip"), x0, tol=1e-8)
+    raw = []
+    for _ in range(80):
+        run.advance()
+        g = F.gradient(run.x)
+        true = np.linalg.norm(run.x - ps.prox.L1(0.05).prox(run.x - g / F.L, 1 / F.L)) * F.L
+        assert true <= run.bound * (1 + 1e-9)
+        raw.append(run.bound - true)
+    assert min(raw) > 0
+    assert run.solo.spoiled >= 1e-3 * F.L
+    run.close()

@@ -1,0 +1,257 @@
+"""The planner: slopes, predictions, choices, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip import forecast, prox
+from proxskip.cli import main
+from proxskip.descent import Descent
+from proxskip.forecast import Plan, Row, predict, slope, together
+from proxskip.pilots import Network, clients_gradient
+from proxskip.plan import _candidates, plan_task
+from proxskip.recipes import prepare, recipe
+from proxskip.seam import Array, InputError
+
+
+def quadratic(kappa: float = 1e3, d: int = 40, seed: int = 0) -> ps.Quadratic:
+    rng = np.random.default_rng(seed)
+    spectrum = np.geomspace(1 / kappa, 1, d)
+    return ps.Quadratic(spectrum, spectrum * rng.standard_normal(d) * (rng.random(d) < 0.4) + 1e-3)
+
+
+PSI = ps.prox.L1(1e-3)
+EPS = 1e-7
+
+
+def truth(f: Any, psi: Any, D: Any = None) -> tuple[Any, Array, dict[tuple[str, float | None], tuple[int, int]]]:
+    """What every candidate really needs."""
+    task, x0 = prepare(f, psi, None, "auto", D=D, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)
+    needed = {}
+    for name, p in _candidates(task):
+        run = Descent(task, recipe(name, p=p), x0, tol=EPS)
+        while run.best.bound > EPS and run.solo.iterations < 100_000:
+            run.advance()
+        needed[name, p] = (run.solo.iterations, run.solo.proxes)
+        run.close()
+    return task, x0, needed
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kappa", [100.0, 1000.0])
+def test_the_choice_is_near_the_best_whatever_a_prox_costs(kappa: float) -> None:
+    task, x0, needed = truth(quadratic(kappa), PSI)
+    skipped = set()
+    for ratio in (0.1, 3.0, 30.0, 1000.0):
+        found = plan_task(task, x0, eps=EPS, seed=0, costs=(1.0, ratio))
+        found.run.close()
+        cost = {key: k + ratio * n for key, (k, n) in needed.items()}
+        assert cost[found.best.name, found.best.p] <= 1.6 * min(cost.values())
+        skipped.add(found.best.p is not None)
+        assert [row.seconds for row in found.rows] == sorted(row.seconds for row in found.rows)
+    assert skipped == {True, False}
+
+
+def test_cheap_proxes_mean_fista_and_it_says_so() -> None:
+    found = ps.plan(quadratic(), PSI, eps=EPS, costs=(1.0, 0.1))
+    assert found.best.name.startswith("fista")
+    assert "skipping does not pay" in str(found)
+    assert "worst case" in str(found)
+
+
+def test_dear_proxes_mean_proxskip_and_it_says_so() -> None:
+    found = ps.plan(quadratic(), PSI, eps=EPS, costs=(1.0, 1000.0))
+    assert found.best.name == "proxskip"
+    assert "skipping pays" in str(found)
+    assert "a prox costs 1e+03 gradients here" in found.sentence
+
+
+def test_the_predictions_are_of_the_right_size() -> None:
+    task, x0, needed = truth(quadratic(100.0), PSI)
+    found = plan_task(task, x0, eps=EPS, seed=0, costs=(1.0, 10.0))
+    found.run.close()
+    k, n = needed[found.best.name, found.best.p]
+    assert k / 1.6 <= found.best.iterations <= 1.6 * k
+    assert n / 1.6 - 2 <= found.best.calls <= 1.6 * n + 2
+
+
+def test_times_are_measured() -> None:
+    """A prox of two milliseconds is seen as such; then skipping pays."""
+
+    class Slow(prox.Operator):
+        def __call__(self, x: Array) -> float:
+            return PSI(x)
+
+        def prox(self, x: Array, t: float) -> Array:
+            time.sleep(2e-3)
+            return PSI.prox(x, t)
+
+    found = ps.plan(quadratic(100.0), Slow(), eps=1e-5)
+    assert all(2e-3 <= row.call_seconds < 2e-2 for row in found.rows)
+    assert all(row.step_seconds < 1e-3 for row in found.rows)
+    assert found.best.name == "proxskip"
+    assert found.pilot_seconds > 0
+
+
+def test_psi_of_d_x() -> None:
+    D = np.diff(np.eye(20), axis=0)
+    found = ps.plan(quadratic(20.0, 20), PSI, D=D, eps=1e-6)
+    assert {row.name for row in found.rows} == {"papc", "pdhg", "splitskip"}
+
+
+def test_without_mu_it_plans_all_the_same() -> None:
+    f = quadratic(30.0)
+    found = ps.plan((f.value, f.gradient), PSI, np.zeros(f.d), eps=1e-6)
+    assert math.isfinite(found.best.seconds)
+    assert all(math.isnan(row.worst_case) for row in found.rows)
+    assert "mu is unknown" in str(found)
+
+
+# -- auto --------------------------------------------------------------------------------------------------------------
+def test_auto_goes_on_from_the_winner_and_counts_all_pilots() -> None:
+    f = quadratic(100.0)
+    calls = [0, 0]
+
+    class Counted(prox.Operator):
+        def __call__(self, x: Array) -> float:
+            return PSI(x)
+
+        def prox(self, x: Array, t: float) -> Array:
+            calls[1] += 1
+            return PSI.prox(x, t)
+
+    def gradient(x: Array) -> Array:
+        calls[0] += 1
+        return f.gradient(x)
+
+    res = ps.minimize((f.value, gradient), Counted(), np.zeros(f.d), method="auto", tol=1e-8, L=f.L, mu=f.mu)
+    assert res.success
+    assert [res.ngrad, res.nprox] == calls
+    assert res.plan is not None
+    assert res.method == res.plan.best.name
+    exact = ps.minimize(f, PSI, method="fista", tol=1e-10)
+    assert np.abs(res.x - exact.x).max() < 1e-5
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+def test_a_slope_is_read_from_the_tail_and_is_not_moved_by_a_few_bad_rounds() -> None:
+    curve = [(k, math.exp(-0.5 * k)) for k in range(1, 21)]
+    curve += [(k, math.exp(-10 - 0.01 * (k - 20))) for k in range(21, 401)]
+    for k in range(210, 400, 20):
+        curve[k] = (curve[k][0], 30 * curve[k][1])
+    fall, level = slope(curve)
+    assert fall == pytest.approx(0.01, rel=0.02)
+    assert level == pytest.approx(curve[-1][1], rel=0.1)
+    assert slope([(1, 1.0), (2, math.nan)])[0] == 0.0
+    assert slope([(k, 1.0) for k in range(50)])[0] == 0.0
+
+
+def row(name: str, p: float | None, iterations: float, reached: float = 1e-3, rate: float = 0.1) -> Row:
+    return Row(name, p, rate, iterations, (p or 1.0) * iterations, 1.0, 10.0, 0.0, math.nan, 100, reached)
+
+
+def test_skipping_more_takes_no_fewer_iterations() -> None:
+    rows = together([row("proxgd", None, 900.0), row("proxskip", 0.3, 500.0), row("proxskip", 0.1, 2000.0)])
+    assert [r.iterations for r in rows] == [900.0, 900.0, 2000.0]
+    assert rows[1].calls == pytest.approx(270.0)
+    assert rows[1].seconds == pytest.approx(900 + 2700)
+    done = together([row("proxgd", None, 900.0), row("proxskip", 0.3, 500.0, 1e-9, math.inf)])
+    assert done[1].iterations == 500.0
+
+
+def test_a_prediction_of_what_is_done_is_what_was_done() -> None:
+    curve = [(k, 10.0 ** (-k / 10)) for k in range(1, 101)]
+    common: dict[str, Any] = {"done": 100, "hopeless": False, "step": 2.0, "call": 3.0, "share": 0.5, "worst_case": 1.0}
+    got = predict("fista", None, curve, 1e-5, **common)
+    assert got.iterations == 50
+    assert got.seconds == 50 * 2 + 26 * 3
+    ahead = predict("fista", None, curve, 1e-20, **common)
+    assert ahead.iterations == pytest.approx(200, rel=0.01)
+    assert predict("fista", None, curve, 1e-20, **(common | {"hopeless": True})).seconds == math.inf
+
+
+def test_a_plan_in_which_nothing_gets_there_says_never() -> None:
+    lost = Plan((row("proxgd", None, math.inf, rate=0.0),), 1e-6, "prox", 0.1)
+    lost = Plan((forecast.replace(lost.best, seconds=math.inf),), 1e-6, "prox", 0.1)
+    assert "never" in str(lost)
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def problem() -> ps.Problem:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((120, 8)) * np.geomspace(1, 0.1, 8)
+    return ps.split(ps.Logistic(A, A.sum(axis=1) > 0, l2=1e-2), clients=4, by="label")
+
+
+def test_a_slow_network_means_scaffnew_and_a_fast_one_does_not(problem: ps.Problem) -> None:
+    slow = ps.plan(problem, network=Network(latency=1.0), eps=1e-5)
+    fast = ps.plan(problem, network=Network(latency=0.0, bandwidth=1e12), eps=1e-5)
+    assert slow.best.name == "scaffnew"
+    assert fast.best.name != "scaffnew"
+    assert "an exchange costs" in slow.sentence
+    assert "solution" not in problem.__dict__
+
+
+def test_an_exchange_is_latency_and_bytes(problem: ps.Problem) -> None:
+    found = ps.plan(problem, network=Network(latency=0.25, bandwidth=640.0, up=64.0), eps=1e-2)
+    accelerated = next(row for row in found.rows if row.name == "accelerated")
+    assert accelerated.call_seconds == pytest.approx(0.5 + 64 / 640 + 64 / 64, rel=0.1)
+    assert clients_gradient(problem, Network(speed=1e-3)) > clients_gradient(problem, Network(speed=1e3))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda p: ps.plan(p, PSI), "its own psi"),
+        (lambda p: ps.plan(p, network=3), "Network"),
+        (lambda p: ps.plan(quadratic(), PSI, network=Network()), "clients"),
+        (lambda p: ps.plan(quadratic(), PSI, eps=0.0), "eps"),
+        (lambda p: ps.plan(quadratic(), PSI, pilot=0), "pilot"),
+        (lambda p: Network(latency=-1.0), "latency"),
+        (lambda p: Network(bandwidth=0.0), "bandwidth"),
+    ],
+)
+def test_bad_input(problem: ps.Problem, call: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call(problem)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+def test_the_command_line_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["plan", "--data", "digits", "--l2", "1e-2", "--eps", "1e-3", "--pilot", "40"]
+    assert main([*flags, "--clients", "1", "--psi", "l1:0.001", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["call"] == "prox"
+    assert one["best"] in {
+        row["name"] if row["p"] is None else f"{row['name']}, p = {row['p']:.3g}" for row in one["rows"]
+    }
+    assert main([*flags, "--clients", "3", "--latency", "0.5"]) == 0
+    shown = capsys.readouterr().out
+    assert "scaffnew" in shown
+    assert "Take " in shown
+    assert main([*flags, "--psi", "l1:0.001", "--D", "difference", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--clients", "1", "--latency", "1"], "network"),
+        (["--D", "difference"], "--psi"),
+        (["--D", "difference", "--psi", "l1:1", "--clients", "4"], "--clients"),
+        (["--clients", "1", "--batch", "4"], "--batch"),
+        (["--psi", "l7:1"], "not known"),
+        (["--latency", "-1"], "latency"),
+    ],
+)
+def test_the_command_line_refuses(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--data", "digits", *flags]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,428 @@
+"""Operators with an inner solver: what they certify is true, and their state changes nothing beyond the tolerance."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from proxskip import describe
+from proxskip.prox import (
+    L1,
+    TV1D,
+    TV2D,
+    Blocks,
+    Box,
+    Checked,
+    Inexact,
+    L2Ball,
+    NonNegative,
+    Polyhedron,
+    Simplex,
+    Sum,
+    Zero,
+    accuracy_of,
+    as_prox,
+    conjugate_prox,
+    inner_state,
+    intersection,
+    psd,
+    tv,
+)
+from proxskip.seam import InputError, Prox
+
+SHAPE = (4, 3)
+d = 12
+G = np.random.default_rng(7).standard_normal((5, d))
+
+
+def osqp_or_skip():
+    pytest.importorskip("osqp", reason="Polyhedron needs the extra prox")
+
+
+MAKERS = {
+    "TV2D isotropic": lambda tol: TV2D(0.4, SHAPE, tolerance=tol),
+    "TV2D isotropic l1 bounds": lambda tol: TV2D(0.4, SHAPE, l1=0.2, lo=-0.5, hi=2.0, tolerance=tol),
+    "TV2D anisotropic": lambda tol: TV2D(0.4, SHAPE, isotropic=False, tolerance=tol),
+    "TV2D anisotropic l1 bounds": lambda tol: TV2D(0.4, SHAPE, isotropic=False, l1=0.2, lo=-0.5, tolerance=tol),
+    "Sum": lambda tol: Sum(L1(0.3), TV1D(0.5), tolerance=tol),
+    "Sum of inexact": lambda tol: Sum(TV2D(0.3, SHAPE), NonNegative(), tolerance=tol),
+    "intersection": lambda tol: intersection(NonNegative(), L2Ball(1.5), Box(-math.inf, 1.0), tolerance=tol),
+    "Polyhedron": lambda tol: Polyhedron(G, u=1.0, E=np.ones((1, d)), e=[1.0], tolerance=tol),
+    "Blocks": lambda tol: with_tolerance(Blocks([TV2D(0.4, (3, 3)), L1(0.1)], [9, 3]), tol),
+}
+FINITE = [name for name in MAKERS if ("TV" in name and "bounds" not in name) or name in ("Sum", "Blocks")]
+SETS = ["intersection", "Polyhedron"]
+
+
+def with_tolerance(psi, tol):
+    psi.tolerance = tol
+    return psi
+
+
+def made(name, tol):
+    if name == "Polyhedron":
+        osqp_or_skip()
+    return MAKERS[name](tol)
+
+
+def law(examples):
+    def of(function):
+        return pytest.mark.parametrize("name", MAKERS)(settings(max_examples=examples, deadline=None)(function))
+
+    return of
+
+
+seeds = st.integers(0, 2**32)
+steps = st.floats(-1.5, 1.5).map(lambda power: 10.0**power)
+
+
+def point(seed, scale=2.0):
+    rng = np.random.default_rng(seed)
+    return np.round(rng.standard_normal(d) * scale, rng.integers(0, 5))
+
+
+# -- the certificate ---------------------------------------------------------------------------------------------------
+@law(6)
+@given(seed=seeds, t=steps)
+def test_the_certified_accuracy_holds(name, seed, t):
+    x, tight = point(seed), made(name, 1e-9)
+    best = tight.prox(x, t)
+    assert tight.last.accuracy <= 1e-8 + 1e-7 * math.sqrt(1 + t)  # what rounding lets a gap show
+    for tol in (1e-1, 1e-3, 1e-5):
+        loose = made(name, tol)
+        y = loose.prox(x, t)
+        assert loose.last.reached
+        assert loose.last.accuracy <= loose.tolerance <= tol * (1 + 1e-12)
+        assert np.linalg.norm(y - best) <= loose.last.accuracy + tight.last.accuracy + 1e-12
+
+
+@law(6)
+@given(seed=seeds, t=steps)
+def test_no_other_point_has_a_smaller_objective(name, seed, t):
+    """``objective(z) >= objective(P) + |z - P|^2/(2t)`` up to what an error of the certified accuracy can change."""
+    x, psi, rng = point(seed), made(name, 1e-7), np.random.default_rng(seed)
+    P = psi.prox(x, t)
+    assert math.isfinite(psi(P))
+    others = [psi.prox(point(seed + k, 5.0), t) for k in (1, 2)] + [x]
+    if name not in SETS:
+        others += [P + 10.0 ** rng.uniform(-3, 1) * rng.standard_normal(d) for _ in range(4)]
+    least = psi(P) + np.sum((P - x) ** 2) / (2 * t)
+    for z in (*others, (P + others[0]) / 2, 0.9 * P + 0.1 * others[1]):
+        value = psi(z) + np.sum((z - x) ** 2) / (2 * t)
+        slack = 1e-6 * (1 + np.linalg.norm(x - z) + np.linalg.norm(x - P)) * (1 + 1 / t)
+        assert value - least >= np.sum((z - P) ** 2) / (2 * t) - slack
+
+
+@law(5)
+@given(seed=seeds, t=steps)
+def test_firmly_nonexpansive_within_what_is_certified(name, seed, t):
+    psi = Checked(made(name, 1e-6))
+    x = point(seed)
+    for k in range(4):  # warnings are errors
+        psi.prox(x + 10.0**-k * point(seed + k), t)
+    assert psi.error <= 1e-5
+
+
+@law(5)
+@given(seed=seeds, t=steps)
+def test_moreau_identity(name, seed, t):
+    """The conjugate's prox makes up for the prox, and lies where psi's is a subgradient."""
+    x, psi = point(seed), made(name, 1e-7)
+    P = psi.prox(x, t)
+    Q = conjugate_prox(psi, x / t, 1 / t)
+    np.testing.assert_allclose(P + t * Q, x, atol=1e-6 * (1 + t))
+    if name in FINITE:  # <Q, z> <= psi(z) for a psi that is homogeneous
+        for k in range(5):
+            z = point(seed + k)
+            assert Q @ z <= psi(z) + 1e-6 * (1 + 1 / t) * np.linalg.norm(z)
+
+
+# -- the state ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_warm_start_changes_nothing_beyond_the_tolerance(name):
+    psi, x = made(name, 1e-6), point(3)
+    first = psi.prox(x, 0.7)
+    cold = psi.last.iterations
+    for k in range(5):
+        psi.prox(x + 0.1 * point(k), 10.0 ** (k - 2))
+    again = psi.prox(x, 0.7)
+    assert np.linalg.norm(first - again) <= 2e-6
+    psi.prox(x, 0.7)
+    assert psi.last.iterations <= cold
+    assert psi.calls == 8
+    psi.reset()
+    assert (psi.last, psi.worst, psi.calls, psi.failures) == (None, None, 0, 0)
+    assert np.array_equal(psi.prox(x, 0.7), first)
+
+
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_a_warm_start_saves_iterations(isotropic):
+    rng = np.random.default_rng(0)
+    image = np.cumsum(rng.standard_normal((20, 20)), axis=1)
+    warm, cold = (TV2D(1.0, (20, 20), isotropic, tolerance=1e-4, warm=warm) for warm in (True, False))
+    counts = {True: 0, False: 0}
+    for k in range(6):
+        x = image + 10.0 ** (-k) * rng.standard_normal((20, 20))
+        pair = warm.prox(x, 1.0), cold.prox(x, 1.0)
+        assert np.linalg.norm(pair[0] - pair[1]) <= 2e-4
+        counts[True] += warm.last.iterations
+        counts[False] += cold.last.iterations
+    assert counts[True] < 0.9 * counts[False]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_inner_state_is_no_part_of_what_the_operator_is(name):
+    psi = made(name, 1e-6)
+    assert isinstance(psi, Inexact)
+    assert isinstance(psi, Prox)
+    assert as_prox(psi) is psi
+    problem = ps.Problem([ps.Quadratic(np.eye(d), np.ones(d))], psi=psi)
+    before = describe.identity(problem)
+    psi.prox(point(1), 1.0)
+    assert describe.identity(problem) == before
+    assert " at 0x" not in repr(psi)
+    copy = pickle.loads(pickle.dumps(psi))
+    copy.reset()
+    psi.reset()
+    assert repr(copy) == repr(psi)
+    assert np.array_equal(copy.prox(point(2), 1.0), psi.prox(point(2), 1.0))
+    other = made(name, 1e-5)
+    assert repr(other) != repr(psi)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TV2D(5.0, SHAPE, tolerance=1e-9, max_iterations=1),
+        lambda: TV2D(0.1, SHAPE, isotropic=False, tolerance=1e-9, max_iterations=1),
+        lambda: Sum(TV1D(0.1), L2Ball(2.0), L1(0.1), tolerance=1e-9, max_iterations=1),
+        lambda: intersection(L2Ball(1.0), Box(2.0, 3.0), max_iterations=50),
+    ],
+)
+def test_an_inner_solver_that_gives_up_says_so(make):
+    psi = make()
+    y = psi.prox(point(1), 1.0)
+    assert np.isfinite(y).all()
+    assert not psi.last.reached
+    assert psi.failures == psi.calls == 1
+    assert psi.worst == psi.last
+    assert accuracy_of(psi) == psi.last.accuracy > psi.tolerance
+
+
+def test_the_worst_call_is_remembered():
+    psi = TV2D(1.0, SHAPE, tolerance=1e-2)
+    psi.prox(point(1), 1.0)
+    worst = psi.worst
+    psi.tolerance = 1e-6
+    psi.prox(point(2), 1.0)
+    assert psi.last.accuracy <= 1e-6 < worst.accuracy
+    assert psi.worst == worst
+    assert psi.failures == 0
+
+
+def test_accuracies_in_one_number():
+    assert accuracy_of(L1(1.0)) == 0
+    assert accuracy_of(Checked(Zero())) == 0
+    assert accuracy_of(Blocks([L1(1.0)], [3])) == 0
+    assert math.isnan(accuracy_of(as_prox(Foreign())))
+    assert math.isnan(accuracy_of(Checked(as_prox(Foreign()))))
+    assert math.isnan(accuracy_of(Blocks([L1(1.0), Foreign()], [3, 1])))
+    assert math.isnan(accuracy_of(Sum(L1(1.0), Foreign())))
+    assert inner_state(L1(1.0)) is None
+    psi = TV2D(1.0, SHAPE)
+    assert inner_state(Checked(psi)) is psi
+    psi.prox(point(1), 1.0)
+    assert accuracy_of(Checked(L1(1.0))) == 0
+
+
+class Foreign:
+    def __call__(self, x):
+        return 0.0
+
+    def prox(self, x, t):
+        return x
+
+
+# -- total variation ---------------------------------------------------------------------------------------------------
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, n=st.integers(1, 300), t=steps, kind=st.sampled_from(["noise", "walk", "steps", "ramp"]))
+def test_tv1d_satisfies_its_optimality_conditions(seed, n, t, kind):
+    """x - y = D'p with |p| <= t lam, and p = t lam sign(Dy) at every jump."""
+    rng = np.random.default_rng(seed)
+    made_of = {
+        "noise": rng.standard_normal(n),
+        "walk": np.cumsum(rng.standard_normal(n)),
+        "steps": rng.integers(-2, 3, n).astype(float),
+        "ramp": np.arange(n) * 0.1,
+    }
+    x = made_of[kind] * 10.0 ** rng.uniform(-3, 3) + rng.choice([0.0, 1e3])
+    y = TV1D(0.3).prox(x, t)
+    p, jumps, size = -np.cumsum(x - y), np.diff(y), 1e-12 * (1 + np.linalg.norm(x))
+    assert abs(p[-1]) <= size
+    assert np.abs(p[:-1]).max(initial=0) <= 0.3 * t + size
+    real = np.abs(jumps) > size  # where two stretches tie, rounding decides which is the higher
+    at_jumps = p[:-1][real] - 0.3 * t * np.sign(jumps[real])
+    assert np.abs(at_jumps).max(initial=0) <= size
+
+
+def test_tv1d_takes_time_proportional_to_the_length():
+    n = 200_000
+    for x in (np.arange(n) * 1.0, np.sqrt(np.arange(n)), np.tile([0.0, 1.0], n // 2)):
+        y = TV1D(1e3).prox(x, 1.0)
+        assert abs(y.sum() - x.sum()) <= 1e-9 * np.abs(x).sum()
+
+
+def test_tv_of_images_by_hand():
+    image = np.array([[1.0, 3.0], [4.0, 7.0]])
+    assert TV2D(2.0, (2, 2))(image) == pytest.approx(2 * (math.hypot(3, 2) + 4 + 3))
+    assert TV2D(2.0, (2, 2), isotropic=False)(image) == 2 * (3 + 4 + 2 + 3)
+    assert TV2D(1.0, (2, 2), l1=2.0)(image) == pytest.approx(TV2D(1.0, (2, 2))(image) + 30)
+    assert TV2D(1.0, (2, 2), hi=6.0)(image) == math.inf
+    assert TV1D(2.0, l1=1.0)(np.array([1.0, -2.0, 0.0])) == 2 * 5 + 3
+    assert TV1D(1.0, lo=0.0)(np.array([1.0, -2.0])) == math.inf
+    flat = TV2D(100.0, (2, 2), tolerance=1e-10).prox(image, 1.0)
+    np.testing.assert_allclose(flat, 3.75, atol=1e-9)
+
+
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_one_row_or_one_column_is_one_dimensional(isotropic):
+    x = point(5)
+    for shape in ((1, d), (d, 1)):
+        y = TV2D(0.7, shape, isotropic, tolerance=1e-9).prox(x, 1.3)
+        np.testing.assert_allclose(y, TV1D(0.7).prox(x, 1.3), atol=2e-9)
+
+
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_the_bytes_do_not_depend_on_the_threads(isotropic, monkeypatch):
+    monkeypatch.setattr(tv, "WORTH_THREADS", 1)
+    x = np.random.default_rng(0).standard_normal((23, 37))
+    found = [TV2D(0.5, (23, 37), isotropic, threads=k).prox(x, 1.0) for k in (1, 2, 3)]
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_l1_after_isotropic_tv_would_be_wrong():
+    """Why the isotropic solver takes l1 in: soft thresholding afterwards gives another point."""
+    x = np.array([[2.0, 0.3], [-1.0, 0.1]])
+    right = TV2D(0.5, (2, 2), l1=0.4, tolerance=1e-9).prox(x, 1.0)
+    after = L1(0.4).prox(TV2D(0.5, (2, 2), tolerance=1e-9).prox(x, 1.0), 1.0)
+    assert np.linalg.norm(right - after) > 1e-3
+
+
+def test_a_sum_against_a_search_for_the_multiplier():
+    """With the ball's multiplier nu known, the rest is one prox of the total variation, of a shorter step."""
+    x, t = point(9), 0.7
+
+    def given(nu):
+        return TV1D(0.5).prox(x / (1 + t * nu), t / (1 + t * nu))
+
+    nu = scipy.optimize.brentq(lambda nu: np.linalg.norm(given(nu)) - 1.0, 0, 1e3, xtol=1e-15)
+    for parts in ((TV1D(0.5), L2Ball(1.0)), (L2Ball(1.0), TV1D(0.5))):
+        psi = Sum(*parts, tolerance=1e-7)
+        y = psi.prox(x, t)
+        assert psi.last.reached
+        assert np.linalg.norm(y - given(nu)) <= psi.last.accuracy + 1e-12
+
+
+# -- polyhedra, blocks, spectra ----------------------------------------------------------------------------------------
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds)
+def test_a_simplex_as_a_polyhedron(seed):
+    osqp_or_skip()
+    x = point(seed, 10.0)
+    psi = Polyhedron(np.eye(d), l=0.0, E=np.ones((1, d)), e=[2.0])
+    y = psi.prox(x, 1.0)
+    assert psi.last.reached
+    assert np.linalg.norm(y - Simplex(2.0).prox(x, 1.0)) <= psi.last.accuracy + 1e-12
+    assert psi(y) == 0
+
+
+def test_a_polyhedron_is_set_up_once():
+    osqp_or_skip()
+    psi = Polyhedron(G, u=1.0)
+    psi.prox(point(1), 1.0)
+    solver = psi._solver
+    psi.prox(point(2), 5.0)
+    assert psi._solver is solver
+    psi.reset()
+    assert psi._solver is None
+
+
+def test_blocks_with_an_inexact_block():
+    psi = Blocks([TV2D(1.0, (3, 3), tolerance=1e-3), TV2D(1.0, (1, 3), tolerance=1e-3)], [9, 3])
+    psi.tolerance = 1e-5
+    assert psi.tolerance == pytest.approx(1e-5)
+    y = psi.prox(point(1), 1.0)
+    assert psi.last.accuracy == pytest.approx(math.hypot(*(part.last.accuracy for part in psi.psis)))
+    assert psi.last.accuracy <= 1e-5
+    assert y.shape == (d,)
+    assert np.allclose(y[9:], TV1D(1.0).prox(point(1)[9:], 1.0), atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds, t=steps)
+def test_the_semidefinite_cone(seed, t):
+    """Moreau's decomposition: X is the sum of its projections onto the cone and its polar, which are orthogonal."""
+    X = np.random.default_rng(seed).standard_normal((4, 4)) * 3
+    psi = psd(4)
+    P = psi.prox(X, t)
+    polar = X - P
+    assert psi(P) == 0
+    assert abs(np.vdot(P, polar)) <= 1e-12 * (1 + np.vdot(X, X))
+    assert np.linalg.eigvalsh((polar + polar.T) / 2).max() <= 1e-12 * (1 + np.linalg.norm(X))
+    assert psi(X) == math.inf
+    assert psi(-np.eye(4)) == math.inf
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: TV1D(-1.0), "TV1D needs a finite lam >= 0, not lam = -1"),
+        (lambda: TV1D(1.0, l1=-1.0), "l1 = -1"),
+        (lambda: TV1D(1.0, lo=2.0, hi=1.0), "TV1D needs lo <= hi"),
+        (lambda: TV2D(1.0, (3,)), r"TV2D needs the shape of a matrix, not \(3,\)"),
+        (lambda: TV2D(1.0, SHAPE, tolerance=0.0), "TV2D needs a finite tolerance > 0, not tolerance = 0"),
+        (lambda: TV2D(1.0, SHAPE, max_iterations=0), "max_iterations >= 1, not 0"),
+        (lambda: TV2D(1.0, SHAPE).prox(np.ones(5), 1.0), "TV2D is made for 12 numbers, not for 5"),
+        (lambda: TV2D(1.0, SHAPE).prox(np.full(12, np.nan), 1.0), "TV2D was given an image with numbers that are not"),
+        (lambda: TV2D(1.0, SHAPE).prox(np.ones(12), 0.0), "positive and finite, not t = 0"),
+        (lambda: Sum(), "Sum needs at least one operator"),
+        (lambda: Sum(None), "None as an operator"),
+        (lambda: Sum(object()), "needs a method prox"),
+        (lambda: intersection(L2Ball()).prox(np.array([np.inf]), 1.0), "not finite"),
+        (lambda: Blocks([], []), "Blocks needs at least one"),
+        (lambda: Blocks([Zero()], [2, 3]), r"Blocks needs one size for each of its 1 operators, not \(2, 3\)"),
+        (lambda: Blocks([Zero()], [2]).prox(np.ones(3), 1.0), "Blocks is made for 2 numbers, not for 3"),
+        (lambda: Polyhedron(), "needs G with l or u, or E with e"),
+        (lambda: Polyhedron(G), "rows G without a bound"),
+        (lambda: Polyhedron(l=0.0), "needs G with l or u"),
+        (lambda: Polyhedron(E=G), "E and e together"),
+        (lambda: Polyhedron(E=G, e=np.ones(5), u=1.0), "bounds l or u without their rows"),
+        (lambda: Polyhedron(G, u=np.ones(4)), "5 rows but 4 numbers in u"),
+        (lambda: Polyhedron(G, l=1.0, u=0.0), r"l <= u, not l = 1.0 and u = 0.0 \(row 0\)"),
+        (lambda: Polyhedron(G * np.nan, u=0.0), "finite numbers in G"),
+        (lambda: Polyhedron(G, u=1.0, E=np.ones((1, 3)), e=[0.0]), "G with 12 columns but E with 3"),
+        (lambda: Polyhedron(E=G, e=np.full(5, np.inf)), "finite numbers in e"),
+        (lambda: psd(0), "Eigenvalues needs n >= 1"),
+        (lambda: ps.prox.SingularValues(NonNegative(), (2, 2)), "SingularValues needs a psi that signs and order"),
+        (lambda: ps.prox.Eigenvalues(TV1D(1.0), 2), "Eigenvalues needs a psi that no order"),
+        (lambda: ps.prox.Eigenvalues(Box((0, 1), (2, 3)), 2), "Eigenvalues needs a psi"),
+        (lambda: ps.prox.spectral_ball(-1.0, (2, 2)), "radius > 0"),
+    ],
+)
+def test_wrong_parameters_say_what_is_wrong(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_an_empty_polyhedron_says_so():
+    osqp_or_skip()
+    psi = Polyhedron(np.array([[1.0], [1.0]]), l=[2.0, -np.inf], u=[np.inf, 1.0])
+    with pytest.raises(InputError, match="Polyhedron is empty"):
+        psi.prox(np.zeros(1), 1.0)

@@ -1,0 +1,366 @@
+"""Our operators against cvxpy, pyproximal's as they are, and the check of every prox while it is used."""
+
+import inspect
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.prox import (
+    L1,
+    TV1D,
+    TV2D,
+    Adapted,
+    Blocks,
+    Box,
+    Checked,
+    GroupL1,
+    Huber,
+    L1Ball,
+    L2Ball,
+    NonNegative,
+    NuclearNorm,
+    Polyhedron,
+    ProxWarning,
+    Simplex,
+    Sum,
+    as_prox,
+    intersection,
+    nuclear_ball,
+    psd,
+    spectral_ball,
+)
+from proxskip.seam import InputError
+
+rng = np.random.default_rng(11)
+SHAPE = (4, 5)
+X = np.round(2 * rng.standard_normal(SHAPE), 2)
+S = X[:, :4]
+G = rng.standard_normal((6, 20))
+t = 0.7
+
+
+# -- cvxpy -------------------------------------------------------------------------------------------------------------
+def differences(Y):
+    import cvxpy as cp
+
+    down = cp.vstack([Y[1:] - Y[:-1], np.zeros((1, SHAPE[1]))])
+    right = cp.hstack([Y[:, 1:] - Y[:, :-1], np.zeros((SHAPE[0], 1))])
+    return down, right
+
+
+def isotropic(Y):
+    import cvxpy as cp
+
+    down, right = differences(Y)
+    pairs = cp.vstack([cp.reshape(down, (20,), order="C"), cp.reshape(right, (20,), order="C")])
+    return cp.sum(cp.norm(pairs, 2, axis=0))
+
+
+def anisotropic(Y):
+    import cvxpy as cp
+
+    return sum(cp.sum(cp.abs(part)) for part in differences(Y))
+
+
+def chain(Y):
+    import cvxpy as cp
+
+    flat = cp.reshape(Y, (20,), order="C")
+    return cp.sum(cp.abs(flat[1:] - flat[:-1]))
+
+
+def flat(Y):
+    import cvxpy as cp
+
+    return cp.reshape(Y, (20,), order="C")
+
+
+def word(name):
+    """An atom or function of cvxpy, imported when it is used."""
+    import cvxpy as cp
+
+    return getattr(cp, name)
+
+
+CASES = {
+    "TV2D isotropic": (lambda: TV2D(0.4, SHAPE, tolerance=1e-8), lambda Y: (0.4 * isotropic(Y), [])),
+    "TV2D isotropic l1 bounds": (
+        lambda: TV2D(0.4, SHAPE, l1=0.3, lo=-1.0, hi=2.0, tolerance=1e-8),
+        lambda Y: (0.4 * isotropic(Y) + 0.3 * word("sum")(word("abs")(Y)), [Y >= -1, Y <= 2]),
+    ),
+    "TV2D anisotropic": (lambda: TV2D(0.4, SHAPE, False, tolerance=1e-8), lambda Y: (0.4 * anisotropic(Y), [])),
+    "TV2D anisotropic l1 bounds": (
+        lambda: TV2D(0.4, SHAPE, False, l1=0.3, lo=-1.0, hi=2.0, tolerance=1e-8),
+        lambda Y: (0.4 * anisotropic(Y) + 0.3 * word("sum")(word("abs")(Y)), [Y >= -1, Y <= 2]),
+    ),
+    "TV1D": (lambda: TV1D(0.8), lambda Y: (0.8 * chain(Y), [])),
+    "TV1D l1 bounds": (
+        lambda: TV1D(0.8, l1=0.3, lo=-0.2, hi=1.0),
+        lambda Y: (0.8 * chain(Y) + 0.3 * word("sum")(word("abs")(Y)), [Y >= -0.2, Y <= 1]),
+    ),
+    "Huber": (lambda: Huber(0.6, 0.5), lambda Y: (0.6 * word("sum")(word("huber")(Y, 0.5)) / (2 * 0.5), [])),
+    "NuclearNorm": (lambda: NuclearNorm(0.9, SHAPE), lambda Y: (0.9 * word("normNuc")(Y), [])),
+    "nuclear ball": (lambda: nuclear_ball(3.0, SHAPE), lambda Y: (0, [word("normNuc")(Y) <= 3])),
+    "spectral ball": (lambda: spectral_ball(1.5, SHAPE), lambda Y: (0, [word("sigma_max")(Y) <= 1.5])),
+    "Sum": (
+        lambda: Sum(TV1D(0.5), L2Ball(3.0), tolerance=1e-9),
+        lambda Y: (0.5 * chain(Y), [word("norm")(flat(Y)) <= 3]),
+    ),
+    "intersection": (
+        lambda: intersection(L1Ball(4.0), Box(-0.5, 1.0)),
+        lambda Y: (0, [word("norm1")(flat(Y)) <= 4, Y >= -0.5, Y <= 1]),
+    ),
+    "Polyhedron": (
+        lambda: Polyhedron(G, l=-0.5, u=0.5, E=np.ones((1, 20)), e=[1.0]),
+        lambda Y: (0, [G @ flat(Y) <= 0.5, G @ flat(Y) >= -0.5, word("sum")(Y) == 1]),
+    ),
+}
+
+
+def tightly(problem):
+    """Solved as well as the solver can, which says so where it falls short of 1e-12."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_cvxpy(name):
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
+    if name == "Polyhedron":
+        pytest.importorskip("osqp", reason="Polyhedron needs the extra prox")
+    make, terms = CASES[name]
+    psi, Y = make(), cp.Variable(SHAPE)
+    value, constraints = terms(Y)
+    problem = cp.Problem(cp.Minimize(value + cp.sum_squares(Y - X) / (2 * t)), constraints)
+    tightly(problem)
+    ours = psi.prox(X, t)
+    assert math.isfinite(psi(ours))
+    np.testing.assert_allclose(ours, Y.value, atol=1e-5)
+    assert psi(ours) + np.sum((ours - X) ** 2) / (2 * t) <= problem.value + 1e-7
+
+
+def test_the_semidefinite_cone_against_cvxpy():
+    cp = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
+    Y = cp.Variable((4, 4), PSD=True)
+    tightly(cp.Problem(cp.Minimize(cp.sum_squares(Y - S))))
+    np.testing.assert_allclose(psd(4).prox(S, t), Y.value, atol=2e-6)
+
+
+# -- pyproximal --------------------------------------------------------------------------------------------------------
+def pyproximal():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("pyproximal", reason="pyproximal is not installed")
+
+
+def pylops(name, *given):
+    import pylops
+
+    return getattr(pylops, name)(*given)
+
+
+d = 20
+A = rng.standard_normal((4, d))
+EXACT = 1e-10
+THEIRS = {  # how to make it; ours, where there is one; how far off its prox is
+    "AffineSet": (lambda p: p.AffineSet(pylops("MatrixMult", A), np.ones(4), 50), None, 1e-4),
+    "Box": (lambda p: p.Box(-1.0, 0.5), lambda: Box(-1.0, 0.5), EXACT),
+    "Euclidean": (lambda p: p.Euclidean(0.7), lambda: ps.prox.L2(0.7), EXACT),
+    "EuclideanBall": (lambda p: p.EuclideanBall(np.zeros(d), 1.5), lambda: L2Ball(1.5), EXACT),
+    "HalfSpace": (lambda p: p.HalfSpace(np.ones(d), 0.5), None, EXACT),
+    "Hankel": (lambda p: p.Hankel((4, 5)), None, EXACT),
+    "HuberCircular": (lambda p: p.HuberCircular(0.5), None, EXACT),
+    "Intersection": (lambda p: p.Intersection(4, 5, 0.5), None, 1e-3),
+    "GenericIntersectionProx": (
+        lambda p: p.GenericIntersectionProx([lambda x: np.maximum(x, 0), lambda x: np.minimum(x, 1)]),
+        lambda: Box(0.0, 1.0),
+        1e-5,
+    ),
+    "L1": (lambda p: p.L1(0.3), lambda: L1(0.3), EXACT),
+    "L1Ball": (lambda p: p.L1Ball(d, 2.0), lambda: L1Ball(2.0), 1e-4),
+    "L2": (lambda p: p.L2(sigma=0.6), lambda: ps.prox.SquaredL2(0.6), EXACT),
+    "L2 with Op": (lambda p: p.L2(Op=pylops("MatrixMult", A), b=np.ones(4), niter=50), None, 1e-4),
+    "L21": (lambda p: p.L21(2, 0.4), None, EXACT),
+    "L21_plus_L1": (lambda p: p.L21_plus_L1(0.5, 0.3), None, EXACT),
+    "L2Convolve": (lambda p: p.L2Convolve(np.array([1.0, 0.5, 0.2]), np.ones(d), nfft=d), None, 1e-6),
+    "Nuclear": (lambda p: p.Nuclear((4, 5), 0.8), lambda: NuclearNorm(0.8, (4, 5)), EXACT),
+    "NuclearBall": (lambda p: p.NuclearBall((4, 5), 2.0), lambda: nuclear_ball(2.0, (4, 5)), 1e-3),
+    "Orthogonal": (lambda p: p.Orthogonal(p.L1(0.3), pylops("Identity", d)), lambda: L1(0.3), EXACT),
+    "Quadratic": (lambda p: p.Quadratic(Op=pylops("MatrixMult", A.T @ A), b=np.ones(d), niter=60), None, 1e-4),
+    "Simplex": (lambda p: p.Simplex(d, 2.0), lambda: Simplex(2.0), 1e-5),
+    "Sum": (lambda p: p.Sum([p.L1(0.3), p.Box(0.0, 1.0)]), lambda: Sum(L1(0.3), Box(0.0, 1.0)), 1e-5),
+    "TV": (lambda p: p.TV((4, 5), 0.4, 5000, 1e-14), lambda: TV2D(0.4, (4, 5), tolerance=1e-8), 1e-4),
+    "VStack": (
+        lambda p: p.VStack([p.L1(0.3), p.Box(-1.0, 1.0)], [8, 12]),
+        lambda: Blocks([L1(0.3), Box(-1.0, 1.0)], [8, 12]),
+        EXACT,
+    ),
+}
+ABSTRACT = {"Nonlinear", "ProxOperator", "Report"}
+
+
+def test_every_operator_of_pyproximal_is_in_the_table():
+    p = pyproximal()
+    named = {k for k, v in vars(p).items() if inspect.isclass(v) and issubclass(v, p.ProxOperator)}
+    known = {name.split()[0] for name in THEIRS} | ps.prox.adapted.NOT_CONVEX | ABSTRACT | {"Huber"}
+    assert named <= known
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_operators_of_pyproximal_as_they_are(name):
+    p = pyproximal()
+    make, ours, off = THEIRS[name]
+    psi = as_prox(make(p))
+    assert isinstance(psi, Adapted)
+    x = X.ravel()
+    before = x.copy()
+    P = psi.prox(X, t)
+    assert P.shape == SHAPE
+    assert P.dtype == np.float64
+    assert np.array_equal(x, before)
+    assert isinstance(psi(x), float)
+    if ours is not None:
+        assert np.linalg.norm(P.ravel() - ours().prox(x, t)) <= off
+        inside = ours().prox(x, t)
+        if psi(inside) != math.inf:  # an inexact indicator may find the exact projection outside
+            assert psi(inside) == pytest.approx(ours()(inside), abs=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ProxWarning)
+        checked = Checked(psi)
+        for k in range(4):
+            checked.prox(x + 10.0**-k * np.cos(np.arange(d) + k), t)
+    assert checked.error <= off
+
+
+def test_the_wrong_huber_is_refused_and_ours_is_right():
+    p = pyproximal()
+    with pytest.raises(InputError, match=r"pyproximal's Huber is wrong .* use proxskip.prox.Huber"):
+        as_prox(p.Huber(0.5))
+    assert Huber(1.0, 0.5).prox(np.array([0.9]), 1.0)[0] == pytest.approx(0.3)
+    assert Huber(1.0, 0.5)(np.array([0.9, -0.2])) == pytest.approx(p.Huber(0.5)(np.array([0.9, -0.2])))
+
+    class Mended(p.Huber):
+        def prox(self, x, tau):
+            return x - x * tau / np.maximum(np.abs(x), tau + self.alpha)
+
+    Mended.__module__, Mended.__name__ = "pyproximal.proximal.Huber", "Huber"
+    assert as_prox(Mended(0.5)).prox(np.array([0.9]), 1.0)[0] == pytest.approx(0.3)
+
+
+def test_a_wrong_operator_in_a_sum_is_found():
+    p = pyproximal()
+    for psi in (p.VStack([p.L1(), p.Huber(0.5)], [1, 2]), p.Sum([p.L1(), p.Huber(0.5)])):
+        with pytest.raises(InputError, match="Huber is wrong"):
+            as_prox(psi)
+
+
+def test_the_value_of_a_stack_with_an_indicator():
+    """Theirs adds 1 for a point inside."""
+    p = pyproximal()
+    psi = as_prox(p.VStack([p.L1(2.0), p.Box(0.0, 1.0)], [2, 1]))
+    assert psi(np.array([1.0, -1.0, 0.5])) == 4
+    assert psi(np.array([1.0, -1.0, 2.0])) == math.inf
+
+
+def test_an_operator_that_is_not_convex_is_a_warning():
+    p = pyproximal()
+    with pytest.warns(ProxWarning, match="L0 is not convex"):
+        as_prox(p.L0(0.5))
+
+
+def test_an_operator_of_pyproximal_in_a_run():
+    p = pyproximal()
+    f = ps.LeastSquares(rng.standard_normal((40, d)), rng.standard_normal(40), l2=0.1)
+    results = []
+    for psi in (p.L1(0.05), L1(0.05)):
+        problem = ps.Problem([f], psi=psi)
+        results.append(ps.run(ps.ProxSkip.theory(problem), problem, rounds=300, seed=1).x)
+    np.testing.assert_allclose(*results, atol=1e-12)
+
+
+# -- the check while it is used ----------------------------------------------------------------------------------------
+class Spy:
+    def __init__(self, prox):
+        self.operate = prox
+
+    def __call__(self, x):
+        return 0.0
+
+    def prox(self, x, t):
+        return self.operate(x, t)
+
+
+class Reversed(Spy):
+    pass
+
+
+def test_a_prox_that_is_not_firmly_nonexpansive_is_a_warning_once():
+    psi = Checked(as_prox(Reversed(lambda x, t: -x)))
+    x = X.ravel()
+    psi.prox(x, 1.0)
+    with pytest.warns(ProxWarning, match="Reversed is not firmly nonexpansive"):
+        psi.prox(2 * x, 1.0)
+    psi.prox(3 * x, 1.0)
+    assert psi.warned
+    # P(x) = -x, and the nearest right values are 0: each of the two is off by half of what is between them
+    assert 0 < psi.error <= np.linalg.norm(x)
+    psi.reset()
+    assert psi.error == 0
+
+
+def test_nonexpansive_is_not_enough():
+    """A rotation keeps distances and is not firmly nonexpansive."""
+    psi = Checked(as_prox(Spy(lambda x, t: np.concatenate([-x[1:], x[:1]]))))
+    psi.prox(np.array([1.0, 0.0]), 1.0)
+    with pytest.warns(ProxWarning, match="Spy"):
+        psi.prox(np.array([0.0, 1.5]), 1.0)
+
+
+def test_the_error_is_a_lower_bound_on_the_true_one():
+    """Noise of size 1e-3 on a soft threshold: what the lemma shows is never more than what was done."""
+    noise = np.random.default_rng(0)
+    psi = Checked(as_prox(Spy(lambda x, t: L1(0.5).prox(x, t) + 1e-3 * noise.standard_normal(d) / math.sqrt(d) / 2)))
+    x = X.ravel()
+    points = x + 1e-4 * noise.standard_normal((50, d))
+    with pytest.warns(ProxWarning, match="off by"):
+        _ = [psi.prox(point, 1.0) for point in points]
+    assert 1e-5 < psi.error <= 1e-3
+
+
+def test_different_steps_are_not_compared():
+    psi = Checked(L1(1.0))
+    x = X.ravel()
+    for k in range(20):  # warnings are errors
+        psi.prox(x, 10.0 ** (k % 7 - 3))
+    assert psi.error <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda x, t: x[:2], "the prox of Spy gave"),
+        (lambda x, t: np.full_like(x, np.nan), "the prox of Spy gave numbers that are not finite"),
+        (lambda x, t: np.where(x > 0, np.inf, x), "the prox of Spy gave numbers that are not finite"),
+    ],
+)
+def test_wrong_answers_are_refused_by_name(answer, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Checked(as_prox(Spy(answer))).prox(X.ravel(), 1.0)
+    with pytest.raises(InputError, match="at a point that is not finite itself"):
+        Checked(L1(1.0)).prox(np.array([np.nan]), 1.0)
+    assert np.isfinite(Checked(L1(1.0)).prox(np.array([1e200]), 1.0)).all()
+
+
+def test_a_checked_operator_is_the_same_operator():
+    psi = GroupL1(0.5, (10, 10))
+    checked = Checked(Checked(psi))
+    assert checked.psi is psi
+    assert repr(checked) == repr(psi)
+    assert as_prox(checked) is checked
+    assert checked(X) == psi(X)
+    assert np.array_equal(checked.prox(X, t), psi.prox(X, t))
+    assert Checked(NonNegative()).prox(X, t).min() >= 0
