@@ -295,8 +295,10 @@ def _mixing(graph: dict[str, Any]) -> Array:
 
 def versions() -> dict[str, str]:
     """What this was computed with."""
-    out = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("proxskip", "numpy", "scipy", "numba"):
+    from proxskip import __version__
+
+    out = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
+    for name in ("numpy", "scipy", "numba"):
         try:
             out[name] = version(name)
         except PackageNotFoundError:
