@@ -1,6 +1,7 @@
 """Write docs/reproduction.md from a reproduction: its claims, what each figure shows, and the figures.
 
-Run it as ``python docs/make_reproduction.py report`` where ``report`` is the folder of ``proxskip reproduce``.
+Run it as ``python docs/make_reproduction.py report "on which machine"``, where ``report`` is the folder of
+``proxskip reproduce``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LONG = 30
 """Rows from which a table stays in results.json."""
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, machine: str = "") -> None:
     """Copy the pictures and write the page."""
     report = figures.from_json(json.loads((folder / "results.json").read_text("utf-8")))
     PICTURES.mkdir(exist_ok=True)
@@ -31,10 +32,10 @@ def main(folder: Path) -> None:
         Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
         if small.stat().st_size > LARGEST:
             raise SystemExit(f"{small} has {small.stat().st_size} bytes; at most {LARGEST} are wanted here.")
-    PAGE.write_text(render(report), encoding="utf-8")
+    PAGE.write_text(render(report, machine), encoding="utf-8")
 
 
-def render(report: Report) -> str:
+def render(report: Report, machine: str = "") -> str:
     """The page."""
     about = report.about
     counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
@@ -42,7 +43,7 @@ def render(report: Report) -> str:
     lines = [
         "# The paper, reproduced",
         "",
-        f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine,",
+        f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine{' ' if machine else ''}{machine}",
         "and written down by `docs/make_reproduction.py`. The folder of the run holds a page with the same figures to",
         "explore, and all of its numbers in `results.json`.",
         "",
@@ -96,6 +97,6 @@ def cell(value: object) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("give the folder of a reproduction: python docs/make_reproduction.py report")
-    main(Path(sys.argv[1]))
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit('give the folder of a reproduction: python docs/make_reproduction.py report "on which machine"')
+    main(Path(sys.argv[1]), *sys.argv[2:])
