@@ -146,7 +146,11 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
         from proxskip.engines.gpu import GpuEngine
 
         return GpuEngine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu" or "reference".')
+    if engine == "ray":
+        from proxskip.engines.ray import RayEngine
+
+        return RayEngine()
+    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray" or "reference".')
 
 
 def starting_point(
