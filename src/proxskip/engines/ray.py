@@ -86,6 +86,7 @@ class RayEngine:
         self.pool: Any = None
         self.holds: Any = None
         self.loaded = self.started = False
+        self.graph: Graph | None = None
         self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
@@ -110,7 +111,11 @@ class RayEngine:
         cpus = int(ray.cluster_resources().get("CPU", 1)) // self.cores
         parts = balanced(load, self.actors or max(1, cpus))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
-        return Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        if self.pool is not None:
+            made.adopt(self.pool)
+        self.pool, self.holds, self.run_id = made, None, ""
+        return made
 
     def load(
         self,
@@ -136,16 +141,12 @@ class RayEngine:
             features: columns of the data; without it the largest index that occurs in a file.
             weights: "rows", "equal", or a number a client.
         """
-        source = as_source(
-            shards, n, **({} if callable(shards) else dict(
-                model=model, l2=l2, intercept=intercept, dtype=str(np.dtype(dtype)), features=features
-            ))
-        )  # fmt: skip
-        self.shutdown_pool()
+        given = {"model": model, "l2": l2, "intercept": intercept, "dtype": str(np.dtype(dtype)), "features": features}
+        source = as_source(shards, n, **({} if callable(shards) else given))
         pool = self._pool(_sizes(source), source.name)
         bounds = pool.bounds
         pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
-        self.pool, self.loaded = pool, True
+        self.loaded = True
         looks = self._supplied("look")
         width, classes = agree(source, looks)
         pool.data.append(("build", lambda a: (source, width, classes)))
@@ -164,7 +165,7 @@ class RayEngine:
         """Start all actors and give them what there is so far; again if some die of it."""
         pool = self.pool
         try:
-            pool.start(pool.all)
+            pool.start(a for a in pool.all if pool.handles[a] is None)
             found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
         except BaseException:
             self.shutdown_pool()
@@ -245,18 +246,13 @@ class RayEngine:
         self.busy = dict.fromkeys(everyone, 0.0)
         self.slow = dict.fromkeys(everyone, 0)
         self.recoveries: list[dict[str, Any]] = []
-        self._guarded(lambda: self.pool.call(
-            self._begin, everyone, "did not begin", self._mend
-        ))  # fmt: skip
+        self._guarded(lambda: self.pool.call(self._begin, everyone, "did not begin", self._mend))
 
     def _place(self, problem: Problem) -> None:
-        old, self.pool = self.pool, None
         pool = self._pool(_load(problem), None)
-        if old is not None:
-            pool.adopt(old)
         bounds, clients = pool.bounds, problem.clients
         pool.data = [("take", lambda a: (bounds[a], clients[bounds[a] : bounds[a + 1]]))]
-        self.pool, self.holds, self.loaded = pool, problem.clients, False
+        self.holds, self.loaded = problem.clients, False
         pool.start(a for a in pool.all if pool.handles[a] is None)
         try:
             self._patiently(lambda until: pool.supply(pool.all, until))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ray
@@ -30,8 +31,6 @@ GONE = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, Ra
 """What Ray says when an actor, or the object that it returned, is no more."""
 DEATHS = 5
 """Times that one actor may die in one call before the run gives up."""
-LOOPBACK = "127.0.0.2"
-"""Ray takes 127.0.0.1 for the machine's outer address and listens there."""
 LARGE = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
 
@@ -58,24 +57,58 @@ def connect(address: str | None) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves /dev/null open for the processes it starts
         if address is not None:
-            try:
-                ray.init(address=address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                first = str(error).strip().splitlines()[0].rstrip(".")
-                raise InputError(
-                    f'there is no Ray cluster at "{address}" ({first}); start one with ray start.'
-                ) from None
+            _join(address, quiet)
             return False
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        here = {"_node_ip_address": LOOPBACK} if os.path.isdir("/proc") else {}
-        ray.init(num_cpus=available_cores(), include_dashboard=False, **here, **quiet)
+        start_here(num_cpus=available_cores(), **quiet)
         return True
+
+
+def _join(address: str, quiet: dict[str, Any]) -> None:
+    if "://" in address:
+        raise InputError(f'"{address}" is a Ray Client address; run the driver on the cluster with ray job submit.')
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray itself would knock for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        with _loopback() if is_loopback(host) else nullcontext():
+            ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
+        raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host.startswith("127.") or host in ("localhost", "::1")
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 as it is.
+
+    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
+    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
+    """
+    constants = ray._private.ray_constants
+    clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
+
+
+def start_here(**options: Any) -> None:
+    """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with _loopback():
+        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **options)
 
 
 def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
     """A warning where the cluster listens beyond this machine without token authentication."""
     host = gcs.rsplit(":", 1)[0].strip("[]")
-    if host.startswith("127.") or host in ("localhost", "::1") or environment.get("RAY_AUTH_MODE") == "token":
+    if is_loopback(host) or environment.get("RAY_AUTH_MODE") == "token":
         return None
     return (
         f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
@@ -109,7 +142,6 @@ class Pool:
         self.made = actor_class()
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
         """The calls that give an actor its shards, in their order; done again for one that takes another's place."""
-        self.serial = count()
 
     @property
     def all(self) -> range:
@@ -279,12 +311,9 @@ class Parcel:
 def reason(error: BaseException) -> str:
     """Why an actor died, as far as Ray knows, in a few words."""
     text = " ".join(str(error).split())
-    for sign, words in (
-        ("node", "its machine was lost"),
-        ("OOM", "it was killed for memory"),
-        ("SIGKILL", "it was killed"),
-        ("connection error code 2", "its process ended"),
-    ):
-        if sign in text:
+    if isinstance(error, OutOfMemoryError):
+        return "it was killed for memory"
+    for sign, words in (("node", "its machine was lost"), ("worker process", "its process ended")):
+        if f"its {sign} has died" in text:
             return words
     return text[:120] or "its process ended"

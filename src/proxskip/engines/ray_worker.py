@@ -7,9 +7,10 @@ actor posts the rows that its peers need into their mailboxes and waits for thei
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from proxskip.engines.shards import Census
 from proxskip.links import Part
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.sharded import Fact, Look, Source, fact, fits_into, load_client, look_at
-from proxskip.seam import Array, Indices, InputError, Vectors
+from proxskip.seam import Array, Indices, Vectors
 
 MIXED = -1
 """In the place of a vector's number: the rows that gossip mixed."""
@@ -200,16 +201,14 @@ class Worker:
         key = (self.run, self.epoch, index)
         started = time.perf_counter()
         with self.post:
-            complete: Callable[[], bool] = (
-                lambda: (  # noqa: E731
-                    self.broken == key[:2] or len(self.letters.get(key, {})) == len(self.takes)
-                )
-            )
-            if not self.post.wait_for(complete, timeout=patience) or self.broken == key[:2]:
+            if not self.post.wait_for(lambda: self._heard_all(key), timeout=patience) or self.broken == key[:2]:
                 raise Aborted(f"actor {self.number} did not hear from its peers")
             heard = self.letters.pop(key, {})
         self.waited += time.perf_counter() - started
         return self.part.mix(U, np.concatenate([heard[p] for p in self.takes]) if self.takes else U[:0])
+
+    def _heard_all(self, key: tuple[str, int, int]) -> bool:
+        return self.broken == key[:2] or len(self.letters.get(key, {})) == len(self.takes)
 
     @ray.method(concurrency_group="mail")
     def mail(self, run: str, epoch: int, index: int, sender: int, rows: Array) -> None:
@@ -228,14 +227,9 @@ class Worker:
     @ray.method(concurrency_group="mail")
     def where(self) -> tuple[int, str]:
         """The process and the node, also while the actor is at work."""
-        import os
-
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
 
 
 def actor_class() -> Any:
     """The Ray actor: never restarted by Ray, which would forget h; mail is taken in while a message is worked on."""
     return ray.remote(concurrency_groups={"mail": 1}, max_restarts=0, max_task_retries=0)(Worker)
-
-
-__all__ = ["MIXED", "Aborted", "InputError", "Lost", "Message", "Op", "Reply", "Worker", "actor_class"]

@@ -60,8 +60,8 @@ class Census:
     def merged(parts: Sequence[Census]) -> Census:
         """Of all clients, from those of its parts."""
         kind = parts[0].kind if len({p.kind for p in parts}) == 1 else None
-        counts = [sum(getattr(p, name) for p in parts) for name in ("clients", "rows", "entries")]
-        return Census(kind, *counts, unit=all(p.unit for p in parts))
+        clients, rows, entries = (sum(getattr(p, name) for p in parts) for name in ("clients", "rows", "entries"))
+        return Census(kind, clients, rows, entries, all(p.unit for p in parts))
 
 
 def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:

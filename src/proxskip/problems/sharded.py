@@ -22,7 +22,7 @@ from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.svmlight import read_svmlight
-from proxskip.seam import Array, InputError
+from proxskip.seam import Array, Indices, InputError
 
 MOST_LABELS = 1000
 """Different labels of a shard that are told; more than these are no classes."""
@@ -271,6 +271,10 @@ class Remote:
         raise self._away()
 
     def gradient(self, x: Array) -> Array:
+        """Not here."""
+        raise self._away()
+
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """Not here."""
         raise self._away()
 
