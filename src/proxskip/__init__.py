@@ -26,7 +26,7 @@ from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.result import Result, Status
 from proxskip.run import resume, run
-from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.seam import EngineError, InputError, UnsafeStepWarning
 from proxskip.sweep import sweep
 from proxskip.trace import Trace
 
@@ -38,6 +38,7 @@ __all__ = [
     "Accelerated",
     "Bernoulli",
     "DecentralizedScaffnew",
+    "EngineError",
     "FedLin",
     "Given",
     "Graph",

@@ -70,7 +70,7 @@ def _join(address: str, quiet: dict[str, Any]) -> None:
     try:
         if port.isdigit():  # Ray itself would knock for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        with _loopback() if is_loopback(host) else nullcontext():
+        with on_loopback() if is_loopback(host) else nullcontext():
             ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
 
 
 @contextmanager
-def _loopback() -> Iterator[None]:
+def on_loopback() -> Iterator[None]:
     """Let Ray take 127.0.0.1 as it is.
 
     Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
@@ -101,7 +101,7 @@ def start_here(**options: Any) -> None:
     """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _loopback():
+    with on_loopback():
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **options)
 
 
