@@ -2,6 +2,7 @@
 
 from proxskip import prox, theory
 from proxskip.cohorts import Bernoulli, Given, Uniform
+from proxskip.engines.ray import RayEngine
 from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
     GD,
@@ -50,6 +51,7 @@ __all__ = [
     "ProxGD",
     "ProxSkip",
     "Quadratic",
+    "RayEngine",
     "Result",
     "SLocalGD",
     "SProxSkip",
