@@ -51,6 +51,8 @@ class Watcher:
         self.thread.start()
 
     def on_record(self, step: int, metrics: Any) -> None:
+        while self.engine.__dict__.get("later"):
+            self.engine.__dict__["later"].pop()()
         if self.done >= self.times and step > 20:
             return
         time.sleep(0.05)  # the run outlasts what happens to it
@@ -178,10 +180,10 @@ def drivers(kills: int) -> tuple[int, int, float]:
 
 
 def nodes(removals: int) -> tuple[int, int, float]:
-    """Two nodes of three (the driver's own cannot go): one is removed and another added while a run goes on."""
+    """Two nodes besides the driver's: one is killed at a random moment, and another added, while a run goes on."""
     done, wrong, worst = 0, 0, 0.0
     about = {
-        "num_cpus": 2,
+        "num_cpus": 3,
         "object_store_memory": 100 * 2**20,
         "include_dashboard": False,
         "node_ip_address": "127.0.0.1",
@@ -193,7 +195,7 @@ def nodes(removals: int) -> tuple[int, int, float]:
 
         def remove(engine: RayEngine, rng: random.Random) -> bool:
             cluster.remove_node(held.pop(rng.randrange(len(held))), allow_graceful=False)
-            held.append(cluster.add_node(**about))
+            engine.__dict__["later"] = [lambda: held.append(cluster.add_node(**about))]  # Ray wants the main thread
             return True
 
         for seed in range(removals):

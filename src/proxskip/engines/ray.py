@@ -466,22 +466,24 @@ class RayEngine:
         """Bring actors back to where they stood; which of them were set back on the way."""
         from proxskip.engines.ray_pool import DEATHS, Died
 
-        began, died, back = time.perf_counter(), dict(dead), set()
+        began, lost = time.perf_counter(), set(dead)
+        back: set[int] = set()
+        died = {a: why for a, why in dead.items() if why}
         for _ in range(DEATHS):
             try:
-                back |= self._rebuild({a for a, why in dead.items() if why}, set(dead))
+                back |= self._rebuild(set(died), lost)
                 break
-            except Died as end:
-                dead = {a: end.who.get(a, "") for a in set(dead) | set(end.who)}
+            except Died as end:  # begin again with all that died so far: who knows how far they got
                 died |= {a: why for a, why in end.who.items() if why}
+                lost |= set(end.who)
         else:
             raise EngineError(
                 f"{len(died)} actors died again and again while they were rebuilt, among them the one with "
-                f"{self.pool.clients(min(died))}; look at their machines."
+                f"{self.pool.clients(min(died or lost))}; look at their machines."
             )
         seconds = time.perf_counter() - began
         for a, why in sorted(died.items()):
-            if why and self.run_id:
+            if self.run_id:
                 self.recoveries.append(
                     {"actor": a, "clients": self.pool.clients(a), "round": self.round, "seconds": seconds, "cause": why}
                 )
@@ -497,8 +499,7 @@ class RayEngine:
             pool.supply(gone, until)
         if not self.run_id:
             return lost
-        for a in gone:
-            self.knows[a] = 0
+        self.knows |= dict.fromkeys(gone, 0)
         back = set(pool.all) if self.graph is not None else lost
         self.epoch += 1
         if self.graph is not None:

@@ -102,7 +102,7 @@ def start_here(**options: Any) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with on_loopback():
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
 
 
 def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
@@ -204,7 +204,8 @@ class Pool:
             answers = ray.get(list(refs.values()), timeout=max(0.0, until - time.monotonic()))
             return dict(zip(refs, answers, strict=True))
         except GetTimeoutError:
-            raise self.late(refs, what) from None
+            ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
+            raise self.late([a for a, ref in refs.items() if ref not in ready] or refs, what) from None
         except RayError:
             return self._one_by_one(refs, until, what, on_death)
 
