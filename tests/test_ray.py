@@ -30,6 +30,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'prox
 
 from proxskip.engines.ray import RayEngine  # noqa: E402
 from proxskip.engines.ray_pool import exposed, start_here  # noqa: E402
+from proxskip.engines.ray_talk import Talk  # noqa: E402
 from proxskip.engines.ray_worker import Lost, Message, Op, Worker  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -150,8 +151,8 @@ def test_a_part_is_packed_as_in_the_whole(
 def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeypatch: Any) -> None:
     engine, problem = engines[2], NAMED["scaffnew"].rows()
     calls: list[Any] = []
-    real = RayEngine._post
-    monkeypatch.setattr(RayEngine, "_post", lambda *a, **k: (calls.append(a[2]), real(*a, **k))[1])
+    real = Talk.post
+    monkeypatch.setattr(Talk, "post", lambda *a, **k: (calls.append(a[2]), real(*a, **k))[1])
     run(NAMED["scaffnew"], problem, engine, rounds=20, every=20)
     assert len(calls) == 2 * (20 + 1)  # and one for the record, with the last settle
     assert [[e.op.verb for e in entries] for entries in calls[:4]] == [
@@ -165,14 +166,14 @@ def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeyp
 def test_gossip_moves_no_vectors_through_the_driver(engines: Engines, monkeypatch: Any) -> None:
     row, engine = NAMED["decentralized"], engines[3]
     seen: list[Any] = []
-    real = RayEngine._send
+    real = Talk.send
 
-    def send(self: RayEngine, news: Any, snapshot: bool) -> Any:
+    def send(self: Talk, news: Any, snapshot: bool) -> Any:
         replies = real(self, news, snapshot)
         seen.extend((snapshot, e.vectors, r.up, r.memory) for a, r in replies.items() for e in news[a])
         return replies
 
-    monkeypatch.setattr(RayEngine, "_send", send)
+    monkeypatch.setattr(Talk, "send", send)
     run(row, row.rows(), engine, rounds=30, every=30)
     assert len(seen) == 3 * 30
     assert all(not snapshot and vectors == () and up == () and memory is None for snapshot, vectors, up, memory in seen)
@@ -244,7 +245,7 @@ def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None
         os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
     held = engine._call("evaluate", lambda a, parcel: (parcel.of(np.zeros(problem.d)), True, False))
     assert len(held) == 2
-    engine._send({a: [] for a in engine.pool.all}, snapshot=True)
+    engine.talk.send({a: [] for a in engine.pool.all}, snapshot=True)
     after = engine.memory()
     assert all(np.array_equal(before[k], after[k]) for k in before)
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,21 +28,6 @@ from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Files, Remote, Sharded, agree, as_source
 from proxskip.seam import Array, ClientHalf, EngineError, Indices, InputError, SettleHalf, Vectors
-
-REPLAY_SECONDS = 5.0
-"""Local work after which a snapshot is taken, so that redoing it takes no longer."""
-
-
-class _Mixed:
-    """Stands for the rows that the actors mixed among themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An operation for one actor with the vectors that it needs."""
-
-    op: Any
-    vectors: tuple[Array, ...]
 
 
 class RayEngine:
@@ -86,7 +69,7 @@ class RayEngine:
         self.pool: Any = None
         self.holds: Any = None
         self.loaded = self.started = False
-        self.graph: Graph | None = None
+        self.talk: Any = None
         self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
@@ -114,7 +97,7 @@ class RayEngine:
         made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
         if self.pool is not None:
             made.adopt(self.pool)
-        self.pool, self.holds, self.run_id = made, None, ""
+        self.pool, self.holds, self.talk = made, None, None
         return made
 
     def load(
@@ -213,8 +196,9 @@ class RayEngine:
         from proxskip.engines.ray_pool import Parcel
 
         parcel = Parcel()
+        mend = self.pool.refill if self.talk is None else self.talk.mend
         submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(a, parcel))  # noqa: E731
-        found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", self._mend)
+        found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
         return found
 
     # -- an engine's verbs ---------------------------------------------------------------------------------------------
@@ -222,7 +206,9 @@ class RayEngine:
         """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
             raise InputError("this problem's shards were loaded by another engine; run it with that one.")
-        self.run_id, self.graph = "", None
+        from proxskip.engines.ray_talk import Talk
+
+        self.talk = None
         if self.pool is None or self.holds is not problem.clients:
             if isinstance(problem, Sharded):
                 raise InputError("this engine has loaded other shards since; load these again.")
@@ -231,22 +217,8 @@ class RayEngine:
             census = Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
         else:
             census = Census.of(problem)
-        self.problem, self.seed, self.census = problem, seed, census
-        self.run_id, self.epoch = uuid.uuid4().hex, 0
-        everyone = self.pool.all
-        self.saved = {k: v.copy() for k, v in memory.items()}
-        self.count = dict.fromkeys(everyone, 0)
-        self.log: dict[int, list[Entry]] = {a: [] for a in everyone}
-        self.queue: dict[int, list[Entry]] = {a: [] for a in everyone}
-        self.halves: list[Any] = []
-        self.tokens: dict[Any, int] = {}
-        self.knows: dict[int, int] = dict.fromkeys(everyone, 0)
-        self.since, self.worked, self.round, self.asked = 0, 0.0, 0, 0
-        self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
-        self.busy = dict.fromkeys(everyone, 0.0)
-        self.slow = dict.fromkeys(everyone, 0)
-        self.recoveries: list[dict[str, Any]] = []
-        self._guarded(lambda: self.pool.call(self._begin, everyone, "did not begin", self._mend))
+        self.problem = problem
+        self.talk = self._guarded(lambda: Talk(self.pool, problem, memory, seed, census, self.snapshot_every))
 
     def _place(self, problem: Problem) -> None:
         pool = self._pool(_load(problem), None)
@@ -264,24 +236,24 @@ class RayEngine:
         self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
     ) -> tuple[tuple[Array, ...], int]:
         """One call to every actor that holds members of the cohort."""
-        replies = self._ask("run", half, cohort, round, K, down)
+        replies = self._guarded(lambda: self.talk.ask("run", half, cohort, round, K, down))
         order = sorted(replies)
         up = tuple(np.concatenate(column) for column in zip(*(replies[a].up for a in order), strict=True))
         return up, sum(replies[a].gradients for a in order)
 
-    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[_Mixed, int]:
+    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[Any, int]:
         """One call to every actor; the actors post vectors to each other along the graph's edges."""
-        if self.graph is not graph:
-            self.graph = graph
-            self._lay(graph)
-            self._guarded(lambda: self.pool.call(self._tie, self.pool.all, "did not connect", self._mend))
-        replies = self._ask("gossip", half, np.arange(self.problem.n), round, K, ())
-        return _Mixed(), sum(r.gradients for r in replies.values())
+        from proxskip.engines.ray_talk import Mixed
 
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...] | tuple[_Mixed]) -> None:
+        self._guarded(lambda: self.talk.link(graph))
+        everyone = np.arange(self.problem.n)
+        replies = self._guarded(lambda: self.talk.ask("gossip", half, everyone, round, K, ()))
+        return Mixed(), sum(r.gradients for r in replies.values())
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Nothing yet: it travels with the next message."""
-        for a, entry in self._entries("tell", half, cohort, 0, 0, outcome).items():
-            self.queue[a].append(entry)
+        for a, entry in self.talk.entries("tell", half, cohort, 0, 0, outcome).items():
+            self.talk.queue[a].append(entry)
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""
@@ -291,12 +263,7 @@ class RayEngine:
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember; it also serves as the snapshot."""
-        stale = {a for a in self.pool.all if self.queue[a] or self.log[a]}
-        if self.graph is not None and stale:
-            stale = set(self.pool.all)
-        if stale:
-            self._send({a: [] for a in stale}, snapshot=True)
-        return {k: v.copy() for k, v in self.saved.items()}
+        return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
 
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
@@ -331,222 +298,21 @@ class RayEngine:
                 self.shutdown_pool()
             raise
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-    def _token(self, half: Any) -> int:
-        """A half's number; it is sent to each actor once."""
-        key = (id(getattr(half, "__self__", None)), getattr(half, "__func__", half))
-        if key not in self.tokens:
-            self.tokens[key] = len(self.halves)
-            self.halves.append(half)
-        return self.tokens[key]
-
-    def _entries(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, vectors: Any) -> dict[int, Entry]:
-        """The operation as each actor with members in the cohort sees it."""
-        from proxskip.engines.ray_worker import MIXED, Op
-
-        token, bounds = self._token(half), self.pool.bounds
-        mixed = any(isinstance(v, _Mixed) for v in vectors)
-        numbers = (MIXED,) if mixed else tuple(range(len(vectors)))
-        if len(cohort) == self.problem.n and np.ndim(K) == 0 and all(mixed or v.ndim == 1 for v in vectors):
-            entry = Entry(Op(verb, token, None, numbers, round, K), () if mixed else tuple(vectors))
-            return dict.fromkeys(self.pool.all, entry)
-        cuts = np.searchsorted(cohort, bounds)
-        found = {}
-        for a in self.pool.all:
-            lo, hi = int(cuts[a]), int(cuts[a + 1])
-            if lo == hi:
-                continue
-            members = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
-            own = () if mixed else tuple(v if v.ndim == 1 else v[lo:hi] for v in vectors)
-            found[a] = Entry(Op(verb, token, members, numbers, round, K if np.ndim(K) == 0 else K[lo:hi]), own)
+    # -- what happened -------------------------------------------------------------------------------------------------
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
+        found: list[dict[str, Any]] = self.talk.recoveries
         return found
 
-    def _ask(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, down: Any) -> dict[int, Any]:
-        """Send an operation with what waits, and time it."""
-        self.round = round
-        entries = self._entries(verb, half, cohort, round, K, down)
-        began = time.perf_counter()
-        due = self.since >= self.snapshot_every or self.worked > REPLAY_SECONDS
-        replies = self._send({a: [e] for a, e in entries.items()}, snapshot=due)
-        wall = time.perf_counter() - began
-        seconds = {a: r.seconds for a, r in replies.items()}
-        slowest = max(seconds, key=lambda a: seconds[a])
-        mean = sum(seconds.values()) / len(seconds)
-        self.wall, self.local = self.wall + wall, self.local + mean
-        self.waiting += seconds[slowest] - mean
-        self.slow[slowest] += 1
-        self.since, self.worked, self.asked = self.since + 1, self.worked + seconds[slowest], self.asked + 1
-        for a, s in seconds.items():
-            self.busy[a] += s
-        return replies
-
-    def _send(self, news: dict[int, list[Entry]], snapshot: bool) -> dict[int, Any]:
-        """What waits and what is new to these actors, in one call each; where asked, a snapshot between the two."""
-        from proxskip.engines.ray_pool import Parcel
-
-        parcel = Parcel()
-        todo = {a: self.queue[a] + new for a, new in news.items()}
-        at = {a: len(self.queue[a]) for a in news} if snapshot else {}
-        submit = lambda a: self._post(a, todo[a], parcel, at.get(a))  # noqa: E731
-        what = f"did not finish round {self.round}"
-        replies: dict[int, Any] = self._guarded(lambda: self.pool.call(submit, news, what, self._mend, self._break_off))
-        for a, reply in replies.items():
-            self.count[a] += len(todo[a])
-            self.queue[a] = []
-            if reply.memory is None:
-                self.log[a] += todo[a]
-                continue
-            self.log[a] = todo[a][at[a] :]
-            lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
-            for k, v in reply.memory.items():
-                self.saved[k][lo:hi] = v
-        if snapshot:
-            self.since, self.worked = 0, 0.0
-        return replies
-
-    def _post(self, a: int, entries: list[Entry], parcel: Any, snapshot: int | None, start: int | None = None) -> Any:
-        """Submit a message to one actor."""
-        from proxskip.engines.ray_worker import MIXED, Message
-
-        vectors: list[Array] = []
-        places: dict[int, int] = {}
-        ops = []
-        for entry in entries:
-            numbers = []
-            for number in entry.op.vectors:
-                if number == MIXED:
-                    numbers.append(MIXED)
-                    continue
-                v = entry.vectors[number]
-                if id(v) not in places:
-                    places[id(v)] = len(vectors)
-                    vectors.append(v)
-                numbers.append(places[id(v)])
-            ops.append(replace(entry.op, vectors=tuple(numbers)))
-        new = {k: self.halves[k] for k in range(self.knows[a], len(self.halves))}
-        self.knows[a] = len(self.halves)
-        start = self.count[a] if start is None else start
-        message = Message(self.run_id, start, tuple(ops), new, snapshot, self.deadline)
-        return self.pool.handles[a].step.remote(message, *(parcel.of(v) for v in vectors))
-
-    # -- faults --------------------------------------------------------------------------------------------------------
-    def _begin(self, a: int) -> Any:
-        """Set an actor to the snapshot."""
-        lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
-        memory = {k: v[lo:hi] for k, v in self.saved.items()}
-        start = self.count[a] - len(self.log[a])
-        return self.pool.handles[a].begin.remote(
-            self.run_id, start, self.seed, self.problem.d, self.problem.batch, self.census, memory
-        )
-
-    def _lay(self, graph: Graph) -> None:
-        """Cut the graph along the actors' bounds: who hears which rows of whom."""
-        bounds = self.pool.bounds
-        self.parts = {a: graph.part(bounds[a], bounds[a + 1]) for a in self.pool.all}
-        self.hears: dict[int, dict[int, Indices]] = {}
-        for a, part in self.parts.items():
-            owner = np.searchsorted(bounds, part.outside, side="right") - 1
-            self.hears[a] = {int(b): part.outside[owner == b] - bounds[int(b)] for b in np.unique(owner)}
-
-    def _tie(self, a: int) -> Any:
-        """Tell an actor its part of the graph, and who its peers are now."""
-        gives = {b: heard[a] for b, heard in self.hears.items() if a in heard}
-        peers = {b: self.pool.handles[b] for b in gives}
-        return self.pool.handles[a].connect.remote(
-            self.run_id, self.epoch, self.parts[a], sorted(self.hears[a]), gives, peers
-        )
-
-    def _break_off(self, at_work: list[int]) -> None:
-        """Actors that gossip would wait for the dead one's letters."""
-        if self.graph is not None:
-            for a in at_work:
-                self.pool.handles[a].abort.remote(self.run_id, self.epoch)
-
-    def _mend(self, dead: dict[int, str]) -> set[int]:
-        """Bring actors back to where they stood; which of them were set back on the way."""
-        from proxskip.engines.ray_pool import DEATHS, Died
-
-        began, lost = time.perf_counter(), set(dead)
-        back: set[int] = set()
-        died = {a: why for a, why in dead.items() if why}
-        for _ in range(DEATHS):
-            try:
-                back |= self._rebuild(set(died), lost)
-                break
-            except Died as end:  # begin again with all that died so far: who knows how far they got
-                died |= {a: why for a, why in end.who.items() if why}
-                lost |= set(end.who)
-        else:
-            raise EngineError(
-                f"{len(died)} actors died again and again while they were rebuilt, among them the one with "
-                f"{self.pool.clients(min(died or lost))}; look at their machines."
-            )
-        seconds = time.perf_counter() - began
-        for a, why in sorted(died.items()):
-            if self.run_id:
-                self.recoveries.append(
-                    {"actor": a, "clients": self.pool.clients(a), "round": self.round, "seconds": seconds, "cause": why}
-                )
-        return back
-
-    def _rebuild(self, gone: set[int], lost: set[int]) -> set[int]:
-        """New processes for those that are gone; snapshot and log for all that lost their place."""
-        from proxskip.engines.ray_pool import Parcel
-
-        pool, until = self.pool, time.monotonic() + self.deadline
-        pool.start(gone)
-        if gone:
-            pool.supply(gone, until)
-        if not self.run_id:
-            return lost
-        self.knows |= dict.fromkeys(gone, 0)
-        back = set(pool.all) if self.graph is not None else lost
-        self.epoch += 1
-        if self.graph is not None:
-            pool.gather({a: self._tie(a) for a in pool.all}, until, "did not connect")
-        pool.gather({a: self._begin(a) for a in back}, until, "did not begin")
-        parcel = Parcel()
-        refs = {
-            a: self._post(a, self.log[a], parcel, None, self.count[a] - len(self.log[a])) for a in back if self.log[a]
-        }
-        pool.gather(refs, until, f"did not redo its part up to round {self.round}", self._break_off)
-        return back
-
-    # -- what happened -------------------------------------------------------------------------------------------------
     def pulse(self) -> dict[str, float]:
         """Where the time goes, as shares of the time spent in calls."""
-        if not self.wall:
-            return {}
-        slowest = max(self.slow, key=lambda a: self.busy[a])
-        return {
-            "share_local": self.local / self.wall,
-            "share_waiting": self.waiting / self.wall,
-            "share_communication": max(0.0, 1.0 - (self.local + self.waiting) / self.wall),
-            "slowest_actor": float(slowest),
-        }
+        found: dict[str, float] = self.talk.pulse()
+        return found
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        pulse = self.pulse()
-        slowest = int(pulse.get("slowest_actor", 0))
-        mean = sum(self.busy.values()) / len(self.busy)
-        about = {
-            "actors": len(self.pool.all),
-            "rounds_per_second": self.asked / self.wall if self.wall else None,
-            **{k: v for k, v in pulse.items() if k != "slowest_actor"},
-            "slowest_actor": {
-                "actor": slowest,
-                "clients": self.pool.clients(slowest),
-                "times_the_mean": self.busy[slowest] / mean if mean else None,
-                "slowest_in_rounds": self.slow[slowest],
-            },
-            "recoveries": [dict(r) for r in self.recoveries],
-        }
-        told = [
-            f"the actor with {r['clients']} was lost in round {r['round']} ({r['cause']}) and rebuilt in "
-            f"{r['seconds']:.1f} seconds; nothing of the trajectory changed."
-            for r in self.recoveries
-        ]
+        about, told = self.talk.report()
         return about, [*self.warned, *told]
 
 

@@ -191,6 +191,18 @@ class Pool:
             found[verb] = self.gather(refs, until, "did not start")
         return found
 
+    def refill(self, dead: Mapping[int, str]) -> set[int]:
+        """New processes with their shards in the place of dead ones."""
+        gone = set(dead)
+        for _ in range(DEATHS):
+            try:
+                self.start(gone)
+                self.supply(gone, time.monotonic() + self.deadline)
+                return gone
+            except Died as end:
+                gone |= set(end.who)
+        raise EngineError(f"the actor with {self.clients(min(gone))} died again and again while it was loaded.")
+
     def gather(
         self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None = None
     ) -> dict[int, Any]:
