@@ -137,28 +137,25 @@ def shard_of(mb: float) -> Callable[[int], Any]:
 
 
 def larger_than_an_actor(quick: bool) -> str:
-    """Eight shards; an actor may hold a quarter of the data (with its working copies)."""
-    mb, n = (4.0, 8) if quick else (16.0, 8)
-    load = shard_of(mb)
-    total = n * mb
-    # a shard needs three times its size while it is packed: the rows, the kernels' layout, and temporaries
-    limit = int(total / 4 * 3 * MB) + 120 * MB
+    """Sixteen shards; an actor may hold a quarter of the data, temporaries of loading included."""
+    mb, n = (16.0, 16) if quick else (32.0, 16)
+    load, limit = shard_of(mb), int(n * mb / 4 * MB)
     refused = ""
     try:
-        RayEngine(1, memory=limit // 3, deadline=120).load(load, n=n)
+        RayEngine(1, memory=limit, deadline=120).load(load, n=n)
     except (ps.InputError, ps.EngineError) as error:
         refused = str(error)
-    with_four = RayEngine(4, memory=limit, deadline=300)
-    problem = with_four.load(load, n=n)
+    engine = RayEngine(8, memory=limit, deadline=300)
+    problem = engine.load(load, n=n)
     method = ps.Scaffnew.theory(problem)
-    a = ps.run(method, problem, rounds=20, engine=with_four, seed=1)
-    with_four.shutdown()
-    here = ps.Problem([load(i) for i in range(n)], weights=[f.fact.N for f in problem.clients])
+    a = ps.run(method, problem, rounds=20, engine=engine, seed=1)
+    engine.shutdown()
+    here = ps.Problem([load(i) for i in range(n)], weights=problem.sizes)
     b = ps.run(method, here, rounds=20, engine="cpu", seed=1)
     same = a.x.tobytes() == b.x.tobytes()
     return (
-        f"## Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, four actors with two shards each. "
-        f'All in one actor: "{refused}" With four actors of a quarter each: 20 rounds, '
+        f"## Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, {n * mb:g} MB in all; an actor may hold {limit / MB:g} MB. "
+        f'One actor: "{refused}" Eight actors: 20 rounds, '
         f"x {'equal to' if same else 'DIFFERENT FROM'} that of the cpu engine with all data in one process, bit for bit.\n"
     )
 

@@ -38,7 +38,7 @@ class RayEngine:
         address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine
             (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
-        memory: bytes of data that each actor may hold; a shard that does not fit is refused.
+        memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
         deadline: seconds after which a call that was not answered ends the run with an EngineError.
         snapshot_every: rounds after which the clients' memory is copied to the driver at the latest.
         stay: keep the actors and their shards after a run for the next one on the same problem, until ``shutdown``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import time
@@ -54,13 +55,22 @@ def connect(address: str | None) -> bool:
         return False
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns about a future default
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves /dev/null open for the processes it starts
-        if address is not None:
-            _join(address, quiet)
-            return False
+    if address is None:
         start_here(num_cpus=available_cores(), **quiet)
         return True
+    _join(address, quiet)
+    return False
+
+
+@contextmanager
+def _tidily() -> Iterator[None]:
+    """Ray leaves files open behind the processes it starts; they are closed here, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
 
 
 def _join(address: str, quiet: dict[str, Any]) -> None:
@@ -70,7 +80,7 @@ def _join(address: str, quiet: dict[str, Any]) -> None:
     try:
         if port.isdigit():  # Ray itself would knock for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        with on_loopback() if is_loopback(host) else nullcontext():
+        with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
             ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
@@ -101,7 +111,7 @@ def start_here(**options: Any) -> None:
     """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with on_loopback():
+    with _tidily(), on_loopback():
         ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
 
 
@@ -118,8 +128,7 @@ def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
 
 def shutdown_quietly() -> None:
     """End the Ray that was started here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
+    with _tidily():
         ray.shutdown()
 
 

@@ -21,7 +21,7 @@ from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.shards import Census
 from proxskip.links import Part
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.sharded import Fact, Look, Source, fact, fits_into, load_client, look_at
+from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Array, Indices, Vectors
 
 MIXED = -1
@@ -81,8 +81,10 @@ class Worker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
     def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
+        self.most = None
         if memory is not None:
-            fits_into(memory)
+            np.linalg.eigvalsh(np.eye(64) @ np.eye(64))  # BLAS takes its buffers at first use; they are no data
+            self.most = data_held() + memory
         self.number, self.cores = number, cores
         self.first, self.clients = 0, []  # type: int, list[Any]
         self.raw: list[Any] = []
@@ -104,16 +106,18 @@ class Worker:
     def look(self, source: Source, first: int, last: int) -> list[Look]:
         """Read the shards of clients first to last - 1, and say what they hold."""
         self.first, self.packed = first, None
-        self.raw = [look_at(source, i) for i in range(first, last)]
+        with no_more_than(self.most):
+            self.raw = [look_at(source, i) for i in range(first, last)]
         return [look for _, look in self.raw]
 
     def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
         """Make clients of what was read, and say what the problem needs to know about them."""
         self.clients = []
-        for k in range(len(self.raw)):
-            data, self.raw[k] = self.raw[k][0], None
-            self.clients.append(load_client(source, self.first + k, data, d, classes))
-        return [fact(source, self.first + k, f) for k, f in enumerate(self.clients)]
+        with no_more_than(self.most):
+            for k in range(len(self.raw)):
+                data, self.raw[k] = self.raw[k][0], None
+                self.clients.append(load_client(source, self.first + k, data, d, classes))
+            return [fact(source, self.first + k, f) for k, f in enumerate(self.clients)]
 
     def census(self, d: int, batch: int | None) -> Census:
         """Counts behind the kernels' layout."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -149,13 +150,26 @@ def read_npz(path: str) -> tuple[Any, Any]:
         raise InputError(f"it is damaged ({type(error).__name__}: {error}).") from None
 
 
-def fits_into(memory: int) -> None:
-    """Let this process hold so many bytes more than it does now, and no more (Linux)."""
+def data_held() -> int:
+    """Bytes of private memory that this process has asked for (Linux)."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
+
+
+@contextmanager
+def no_more_than(most: int | None) -> Iterator[None]:
+    """Meanwhile this process may hold so many bytes of private memory, and asking for more fails (Linux)."""
+    if most is None:
+        yield
+        return
     import resource
 
-    with open("/proc/self/status") as status:
-        now = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
-    resource.setrlimit(resource.RLIMIT_DATA, (now + memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (max(most, data_held()), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 # -- what is known of a client -----------------------------------------------------------------------------------------
