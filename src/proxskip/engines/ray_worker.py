@@ -20,6 +20,7 @@ import ray
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.shards import Census
 from proxskip.links import Part
+from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Array, Indices, Vectors
@@ -83,7 +84,7 @@ class Worker:
     def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
         self.most = None
         if memory is not None:
-            np.linalg.eigvalsh(np.eye(64) @ np.eye(64))  # BLAS takes its buffers at first use; they are no data
+            spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
             self.most = data_held() + memory
         self.number, self.cores = number, cores
         self.first, self.clients = 0, []  # type: int, list[Any]
