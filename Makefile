@@ -29,9 +29,11 @@ check: setup
 bench: setup
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/ray_engine.py
 
 chaos: setup
 	$(BIN)/python tests/mutants.py
+	$(BIN)/python tests/chaos_ray.py
 
 clean:
 	rm -rf $(VENV) demo runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

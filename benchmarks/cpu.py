@@ -290,9 +290,15 @@ def _ray_round(problem: ps.Problem, K: int) -> Any:
         import ray
     except ImportError:
         return None
-    ray.init(  # 127.0.0.2: Ray takes 127.0.0.1 for the machine's outer address
-        num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.2", log_to_driver=False, logging_level="ERROR"
-    )
+    from proxskip.engines.ray_pool import start_here
+
+    start_here(num_cpus=2, log_to_driver=False, logging_level="ERROR")
+    return authors_way(problem, K), ray.shutdown
+
+
+def authors_way(problem: ps.Problem, K: int) -> Callable[[], Any]:
+    """An actor a client, dense numpy, x put in every round; Ray is running."""
+    import ray
 
     @ray.remote(num_cpus=0.1)
     class Worker:
@@ -313,4 +319,4 @@ def _ray_round(problem: ps.Problem, K: int) -> Any:
         return np.mean(ray.get([w.go.remote(x) for w in workers]), axis=0)
 
     act()
-    return act, ray.shutdown
+    return act

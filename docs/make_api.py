@@ -17,7 +17,7 @@ import proxskip
 PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Running", "proxskip", ("run", "resume", "sweep", "Result", "Status", "Trace")),
+    ("Running", "proxskip", ("run", "resume", "sweep", "Result", "Status", "Trace", "RayEngine", "EngineError")),
     ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
     (
         "Problems",

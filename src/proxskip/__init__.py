@@ -2,6 +2,7 @@
 
 from proxskip import prox, theory
 from proxskip.cohorts import Bernoulli, Given, Uniform
+from proxskip.engines.ray import RayEngine
 from proxskip.forecast import Plan
 from proxskip.links import Graph, from_matrix, graph
 from proxskip.methods import (
@@ -35,11 +36,10 @@ from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.result import Result, Status
 from proxskip.run import resume, run
-from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.seam import EngineError, InputError, UnsafeStepWarning
 from proxskip.sweep import sweep
 from proxskip.trace import Trace
-
-__version__ = "0.1.0"
+from proxskip.version import __version__
 
 __all__ = [
     "EXTRA",
@@ -52,6 +52,7 @@ __all__ = [
     "Decaying",
     "DecentralizedScaffnew",
     "End",
+    "EngineError",
     "FedLin",
     "Fista",
     "Given",
@@ -67,6 +68,7 @@ __all__ = [
     "ProxGD",
     "ProxSkip",
     "Quadratic",
+    "RayEngine",
     "Result",
     "SLocalGD",
     "SProxSkip",

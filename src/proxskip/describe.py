@@ -16,12 +16,13 @@ import scipy.sparse
 from proxskip import methods
 from proxskip.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links import Graph, from_matrix, weighted_sum
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.quadratic import Quadratic
+from proxskip.problems.sharded import Remote, add_client, matrix_parts
 from proxskip.prox import conjugate_prox
 from proxskip.result import Status, Summary
 from proxskip.seam import Array, InputError, Method, Vectors
+from proxskip.version import __version__
 
 if TYPE_CHECKING:
     from proxskip.loop import Stop
@@ -105,9 +106,9 @@ def identity(problem: Problem) -> dict[str, Any]:
         "clients": problem.n,
         "samples": problem.N,
         "d": problem.d,
-        "loss": f.loss if isinstance(f, LinearModel) else type(f).__name__,
+        "loss": f.loss if isinstance(f, (LinearModel, Remote)) else type(f).__name__,
         "lambda": problem.l2,
-        "dtype": str(f.dtype) if isinstance(f, LinearModel) else "float64",
+        "dtype": str(f.dtype) if isinstance(f, (LinearModel, Remote)) else "float64",
         "batch": problem.batch,
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
@@ -121,17 +122,10 @@ def fingerprint(problem: Problem) -> str:
     digest = hashlib.sha256()
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
-        digest.update(type(f).__name__.encode())
-        if isinstance(f, LinearModel) and f.has_rows:
-            parts: tuple[Any, ...] = (f.b, f.reg, f.s, *_parts(f.A))
-        elif isinstance(f, Quadratic):
-            parts = (f.H, f.b)
-        else:  # what an oracle of unknown make says of itself at two points
-            points = (np.zeros(problem.d), np.cos(np.arange(problem.d, dtype=np.float64)))
-            known = np.array([f.L, np.nan if f.mu is None else f.mu], dtype=np.float64)
-            parts = (known, *(checked_gradient(f, x, 0) for x in points))
-        for p in parts:
-            digest.update(np.ascontiguousarray(p).tobytes())
+        if isinstance(f, Remote):
+            digest.update(f.fact.digest.encode())
+        else:
+            add_client(digest, f, problem.d)
     return digest.hexdigest()
 
 
@@ -143,17 +137,9 @@ def _operator(D: Any) -> str | None:
     if not (scipy.sparse.issparse(D) or isinstance(D, np.ndarray)):
         return name
     digest = hashlib.sha256()
-    for p in _parts(D):
+    for p in matrix_parts(D):
         digest.update(np.ascontiguousarray(p).tobytes())
     return f"{name}, sha256 {digest.hexdigest()}"
-
-
-def _parts(A: Any) -> tuple[Any, ...]:
-    """The arrays that make a dense or sparse matrix."""
-    if not scipy.sparse.issparse(A):
-        return (A,)
-    M = scipy.sparse.csr_matrix(A)
-    return (M.indptr.astype(np.int64), M.indices.astype(np.int64), M.data)
 
 
 def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
@@ -234,6 +220,7 @@ def summary(
     message: str,
     zeta: float | None,
     notes: tuple[str, ...],
+    cluster: dict[str, Any] | None = None,
 ) -> Summary:
     """The content of summary.json; null where a field does not apply."""
     end: dict[str, Any] = {
@@ -241,6 +228,7 @@ def summary(
         "success": status is Status.CONVERGED,
         "message": message,
         "warnings": list(notes),
+        "cluster": cluster,
         "versions": versions(),
         "data_sha256": config["problem"]["data_sha256"],
     }
@@ -295,8 +283,6 @@ def _mixing(graph: dict[str, Any]) -> Array:
 
 def versions() -> dict[str, str]:
     """What this was computed with."""
-    from proxskip import __version__
-
     out = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
     for name in ("numpy", "scipy", "numba"):
         try:

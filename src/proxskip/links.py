@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +106,9 @@ class Graph:
                 "would quietly keep answers of their own; give the edges between them larger weights."
             )
 
-    def __reduce__(self) -> tuple[type[Graph], tuple[str, Array]]:
-        return Graph, (self.name, self.W)
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = [f.name for f in fields(self) if f.name != "_steps"]
+        return _checked_before, (Graph, {name: getattr(self, name) for name in names})
 
     @property
     def sigma(self) -> float:
@@ -128,11 +129,49 @@ class Graph:
         """One gossip step on an ``(n, d)`` stack: row i is ``sum_j W_ij X_j``, neighbour by neighbour."""
         if X.ndim != 2 or len(X) != self.n:
             raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
-        # Not a sparse product: compiled ones fuse multiply and add on some machines and not on others.
-        mixed = np.zeros(X.shape)
-        for rows, heard, weights in self._steps:
-            mixed[rows] += weights * X[heard]
-        return mixed
+        return _mixed(self._steps, X, self.n)
+
+    def part(self, lo: int, hi: int) -> Part:
+        """The rows lo to hi - 1 of ``mix``, for whoever holds these clients."""
+        first, last = self.indptr[lo], self.indptr[hi]
+        heard = self.indices[first:last]
+        outside = np.unique(heard[(heard < lo) | (heard >= hi)])
+        place = np.where((heard >= lo) & (heard < hi), heard - lo, hi - lo + np.searchsorted(outside, heard))
+        return Part(lo, hi, outside, _steps(self.indptr[lo : hi + 1] - first, place, self.weights[first:last]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some clients' rows of a gossip step: whom they need to hear, and how to mix what they heard."""
+
+    lo: int
+    hi: int
+    outside: Indices
+    """The clients elsewhere whose vectors are needed, in increasing order."""
+    steps: list[Step]
+
+    def mix(self, own: Array, heard: Array) -> Array:
+        """The rows of ``Graph.mix``, bit for bit, from the own vectors and those of ``outside``."""
+        return _mixed(self.steps, np.concatenate([own, heard]), self.hi - self.lo)
+
+
+def _mixed(steps: list[Step], X: Array, rows: int) -> Array:
+    # Not a sparse product: compiled ones fuse multiply and add on some machines and not on others.
+    mixed = np.zeros((rows, X.shape[1]))
+    for at, heard, weights in steps:
+        mixed[at] += weights * X[heard]
+    return mixed
+
+
+def _checked_before(kind: type[Graph], values: dict[str, Any]) -> Graph:
+    """A graph from another process, where it was checked."""
+    made = object.__new__(kind)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
+        object.__setattr__(made, name, value)
+    object.__setattr__(made, "_steps", _steps(made.indptr, made.indices, made.weights))
+    return made
 
 
 def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:

@@ -171,6 +171,9 @@ class Loop:
         try:
             with np.errstate(all="ignore"):
                 status, message = self._rounds(callbacks)
+        except BaseException:
+            self.engine.close()
+            raise
         finally:
             restore()
         with np.errstate(all="ignore"):
@@ -196,7 +199,7 @@ class Loop:
             self.server = self.line.timed(self.method.round, self.server, self.line)
             self.round += 1
             due = self._is_recorded(self.round)
-            if due or not self.line.far:  # a far x is looked at only when a record is due
+            if due or not self._x_is_far():  # a far x is looked at only when a record is due
                 self.line.timed(self.line.wait)
                 self.x = self._answer(None)
                 if not np.isfinite(self.x).all():
@@ -208,6 +211,9 @@ class Loop:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
+
+    def _x_is_far(self) -> bool:
+        return self.line.far or ("x" not in self.server and getattr(self.engine, "remote", False))
 
     def _verdict(self) -> tuple[Status, str] | None:
         """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""
@@ -257,8 +263,9 @@ class Loop:
         if self.zeta is not None and self.psi0 is not None:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
         self.trace.append(row)
+        heard = row | self.engine.pulse() if hasattr(self.engine, "pulse") else row
         for c in callbacks:
-            c.on_record(self.round, row)
+            c.on_record(self.round, heard)
 
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
@@ -289,7 +296,9 @@ class Loop:
             row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | describe.at_point(self.problem, self.x)
         server = self.line.fetched(self.server)
         h = describe.controls(self.method, server, memory)
-        about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes))
+        cluster, happened = self.engine.report() if hasattr(self.engine, "report") else (None, [])
+        self.notes += happened
+        about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster)
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,

@@ -89,6 +89,7 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
+    engine: Engine | None = None,
     **more: Any,
 ) -> Result:
     """Go on where a run folder's checkpoint stands; the trajectory is bitwise that of the run never interrupted.
@@ -96,6 +97,7 @@ def resume(
     Args:
         path: the run folder.
         problem: the same problem; another one is refused with the list of differences.
+        engine: one of the kind that the run was on; by default a new one.
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
     keep = folder.reopen(Path(path))
@@ -105,7 +107,7 @@ def resume(
     stop = Stop(**limits)
     method, notes = prepare(method, problem, participation, insist=True)
     stop.check(problem)
-    engine = make_engine(keep.config["engine"], threads)
+    engine = engine or make_engine(keep.config["engine"], threads)
     loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
     loop.config = describe.config(
         method, problem, stop, loop.seed, engine.name, participation, keep.config.get("spec") or {}
@@ -146,7 +148,11 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
         from proxskip.engines.gpu import GpuEngine
 
         return GpuEngine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu" or "reference".')
+    if engine == "ray":
+        from proxskip.engines.ray import RayEngine
+
+        return RayEngine()
+    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray" or "reference".')
 
 
 def starting_point(

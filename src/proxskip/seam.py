@@ -41,6 +41,10 @@ class InputError(ValueError):
     """Something the caller gave cannot be used; the message is one sentence that says what and what to do."""
 
 
+class EngineError(RuntimeError):
+    """The machines behind an engine failed and could not be mended; the message is one sentence that says which."""
+
+
 class UnsafeStepWarning(UserWarning):
     """A parameter lies outside what the method's theorem allows, and the run goes on because it was asked to."""
 

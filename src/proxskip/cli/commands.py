@@ -27,6 +27,7 @@ from proxskip.cli.runs import (
     check,
     claim,
     clear,
+    engine_for,
     execute,
     exit_code,
     held_runs,
@@ -35,8 +36,9 @@ from proxskip.cli.runs import (
 from proxskip.problems import datasets
 from proxskip.problems.federated import Problem
 from proxskip.run import resume
-from proxskip.seam import InputError, UnsafeStepWarning
+from proxskip.seam import EngineError, InputError, UnsafeStepWarning
 from proxskip.table1 import table1
+from proxskip.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else DONE
     except InputError as error:
         return _fail(str(error), BAD_INPUT)
+    except EngineError as error:
+        return _fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
         return _fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has had enough
@@ -64,8 +68,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
-    from proxskip import __version__
-
     top, commands = parser(__version__)
     o, extra = top.parse_known_args(argv)
     if extra:
@@ -192,9 +194,9 @@ def _resume(o: Namespace) -> int:
     given = {k: getattr(o, k) for k in ("rounds", "iterations", "seconds", "tol", "target")}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
-    with Progress(config["method"], o.quiet) as progress:
+    with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
         limits = {k: v for k, v in given.items() if v is not None}
-        result = resume(path, problem, callbacks=(progress,), threads=o.threads, **limits)
+        result = resume(path, problem, callbacks=(progress,), engine=engine, **limits)
     summary = dict(result.summary())
     if o.json:
         show.as_json(summary | {"labels": labels})

@@ -227,14 +227,24 @@ def _running_flags() -> Parser:
     add = g.add_argument
     add(
         "--engine",
-        choices=("cpu", "gpu", "reference"),
+        choices=("cpu", "gpu", "ray", "reference"),
         default="cpu",
-        help="default: cpu; gpu needs CuPy and a CUDA card",
+        help="default: cpu; gpu needs CuPy and a CUDA card, ray needs Ray",
     )
+    _ray_flags(g)
     add("--seed", type=whole("seed", 0), default=0, help="default: 0")
     add("--seeds", metavar="N", type=whole("seeds"), help="N runs, with seeds seed to seed + N - 1")
     add("--threads", metavar="N", type=whole("threads"), help="default: one a core; the numbers do not depend on it")
     return parent
+
+
+def _ray_flags(to: Any) -> None:
+    to.add_argument(
+        "--address",
+        metavar="HOST:PORT|auto",
+        help="the Ray cluster for --engine ray; auto: the one this machine belongs to; default: Ray on this machine",
+    )
+    to.add_argument("--actors", metavar="N", type=whole("actors"), help="of --engine ray; default: one a CPU")
 
 
 def _output_flags(out: str | None = None) -> Parser:
@@ -284,6 +294,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )
     resume.add_argument("folder", metavar="DIR", help="the run folder")
     resume.add_argument("--threads", metavar="N", type=whole("threads"))
+    _ray_flags(resume)
     resume.add_argument("--data-dir", metavar="DIR", help="where data sets lie now")
     _plan(command("plan", "which method and which p: short pilots on this problem", _PLAN, (problem,)))
     _theory(

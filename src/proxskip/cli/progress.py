@@ -83,6 +83,9 @@ class Progress:
         elapsed = now - self.began
         speed = (metrics["round"] - self.first["round"]) / max(elapsed, 1e-9)
         words.append(f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+        if "share_local" in metrics:
+            shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
+            words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import warnings
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxskip import cohorts, folder
 from proxskip.cli.progress import Progress
+from proxskip.engines.meter import Engine
 from proxskip.loop import Stop
 from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
@@ -68,18 +70,47 @@ def check(plan: Plan, problem: Problem, o: Namespace) -> None:
         warnings.simplefilter("ignore")
         prepare(plan.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
         Stop(o.rounds, o.iterations, o.seconds, o.tol, o.target).check(problem)
-        make_engine(o.engine, o.threads)
+        engine_of(o.engine, o)
+
+
+def engine_of(name: str, o: Namespace) -> Engine:
+    """The engine that the flags ask for; Ray's actors stay for the next run of this command."""
+    if name == "ray":
+        from proxskip.engines.ray import RayEngine
+
+        return RayEngine(o.actors, o.address, stay=True)
+    given = [flag for flag in ("address", "actors") if getattr(o, flag, None) is not None]
+    if given:
+        raise InputError(f"--{given[0]} belongs to --engine ray.")
+    return make_engine(name, o.threads)
+
+
+@contextmanager
+def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
+    """The same, ended with the command."""
+    engine = engine_of(name, o)
+    try:
+        yield engine
+    finally:
+        getattr(engine, "shutdown", engine.close)()
 
 
 def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[Outcome]:
     """All plans, each with all seeds; an interrupted run is the last one."""
+    with engine_for(o.engine, o) as engine:
+        return _execute(plans, problem, o, spec, engine)
+
+
+def _execute(
+    plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
+) -> list[Outcome]:
     outcomes = []
     for k, plan in enumerate(plans):
         results, codes = [], []
         for i in range(o.seeds or 1):
             label = plan.name if len(plans) == 1 else f"{k + 1}/{len(plans)} {plan.name}"
             with Progress(label if o.seeds is None else f"{label}, seed {o.seed + i}", o.quiet) as progress:
-                results.append(_one(plan, problem, o, spec, i, progress))
+                results.append(_one(plan, problem, o, spec, i, progress, engine))
             codes.append(exit_code(results[-1], progress.asked))
             if codes[-1] == INTERRUPTED:
                 break
@@ -89,7 +120,9 @@ def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[st
     return outcomes
 
 
-def _one(plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress) -> Result:
+def _one(
+    plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
+) -> Result:
     out = plan.out if plan.out is None or o.seeds is None else plan.out / f"seed-{o.seed + i}"
     return run(
         plan.method,
@@ -100,7 +133,7 @@ def _one(plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: in
         tol=o.tol,
         target=o.target,
         seed=o.seed + i,
-        engine=o.engine,
+        engine=engine,
         cohort=o.cohort,
         every=o.every,
         out=out,

@@ -12,7 +12,7 @@ import numpy as np
 from proxskip.engines import kernels
 from proxskip.engines.lazy import KEPT, TEMPORARY, Lazy, Sheet
 from proxskip.engines.reference import OneClient
-from proxskip.engines.shards import pack
+from proxskip.engines.shards import Census, pack
 from proxskip.links import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
@@ -65,11 +65,12 @@ class Cohort:
         x = np.broadcast_to(self._plain(x), (len(self.members), self.engine.problem.d))
         clients = self.engine.problem.clients
         self.gradients += int(self.engine.rows[self.members].sum())
-        return np.stack([checked_gradient(clients[i], x[j], int(i)) for j, i in enumerate(self.members)])
+        number0 = self.engine.number0
+        return np.stack([checked_gradient(clients[i], x[j], number0 + int(i)) for j, i in enumerate(self.members)])
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column."""
-        return values if np.ndim(values) == 0 else np.asarray(values)[self.members, None]
+        return values if np.ndim(values) == 0 else np.asarray(values)[self.engine.number0 + self.members, None]
 
 
 class CpuEngine:
@@ -83,12 +84,19 @@ class CpuEngine:
         self.threads = threads or available_cores()
         self.pool: ThreadPoolExecutor | None = None
 
-    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Pack the shards for the kernels, where there is one for them, and compile it before the clock runs."""
-        self.problem, self.seed = problem, seed
+    def open(
+        self, problem: Problem, memory: Vectors, seed: int, number0: int = 0, census: Census | None = None
+    ) -> None:
+        """Pack the shards for the kernels, where there is one for them, and compile it before the clock runs.
+
+        Args:
+            number0, census: where these are only some of a problem's clients, the number of the first among all, and
+                the census of all.
+        """
+        self.problem, self.seed, self.number0 = problem, seed, number0
         self.kept = {k: v.copy() for k, v in memory.items()}
         self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
-        self.shards = pack(problem)
+        self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
         self.shareable = all(isinstance(f, OURS) or getattr(f, "thread_safe", False) for f in problem.clients)
         self.buffers: dict[int, Array] = {}
@@ -124,7 +132,7 @@ class CpuEngine:
 
     def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
         def one(j: int, _: int) -> None:
-            client = OneClient(self.problem, int(members[j]), self.seed, round)
+            client = OneClient(self.problem, int(members[j]), self.seed, round, self.number0)
             with np.errstate(all="ignore"):  # a thread does not inherit the loop's
                 X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 

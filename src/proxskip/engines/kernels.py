@@ -312,11 +312,33 @@ def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, fa
 
 @njit(**_FAST)
 def descend_rows(
-    lo, hi, clients, X0, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch, seed, round, per_block, work
+    lo,
+    hi,
+    clients,
+    X0,
+    X,
+    H,
+    gamma,
+    K,
+    row0,
+    kind,
+    dense,
+    sparse,
+    b,
+    reg,
+    loss,
+    C,
+    batch,
+    seed,
+    round,
+    per_block,
+    number0,
+    work,
 ):
     """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
+    ``number0`` is the first client's number among all, by which minibatches are drawn.
     """
     d = X.shape[1]
     g, total, picks, p, keys = work
@@ -330,7 +352,7 @@ def descend_rows(
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, i, round, k, m, batch, picks, keys)
+                minibatch(seed, number0 + i, round, k, m, batch, picks, keys)
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)

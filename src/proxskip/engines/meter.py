@@ -54,6 +54,12 @@ class Engine(Protocol):
     An engine whose vectors live elsewhere may let the server's stay there too. It says so by ``far = True`` after
     ``open``; then ``sum`` returns such vectors (with ``+ - * /``), ``place(v)`` and ``fetch(v)`` carry one there and
     back, and ``wait()`` returns when all is done.
+
+    An engine whose clients can talk to each other has ``gossip(half, graph, round, K)``: run the half everywhere, mix
+    along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, and how many
+    vectors went along an edge. One whose clients' memory is dear to look at says ``remote = True``; then x without a
+    server is looked at only when a record is due. ``report()`` says what happened to it, for the result, and
+    ``pulse()`` how it goes, for progress.
     """
 
     name: str
@@ -136,16 +142,19 @@ class Line:
         return tuple(self.engine.sum(w / w.sum(), U) for U in up)
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        up = self._run(half, K, ())
-        mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
-        self.mixed = tuple(mix(graph, U) for U in up)
+        if hasattr(self.engine, "gossip"):  # the clients talk to each other, and no vector passes here
+            self.mixed, gradients, vectors = self.engine.gossip(half, graph, self.round, K)
+            self._count_steps(K, gradients)
+        else:
+            up = self._run(half, K, ())
+            mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
+            self.mixed, vectors = tuple(mix(graph, U) for U in up), len(up)
+        sent = vectors * graph.directed_edges
         self.ledger.exchanges += 1
-        for U in up:
-            sent, size = graph.directed_edges, U.shape[1]
-            self.ledger.edge_messages += sent
-            self.ledger.vectors_up += sent
-            self.ledger.floats_up += sent * size
-            self.ledger.bytes_up += sent * size * U.itemsize
+        self.ledger.edge_messages += sent
+        self.ledger.vectors_up += sent
+        self.ledger.floats_up += sent * self.problem.d
+        self.ledger.bytes_up += sent * self.problem.d * 8
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         if self.mixed is not None:
@@ -171,10 +180,13 @@ class Line:
     def _run(self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...]) -> tuple[Array, ...]:
         steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[arg-type]
         up, gradients = self.engine.run(half, self.cohort, self.round, steps, down)
+        self._count_steps(steps, gradients)
+        return up
+
+    def _count_steps(self, steps: Any, gradients: int) -> None:
         self.ledger.grad_evals += gradients
         self.ledger.local_steps += steps * len(self.cohort) if isinstance(steps, int) else int(steps.sum())
         self.ledger.iterations += steps if isinstance(steps, int) else int(steps.max())
-        return up
 
     def _count_down(self, down: tuple[Array, ...]) -> None:
         c = len(self.cohort)

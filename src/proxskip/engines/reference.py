@@ -15,9 +15,9 @@ from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
 class OneClient:
     """One client: its oracle, its number, and its place in the stream of minibatches."""
 
-    def __init__(self, problem: Problem, i: int, seed: int, round: int) -> None:
+    def __init__(self, problem: Problem, i: int, seed: int, round: int, number0: int = 0) -> None:
         self.oracle: Any = problem.clients[i]
-        self.i, self.seed, self.round, self.step = i, seed, round, 0
+        self.i, self.seed, self.round, self.step = number0 + i, seed, round, 0
         self.batch = problem.batch
         self.rows = getattr(self.oracle, "N", 1)
         self.gradients = 0

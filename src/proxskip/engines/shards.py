@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,57 @@ LARGE = 1 << 20
 """Stored entries from which a client's rows may be spread over threads."""
 
 
-def pack(problem: Problem) -> Tiles | Rows | None:
-    """The layout that suits the problem; None where its clients are no linear models of one kind."""
-    first = problem.clients[0]
-    if not isinstance(first, LinearModel) or not all(_alike(f, first) for f in problem.clients):
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What a client's layout owes to all the others: with it a part of the clients is packed as in the whole."""
+
+    kind: str | None
+    """What all clients have in common; None where they are no linear models of one kind."""
+    clients: int
+    rows: int
+    entries: int
+    unit: bool
+    """Every stored value is one."""
+
+    @staticmethod
+    def of(problem: Problem) -> Census:
+        """Counted over the problem's clients."""
+        first = problem.clients[0]
+        if not isinstance(first, LinearModel) or not all(_alike(f, first) for f in problem.clients):
+            return Census(None, problem.n, 0, 0, False)
+        models: list[Any] = list(problem.clients)
+        sparse, C = scipy.sparse.issparse(first.A), isinstance(first, Softmax)
+        entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
+        common = hashlib.sha256(first.reg.tobytes()).hexdigest()
+        unit = sparse and all(bool(np.all(f.A.data == 1.0)) for f in models)
+        return Census(
+            f"{type(first).__name__} {first.dtype} {sparse} {common}",
+            problem.n, sum(f.N for f in models), int(entries), unit,
+        )  # fmt: skip
+
+    @staticmethod
+    def merged(parts: Sequence[Census]) -> Census:
+        """Of all clients, from those of its parts."""
+        kind = parts[0].kind if len({p.kind for p in parts}) == 1 else None
+        clients, rows, entries = (sum(getattr(p, name) for p in parts) for name in ("clients", "rows", "entries"))
+        return Census(kind, clients, rows, entries, all(p.unit for p in parts))
+
+
+def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:
+    """The layout that suits the problem; None where its clients are no linear models of one kind.
+
+    Args:
+        census: of all clients, where the problem holds only some of them.
+        number0: the number of its first client among all.
+    """
+    census = census or Census.of(problem)
+    if census.kind is None:
         return None
-    if problem.batch is None and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):
-        entries = sum(f.A.nnz for f in problem.clients if isinstance(f, LinearModel))
-        if entries >= SPARSE_COLUMNS * problem.n * problem.d:
-            return Tiles(problem)
-    return Rows(problem)
+    first: Any = problem.clients[0]
+    if problem.batch is None and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
+        if census.entries >= SPARSE_COLUMNS * census.clients * problem.d:
+            return Tiles(problem, census)
+    return Rows(problem, census, number0)
 
 
 def _alike(f: Any, first: LinearModel) -> bool:
@@ -52,9 +95,10 @@ def _alike(f: Any, first: LinearModel) -> bool:
 class Rows:
     """Rows of all clients end to end, dense or CSR."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
+        self.number0, self.unit = number0, census.unit
         self.dtype, self.batch = first.dtype, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.C = first.C if isinstance(first, Softmax) else 0
@@ -69,12 +113,12 @@ class Rows:
         self.sparse = self._rows(matrices) if matrices else _no_rows(self.dtype)
         entries = np.diff(self.sparse[0].astype(np.int64)[self.row0]) if self.kind else sizes * problem.d
         self.work = entries.astype(np.float64) * max(1, self.C) + 1.0
-        a_row = max(1.0, float(entries.sum()) / max(1, int(sizes.sum())))
+        a_row = max(1.0, float(census.entries) / max(1, census.rows))
         self.per_block = max(1, int(LARGE / a_row))
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
-        if not self.C and bool(np.all(values == 1.0)):
+        if not self.C and self.unit:
             values = values[:0]
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
 
@@ -86,7 +130,7 @@ class Rows:
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
                 lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
-                self.loss, self.C, self.batch, seed, round, self.per_block, self._buffers(X.shape[1]),
+                self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(X.shape[1]),
             )  # fmt: skip
 
         return work
@@ -106,7 +150,7 @@ class Rows:
         p, keys = np.empty((blocks, max(1, self.C))), np.empty(12, np.uint64)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, i, round, k, m, self.batch, picks, keys)
+                kernels.minibatch(seed, self.number0 + i, round, k, m, self.batch, picks, keys)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -127,7 +171,7 @@ class Rows:
 class Tiles:
     """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, census: Census | None = None) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
         self.dtype, self.d = first.dtype, problem.d
@@ -142,7 +186,7 @@ class Tiles:
         length = np.diff(indptr)[kept]
         order = np.lexsort((kept, length, owner[kept]))
         kept, count, length, owner = kept[order], count[order], length[order], owner[kept[order]]
-        unit = bool(np.all(values == 1.0))
+        unit = bool(np.all(values == 1.0)) if census is None else census.unit
         entry = ranges(indptr[kept], length)
         indices, values = indices[entry], values[entry]
         of_client = np.bincount(owner, minlength=len(models))

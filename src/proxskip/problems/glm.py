@@ -36,6 +36,7 @@ class LinearModel:
         intercept: bool = False,
         dtype: Any = np.float64,
         row_weights: Any = None,
+        classes: Any = None,
     ) -> None:
         """Check the data and store them.
 
@@ -48,6 +49,7 @@ class LinearModel:
             intercept: append a column of ones whose coefficient (the last one of x) is not penalised.
             dtype: float32 stores the data, and computes gradients, in single precision.
             row_weights: nonnegative, scaled to sum to one.
+            classes: all label values there are, where these rows need not hold each of them.
         """
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -57,7 +59,7 @@ class LinearModel:
         self.A = _matrix(A, intercept, self.dtype)
         self.intercept = intercept
         N = self.A.shape[0]
-        self.b = self._encode(_labels(b, N))
+        self.b = self._encode(_labels(b, N), classes)
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
         self.l2_given = float(l2)
@@ -65,7 +67,7 @@ class LinearModel:
         if l2_relative:
             self.l2 = float(l2) * self.L0
 
-    def _encode(self, labels: Any) -> Array:
+    def _encode(self, labels: Any, classes: Any) -> Array:
         if labels.dtype.kind not in "fiub":
             raise InputError(f"targets of type {labels.dtype} are not numbers; least squares needs numbers.")
         return np.asarray(labels, dtype=np.float64)
@@ -233,8 +235,8 @@ class Logistic(LinearModel):
     curvature = 0.25
     classes: tuple[Any, Any]
 
-    def _encode(self, labels: Any) -> Array:
-        values = np.unique(labels)
+    def _encode(self, labels: Any, classes: Any) -> Array:
+        values = label_values(labels, classes)
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         if len(values) != 2:
@@ -364,6 +366,17 @@ def _labels(b: Any, N: int) -> Any:
         j = int(np.argmin(np.isfinite(labels)))
         raise InputError(f"label {labels[j]} of row {j} is not finite; remove or repair it.")
     return labels
+
+
+def label_values(labels: Any, classes: Any) -> Any:
+    """The different labels in increasing order: those that are given, or else those that occur."""
+    if classes is None:
+        return np.unique(labels)
+    values = np.unique(np.asarray(classes))
+    strange = labels[~np.isin(labels, values)]
+    if len(strange):
+        raise InputError(f"the label {strange[0]} is none of the classes {', '.join(map(str, values[:5]))}.")
+    return values
 
 
 def _row_weights(given: Any, N: int) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.problems.glm import LinearModel, area_under_curve
+from proxskip.problems.glm import LinearModel, area_under_curve, label_values
 from proxskip.seam import Array, Indices, InputError
 
 
@@ -21,8 +21,8 @@ class Softmax(LinearModel):
     curvature = 0.5
     classes: tuple[Any, ...]
 
-    def _encode(self, labels: Any) -> Array:
-        values = np.unique(labels)
+    def _encode(self, labels: Any, classes: Any) -> Array:
+        values = label_values(labels, classes)
         if len(values) < 2:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
         self.classes = tuple(values.tolist())

@@ -1,0 +1,249 @@
+"""The Ray engine's numbers: ratios to the cpu engine and to the authors' way, memory, and the constants of a cluster.
+
+    python benchmarks/ray_engine.py            all of it, about ten minutes on two quiet cores
+    python benchmarks/ray_engine.py --quick    small sizes, to see that it works
+
+Everything runs on a cluster of two Ray nodes on this machine. Writes benchmarks/RAY.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before numpy is imported
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import cpu
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from run import w8a
+
+import proxskip as ps
+from proxskip.cohorts import Everyone
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.meter import Line
+from proxskip.engines.ray import RayEngine
+from proxskip.engines.ray_pool import on_loopback
+
+HERE = Path(__file__).parent
+MB = 2**20
+
+
+@contextmanager
+def two_nodes(cpus: int = 2, store: int = 300 * MB) -> Iterator[Cluster]:
+    """A cluster of two nodes on this machine."""
+    with on_loopback(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        cluster = Cluster(initialize_head=True, head_node_args=node(cpus, store))
+        cluster.add_node(**node(cpus, store))
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def node(cpus: int, store: int, **more: Any) -> dict[str, Any]:
+    return {
+        "num_cpus": cpus,
+        "object_store_memory": store,
+        "include_dashboard": False,
+        "node_ip_address": "127.0.0.1",
+        **more,
+    }
+
+
+def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], None]:
+    """One round a call."""
+    shape = (problem.n, problem.d)
+    engine.open(problem, {k: np.zeros(shape) for k in method.remembers}, 0)
+    line = Line(engine, problem, 0, Everyone())
+    state = {"server": method.start(problem, np.zeros(problem.d)), "round": 0}
+
+    def act() -> None:
+        line.begin(state["round"])
+        state["server"] = method.round(state["server"], line)
+        state["round"] += 1
+
+    act()
+    return act
+
+
+@ray.remote(num_cpus=0)
+class Bare:
+    """An actor that does nothing."""
+
+    def answer(self, v: Any) -> Any:
+        return v
+
+
+def bare_trip(d: int, actors: int = 2) -> Callable[[], Any]:
+    """One bare Ray round trip to all actors with a vector each way."""
+    made, v = [Bare.remote() for _ in range(actors)], np.zeros(d)
+    act = lambda: ray.get([a.answer.remote(v) for a in made])  # noqa: E731
+    act()
+    return act
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+def a_round(quick: bool) -> str:
+    """20 clients, 2 actors, 100 local steps, w8a: against the cpu engine, bare trips, and the authors' way."""
+    problem, name = w8a()
+    method = ps.Scaffnew(gamma=0.5 / problem.L_max, p=0.01, K=100)
+    engine = RayEngine(2)
+    made = cpu.authors_way(problem, 100)
+    rivals = {
+        "cpu engine, 2 threads": rounds_of(CpuEngine(2), problem, method),
+        "ray engine, 2 actors": rounds_of(engine, problem, method),
+        "bare Ray round trip, 2 actors": bare_trip(problem.d),
+        "authors' way: an actor a client, dense numpy": made,
+    }
+    best = cpu.in_turns(rivals, 3 if quick else 15)
+    engine.close()
+    ours, theirs, trip, slow = best.values()
+    bar = 1.15 * ours + 2 * trip
+    lines = [f"| {what} | {1e3 * t:.2f} |" for what, t in best.items()]
+    return "\n".join([
+        f"## A round: 20 clients, 100 local steps, {name}, 2 nodes\n", "| what | ms (least of several) |", "|---|---|", *lines, "",
+        f"Ray engine: {1e3 * theirs:.2f} ms; 1.15 times the cpu engine plus 2 bare trips: {1e3 * bar:.2f} ms ({'holds' if theirs <= bar else 'MISSED'}).",
+        f"The authors' way takes {slow / theirs:.1f} times as long (bar: 10, {'holds' if slow >= 10 * theirs else 'MISSED'}).\n",
+    ])  # fmt: skip
+
+
+# -- more data than an actor may hold ----------------------------------------------------------------------------------
+def shard_of(mb: float) -> Callable[[int], Any]:
+    rows = int(mb * MB / 8 / 100)
+
+    def load(i: int) -> Any:
+        rng = np.random.Generator(np.random.Philox(i))
+        A = rng.standard_normal((rows, 100))
+        f = ps.Logistic(A, np.where(A[:, 0] + 0.5 * rng.standard_normal(rows) > 0, 1.0, -1.0), l2=0.1)
+        return f
+
+    return load
+
+
+def larger_than_an_actor(quick: bool) -> str:
+    """Many shards; an actor may hold a quarter of the data, temporaries of loading included."""
+    mb, n = (8.0, 32) if quick else (16.0, 32)
+    load, limit = shard_of(mb), int(n * mb / 4 * MB)
+    refused = ""
+    try:
+        RayEngine(1, memory=limit, deadline=120).load(load, n=n)
+    except (ps.InputError, ps.EngineError) as error:
+        refused = str(error)
+    engine = RayEngine(16, memory=limit, deadline=300)
+    problem = engine.load(load, n=n)
+    method = ps.Scaffnew.theory(problem)
+    a = ps.run(method, problem, rounds=20, engine=engine, seed=1)
+    engine.shutdown()
+    here = ps.Problem([load(i) for i in range(n)], weights=problem.sizes)
+    b = ps.run(method, here, rounds=20, engine="cpu", seed=1)
+    same = a.x.tobytes() == b.x.tobytes()
+    return (
+        f"## Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, {n * mb:g} MB in all; an actor may hold {limit / MB:g} MB. "
+        f'One actor: "{refused}" Sixteen actors: 20 rounds, '
+        f"x {'equal to' if same else 'DIFFERENT FROM'} that of the cpu engine with all data in one process, bit for bit.\n"
+    )
+
+
+# -- memory over many rounds -------------------------------------------------------------------------------------------
+def flat(quick: bool) -> str:
+    """d = 1e5, many rounds: RSS of driver and actors, and the object store, must not grow."""
+    d, rounds = 100_000, 300 if quick else 10_000
+    rng = np.random.Generator(np.random.Philox(0))
+    clients = [ps.Quadratic(0.5 + rng.random(d), rng.standard_normal(d)) for _ in range(2)]
+    problem = ps.Problem(clients)
+    engine = RayEngine(2, stay=True)
+    act = rounds_of(engine, problem, ps.Scaffnew(gamma=0.5, p=0.5, K=1))
+    pids = [os.getpid(), *(ray.get(h.where.remote())[0] for h in engine.pool.handles)]
+    total = ray.cluster_resources()["object_store_memory"]
+    seen = []
+    for r in range(rounds + 1):
+        if r % max(1, rounds // 20) == 0 and r >= min(100, rounds // 20):
+            used = total - ray.available_resources().get("object_store_memory", total)
+            seen.append((r, [rss(p) for p in pids], used))
+        act()
+    engine.shutdown()
+    first, last = seen[1], seen[-1]
+    lines = [
+        f"| {r:,} | {' | '.join(f'{m / MB:.0f}' for m in held)} | {used / MB:.1f} |"
+        for r, held, used in seen[:: max(1, len(seen) // 6)]
+    ]
+    # the driver's log rises and falls with the snapshots: compare the peaks of the two halves
+    half = len(seen) // 2
+    early, late = (np.max([held for _, held, _ in part], axis=0) for part in (seen[1:half], seen[half:]))
+    grown = float(np.max(late / early - 1))
+    per = 100 * grown / max(1e-9, (last[0] - first[0]) / 2000)
+    return "\n".join([
+        f"## Memory over {rounds:,} rounds, d = {d:,}\n", "| round | driver, MB | actor 0, MB | actor 1, MB | object store, MB |", "|---|---|---|---|---|", *lines, "",
+        f"Private resident memory grows by at most {per:.2f} % per 1,000 rounds (bar: 1 %, {'holds' if per < 1 else 'MISSED'}); the object store holds {last[2] / MB:.1f} MB at the end, {first[2] / MB:.1f} MB near the start.\n",
+    ])  # fmt: skip
+
+
+def rss(pid: int) -> int:
+    """Private resident memory: pages of the shared object store are counted there, not in everybody who touched them."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+# -- constants for the arithmetic of a large cluster -------------------------------------------------------------------
+def constants(quick: bool) -> str:
+    """What a call costs against the number of actors and the size of the vectors."""
+    rows = []
+    for actors, d in ((1, 300), (2, 300), (4, 300), (8, 300), (1, 10**5), (1, 10**6)) if quick else (
+        (1, 300), (2, 300), (4, 300), (8, 300), (16, 300), (1, 10**4), (1, 10**5), (1, 10**6), (4, 10**6),
+    ):  # fmt: skip
+        rows.append((actors, d, cpu.in_turns({"t": bare_trip(d, actors)}, 5 if quick else 30)["t"]))
+    fixed = next(t for a, d, t in rows if (a, d) == (1, 300))
+    most = next(t for a, d, t in rows if (a, d) == (8, 300))
+    large = next(t for a, d, t in rows if (a, d) == (1, 10**6))
+    w, U = np.ones(64) / 64, np.zeros((64, 10**5))
+    add = cpu.in_turns({"t": lambda: RayEngine.sum(None, w, U)}, 5)["t"]  # type: ignore[arg-type]
+    lines = [f"| {a} | {d:,} | {1e3 * t:.2f} |" for a, d, t in rows]
+    return "\n".join([
+        "## Constants of a call\n", "| actors | d | ms, vector there and back |", "|---|---|---|", *lines, "",
+        f"A call: {1e3 * fixed:.2f} ms, and {1e3 * (most - fixed) / 7:.2f} ms for every further actor. Vectors: {2 * 8e6 / max(large - fixed, 1e-9) / 1e9:.2f} GB/s.",
+        f"Summing at the driver: {64 * 8e5 / add / 1e9:.2f} GB/s.\n",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--quick", action="store_true", help="small sizes")
+    options.add_argument("--out", type=Path, default=HERE, help="where RAY.md goes")
+    options.add_argument("--only", nargs="*", default=None, help="some of: round larger flat constants")
+    o = options.parse_args()
+    parts = {"round": a_round, "larger": larger_than_an_actor, "flat": flat, "constants": constants}
+    page = [
+        f"# Results of the Ray engine\n\nWritten by `python benchmarks/ray_engine.py{' --quick' if o.quick else ''}`. Machine: {platform.machine()}, "
+        f"{os.cpu_count()} cores; Ray {ray.__version__}, numpy {np.__version__}; two Ray nodes on one machine. Times are the least of several,\n"
+        "taken in turns with their rivals. On a shared machine only the ratios mean anything.\n"
+    ]
+    start = time.perf_counter()
+    for name, part in parts.items():
+        if o.only is not None and name not in o.only:
+            continue
+        with two_nodes(cpus=10 if name == "round" else 8):
+            page.append(part(o.quick))
+            print(page[-1], file=sys.stderr, flush=True)
+    page.append(f"Measured in {time.perf_counter() - start:.0f} seconds.\n")
+    if o.only is None:
+        (o.out / "RAY.md").write_text("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""The Ray engine: clients in actors on a cluster, the trajectory of the cpu engine bit for bit, and nothing lost.
+
+What a client remembers is a function of the messages it saw. The engine keeps, for every actor, its clients' memory as
+of some operation (the snapshot) and the operations since (the log). An actor that dies is made anew, given its shards
+and the snapshot, and told the log again; the kernels and the minibatches are deterministic, so it comes to stand where
+the dead one stood. Ray never restarts an actor by itself: that would start it with h = 0.
+
+A round of Scaffnew is one call to every actor: what ``settle`` says waits and travels with the next round's message.
+With gossip the actors exchange vectors among themselves. A dead one's peers have moved on meanwhile, so there all
+actors go back to the last snapshot, which was taken everywhere at the same operation, and redo the rounds since.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines import kernels
+from proxskip.engines.cpu import balanced
+from proxskip.engines.shards import Census
+from proxskip.links import SUM_BLOCK, Graph, sum_in_order
+from proxskip.problems.federated import LKind, Problem
+from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.sharded import Files, Remote, Sharded, agree, as_source
+from proxskip.seam import Array, ClientHalf, EngineError, Indices, InputError, SettleHalf, Vectors
+
+
+class RayEngine:
+    """Clients in Ray actors; the same bytes as the cpu engine's, for any number of actors.
+
+    Args:
+        actors: how many; by default one a CPU of the cluster, at most one a client.
+        address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine
+            (or uses the Ray that this process has started already).
+        cores: CPUs, and threads, of each actor.
+        memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
+        deadline: seconds after which a call that was not answered ends the run with an EngineError.
+        snapshot_every: rounds after which the clients' memory is copied to the driver at the latest.
+        stay: keep the actors and their shards after a run for the next one on the same problem, until ``shutdown``.
+    """
+
+    name = "ray"
+    remote = True
+
+    def __init__(
+        self,
+        actors: int | None = None,
+        address: str | None = None,
+        *,
+        cores: int = 1,
+        memory: int | None = None,
+        deadline: float = 600.0,
+        snapshot_every: int = 50,
+        stay: bool = False,
+    ) -> None:
+        for what, v in (("actors", actors), ("cores", cores), ("memory", memory), ("snapshot_every", snapshot_every)):
+            if v is not None and (isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1):
+                raise InputError(f"{what} = {v!r} must be a whole number of at least 1.")
+        if not deadline > 0:
+            raise InputError(f"deadline = {deadline} must be positive.")
+        need_ray()
+        self.actors, self.address, self.cores, self.memory_limit = actors, address, cores, memory
+        self.deadline, self.snapshot_every, self.stay = float(deadline), snapshot_every, stay
+        self.pool: Any = None
+        self.holds: Any = None
+        self.loaded = self.started = False
+        self.talk: Any = None
+        self.warned: list[str] = []
+
+    # -- the cluster ---------------------------------------------------------------------------------------------------
+    def _connect(self) -> None:
+        import ray
+
+        from proxskip.engines import ray_pool
+
+        self.started = ray_pool.connect(self.address) or self.started
+        note = ray_pool.exposed(ray.get_runtime_context().gcs_address, os.environ)
+        if note is not None and note not in self.warned:
+            self.warned.append(note)
+            warnings.warn(note, ray_pool.UnsafeClusterWarning, stacklevel=4)
+
+    def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
+        """Actors over contiguous clients of about equal load, not yet made."""
+        import ray
+
+        from proxskip.engines.ray_pool import Pool
+
+        self._connect()
+        cpus = int(ray.cluster_resources().get("CPU", 1)) // self.cores
+        parts = balanced(load, self.actors or max(1, cpus))
+        bounds = [0, *(hi for lo, hi in parts if hi > lo)]
+        made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        if self.pool is not None:
+            made.adopt(self.pool)
+        self.pool, self.holds, self.talk = made, None, None
+        return made
+
+    def load(
+        self,
+        shards: Any,
+        model: type[LinearModel] = Logistic,
+        *,
+        n: int | None = None,
+        l2: float = 0.0,
+        intercept: bool = False,
+        dtype: Any = "float64",
+        features: int | None = None,
+        weights: Any = "rows",
+        L: LKind = "max",
+        batch: int | None = None,
+        psi: Any = None,
+    ) -> Sharded:
+        """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
+
+        Args:
+            shards: a list of svmlight or npz files, one a client, at the same path on every machine; or a function
+                ``load_shard(i)`` that gives client i, a linear model or any oracle.
+            n: the number of clients, for a function.
+            features: columns of the data; without it the largest index that occurs in a file.
+            weights: "rows", "equal", or a number a client.
+        """
+        given = {"model": model, "l2": l2, "intercept": intercept, "dtype": str(np.dtype(dtype)), "features": features}
+        source = as_source(shards, n, **({} if callable(shards) else given))
+        pool = self._pool(_sizes(source), source.name)
+        bounds = pool.bounds
+        pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
+        self.loaded = True
+        looks = self._supplied("look")
+        width, classes = agree(source, looks)
+        pool.data.append(("build", lambda a: (source, width, classes)))
+        facts = self._built("build")
+        sizes = [f.N for f in facts]
+        if isinstance(weights, str):
+            if weights not in ("rows", "equal"):
+                raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
+            weights = sizes if weights == "rows" and None not in sizes else None
+        about = {"split": "shards", "data": f"{source.n} shards"}
+        made = Sharded([Remote(f) for f in facts], weights, psi, None, batch, L, info=about, holder=self, source=source)
+        self.holds = made.clients
+        return made
+
+    def _supplied(self, verb: str) -> list[Any]:
+        """Start all actors and give them what there is so far; again if some die of it."""
+        pool = self.pool
+        try:
+            pool.start(a for a in pool.all if pool.handles[a] is None)
+            found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
+        except BaseException:
+            self.shutdown_pool()
+            raise
+        return [v for a in pool.all for v in found[a]]
+
+    def _built(self, verb: str) -> list[Any]:
+        """The last of the calls that give an actor its data, for actors that have had the others."""
+        pool = self.pool
+        arguments = pool.data[-1][1]
+
+        def go(until: float) -> Any:
+            refs = {a: getattr(pool.handles[a], verb).remote(*arguments(a)) for a in pool.all}
+            return pool.gather(refs, until, "did not load its shards")
+
+        try:
+            found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])
+        except BaseException:
+            self.shutdown_pool()
+            raise
+        return [v for a in pool.all for v in found[a]]
+
+    def _patiently(self, act: Callable[[float], Any], again: Callable[[float], Any] | None = None) -> Any:
+        """Before a run: if actors die, all are made anew, a few times."""
+        from proxskip.engines.ray_pool import DEATHS, Died
+
+        for _ in range(DEATHS):
+            try:
+                return act(time.monotonic() + self.deadline)
+            except Died as end:
+                last = end
+                self.pool.start(self.pool.all)
+                act = again or act
+        a, why = next(iter(last.who.items()))
+        raise EngineError(f"the actor with {self.pool.clients(a)} died {DEATHS} times while it was loaded: {why}.")
+
+    def evaluate(self, x: Array) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every client of the loaded problem, computed where they are."""
+        found = self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True))
+        values = [v for a in self.pool.all for v in found[a][0]]
+        return values, np.concatenate([found[a][1] for a in self.pool.all])
+
+    def _call(self, verb: str, arguments: Callable[[int, Any], tuple[Any, ...]]) -> dict[int, Any]:
+        """Ask every actor something that changes nothing."""
+        from proxskip.engines.ray_pool import Parcel
+
+        parcel = Parcel()
+        mend = self.pool.refill if self.talk is None else self.talk.mend
+        submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(a, parcel))  # noqa: E731
+        found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
+        return found
+
+    # -- an engine's verbs ---------------------------------------------------------------------------------------------
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Place the clients in actors, unless they are there already, and compile before the clock runs."""
+        if isinstance(problem, Sharded) and problem.holder is not self:
+            raise InputError("this problem's shards were loaded by another engine; run it with that one.")
+        from proxskip.engines.ray_talk import Talk
+
+        self.talk = None
+        if self.pool is None or self.holds is not problem.clients:
+            if isinstance(problem, Sharded):
+                raise InputError("this engine has loaded other shards since; load these again.")
+            self._place(problem)
+        if isinstance(problem, Sharded):
+            census = Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
+        else:
+            census = Census.of(problem)
+        self.problem = problem
+        self.talk = self._guarded(lambda: Talk(self.pool, problem, memory, seed, census, self.snapshot_every))
+
+    def _place(self, problem: Problem) -> None:
+        pool = self._pool(_load(problem), None)
+        bounds, clients = pool.bounds, problem.clients
+        pool.data = [("take", lambda a: (bounds[a], clients[bounds[a] : bounds[a + 1]]))]
+        self.holds, self.loaded = problem.clients, False
+        pool.start(a for a in pool.all if pool.handles[a] is None)
+        try:
+            self._patiently(lambda until: pool.supply(pool.all, until))
+        except BaseException:
+            self.shutdown_pool()
+            raise
+
+    def run(
+        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], int]:
+        """One call to every actor that holds members of the cohort."""
+        replies = self._guarded(lambda: self.talk.ask("run", half, cohort, round, K, down))
+        order = sorted(replies)
+        up = tuple(np.concatenate(column) for column in zip(*(replies[a].up for a in order), strict=True))
+        return up, sum(replies[a].gradients for a in order)
+
+    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[tuple[Any, ...], int, int]:
+        """One call to every actor; the actors post vectors to each other along the graph's edges."""
+        from proxskip.engines.ray_talk import Mixed
+
+        self._guarded(lambda: self.talk.link(graph))
+        everyone = np.arange(self.problem.n)
+        replies = self._guarded(lambda: self.talk.ask("gossip", half, everyone, round, K, ()))
+        gradients, vectors = sum(r.gradients for r in replies.values()), max(r.mixed for r in replies.values())
+        return (Mixed(),), gradients, vectors
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+        """Nothing yet: it travels with the next message."""
+        for a, entry in self.talk.entries("tell", half, cohort, 0, 0, outcome).items():
+            self.talk.queue[a].append(entry)
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """In client order."""
+        blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
+        kernels.block_sums(0, len(blocks), np.ascontiguousarray(w), np.ascontiguousarray(U), SUM_BLOCK, blocks)
+        return sum_in_order(blocks)
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember; it also serves as the snapshot."""
+        return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
+
+    def close(self) -> None:
+        """End the actors, unless they hold loaded shards or are to stay."""
+        if not (self.stay or self.loaded):
+            self.shutdown_pool()
+            self._leave()
+
+    def shutdown_pool(self) -> None:
+        """End the actors."""
+        if self.pool is not None:
+            self.pool.close()
+            self.pool, self.holds, self.loaded = None, None, False
+
+    def shutdown(self) -> None:
+        """End the actors with their shards, and Ray if this engine started it."""
+        self.shutdown_pool()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.started:
+            from proxskip.engines.ray_pool import shutdown_quietly
+
+            shutdown_quietly()
+            self.started = False
+
+    def _guarded(self, act: Callable[[], Any]) -> Any:
+        """An error that cannot be mended leaves no actors behind."""
+        try:
+            return act()
+        except BaseException:
+            if not self.loaded:
+                self.shutdown_pool()
+            raise
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+    @property
+    def recoveries(self) -> list[dict[str, Any]]:
+        """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
+        found: list[dict[str, Any]] = self.talk.recoveries
+        return found
+
+    def pulse(self) -> dict[str, float]:
+        """Where the time goes, as shares of the time spent in calls."""
+        found: dict[str, float] = self.talk.pulse()
+        return found
+
+    def report(self) -> tuple[dict[str, Any], list[str]]:
+        """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
+        about, told = self.talk.report()
+        return about, [*self.warned, *told]
+
+
+def need_ray() -> None:
+    """Ray, or one sentence that says how to get it."""
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise InputError('the ray engine needs Ray; install it with pip install "proxskip[ray]".') from None
+
+
+def _load(problem: Problem) -> Array:
+    """About how much work each client is."""
+    return np.array(
+        [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
+    )
+
+
+def _sizes(source: Any) -> Array:
+    """About how large each shard is: its file's size, where it can be seen from here."""
+    if not isinstance(source, Files):
+        return np.ones(source.n)
+    found = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
+    return np.array(found) if min(found) > 0 else np.ones(source.n)

@@ -1,0 +1,283 @@
+"""One run's talk with the Ray actors: what was told, what is kept of it, and how it is told again.
+
+For every actor there is the snapshot (its clients' memory as of some operation) and the log (the operations since). See
+``engines.ray`` for why this is enough.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines.ray_pool import DEATHS, Died, Parcel, Pool
+from proxskip.engines.ray_worker import MIXED, Message, Op
+from proxskip.engines.shards import Census
+from proxskip.links import Graph
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, EngineError, Indices, Vectors
+
+REPLAY_SECONDS = 5.0
+"""Local work after which a snapshot is taken, so that redoing it takes no longer."""
+
+
+class Mixed:
+    """Stands for the rows that the actors mixed among themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation for one actor with the vectors that it needs."""
+
+    op: Op
+    vectors: tuple[Array, ...]
+
+
+class Talk:
+    """From the first operation of a run to its last."""
+
+    def __init__(
+        self, pool: Pool, problem: Problem, memory: Vectors, seed: int, census: Census, snapshot_every: int
+    ) -> None:
+        self.pool, self.problem, self.seed, self.census = pool, problem, seed, census
+        self.snapshot_every = snapshot_every
+        self.run_id, self.epoch = uuid.uuid4().hex, 0
+        self.graph: Graph | None = None
+        self.saved = {k: v.copy() for k, v in memory.items()}
+        everyone = pool.all
+        self.count = dict.fromkeys(everyone, 0)
+        self.log: dict[int, list[Entry]] = {a: [] for a in everyone}
+        self.queue: dict[int, list[Entry]] = {a: [] for a in everyone}
+        self.halves: list[Any] = []
+        self.tokens: dict[Any, int] = {}
+        self.knows: dict[int, int] = dict.fromkeys(everyone, 0)
+        self.since, self.worked, self.round, self.asked = 0, 0.0, 0, 0
+        self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
+        self.busy = dict.fromkeys(everyone, 0.0)
+        self.slow = dict.fromkeys(everyone, 0)
+        self.recoveries: list[dict[str, Any]] = []
+        pool.call(self.begin, everyone, "did not begin", self.mend)
+
+    def link(self, graph: Graph) -> None:
+        """Let the actors know who hears whom, unless they do."""
+        if self.graph is not graph:
+            self.graph = graph
+            self.lay(graph)
+            self.pool.call(self.tie, self.pool.all, "did not connect", self.mend)
+
+    def memory(self) -> Vectors:
+        """What the clients remember; the snapshot is made new where it is old."""
+        stale = {a for a in self.pool.all if self.queue[a] or self.log[a]}
+        if self.graph is not None and stale:
+            stale = set(self.pool.all)
+        if stale:
+            self.send({a: [] for a in stale}, snapshot=True)
+        return self.saved
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+    def token(self, half: Any) -> int:
+        """A half's number; it is sent to each actor once."""
+        key = (id(getattr(half, "__self__", None)), getattr(half, "__func__", half))
+        if key not in self.tokens:
+            self.tokens[key] = len(self.halves)
+            self.halves.append(half)
+        return self.tokens[key]
+
+    def entries(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, vectors: Any) -> dict[int, Entry]:
+        """The operation as each actor with members in the cohort sees it."""
+        token, bounds = self.token(half), self.pool.bounds
+        mixed = any(isinstance(v, Mixed) for v in vectors)
+        numbers = (MIXED,) if mixed else tuple(range(len(vectors)))
+        if len(cohort) == self.problem.n and np.ndim(K) == 0 and all(mixed or v.ndim == 1 for v in vectors):
+            entry = Entry(Op(verb, token, None, numbers, round, K), () if mixed else tuple(vectors))
+            return dict.fromkeys(self.pool.all, entry)
+        cuts = np.searchsorted(cohort, bounds)
+        found = {}
+        for a in self.pool.all:
+            lo, hi = int(cuts[a]), int(cuts[a + 1])
+            if lo == hi:
+                continue
+            members = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
+            own = () if mixed else tuple(v if v.ndim == 1 else v[lo:hi] for v in vectors)
+            found[a] = Entry(Op(verb, token, members, numbers, round, K if np.ndim(K) == 0 else K[lo:hi]), own)
+        return found
+
+    def ask(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, down: Any) -> dict[int, Any]:
+        """Send an operation with what waits, and time it."""
+        self.round = round
+        entries = self.entries(verb, half, cohort, round, K, down)
+        began = time.perf_counter()
+        due = self.since >= self.snapshot_every or self.worked > REPLAY_SECONDS
+        replies = self.send({a: [e] for a, e in entries.items()}, snapshot=due)
+        wall = time.perf_counter() - began
+        seconds = {a: r.seconds for a, r in replies.items()}
+        slowest = max(seconds, key=lambda a: seconds[a])
+        mean = sum(seconds.values()) / len(seconds)
+        self.wall, self.local = self.wall + wall, self.local + mean
+        self.waiting += seconds[slowest] - mean
+        self.slow[slowest] += 1
+        self.since, self.worked, self.asked = self.since + 1, self.worked + seconds[slowest], self.asked + 1
+        for a, s in seconds.items():
+            self.busy[a] += s
+        return replies
+
+    def send(self, news: dict[int, list[Entry]], snapshot: bool) -> dict[int, Any]:
+        """What waits and what is new to these actors, in one call each; where asked, a snapshot between the two."""
+        parcel = Parcel()
+        todo = {a: self.queue[a] + new for a, new in news.items()}
+        at = {a: len(self.queue[a]) for a in news} if snapshot else {}
+        submit = lambda a: self.post(a, todo[a], parcel, at.get(a))  # noqa: E731
+        what = f"did not finish round {self.round}"
+        replies: dict[int, Any] = self.pool.call(submit, news, what, self.mend, self.break_off)
+        for a, reply in replies.items():
+            self.count[a] += len(todo[a])
+            self.queue[a] = []
+            if reply.memory is None:
+                self.log[a] += todo[a]
+                continue
+            self.log[a] = todo[a][at[a] :]
+            lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
+            for k, v in reply.memory.items():
+                self.saved[k][lo:hi] = v
+        if snapshot:
+            self.since, self.worked = 0, 0.0
+        return replies
+
+    def post(self, a: int, entries: list[Entry], parcel: Any, snapshot: int | None, start: int | None = None) -> Any:
+        """Submit a message to one actor."""
+        vectors: list[Array] = []
+        places: dict[int, int] = {}
+        ops = []
+        for entry in entries:
+            numbers = []
+            for number in entry.op.vectors:
+                if number == MIXED:
+                    numbers.append(MIXED)
+                    continue
+                v = entry.vectors[number]
+                if id(v) not in places:
+                    places[id(v)] = len(vectors)
+                    vectors.append(v)
+                numbers.append(places[id(v)])
+            ops.append(replace(entry.op, vectors=tuple(numbers)))
+        new = {k: self.halves[k] for k in range(self.knows[a], len(self.halves))}
+        self.knows[a] = len(self.halves)
+        start = self.count[a] if start is None else start
+        message = Message(self.run_id, start, tuple(ops), new, snapshot, self.pool.deadline)
+        return self.pool.handles[a].step.remote(message, *(parcel.of(v) for v in vectors))
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+    def begin(self, a: int) -> Any:
+        """Set an actor to the snapshot."""
+        lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
+        memory = {k: v[lo:hi] for k, v in self.saved.items()}
+        start = self.count[a] - len(self.log[a])
+        return self.pool.handles[a].begin.remote(
+            self.run_id, start, self.seed, self.problem.d, self.problem.batch, self.census, memory
+        )
+
+    def lay(self, graph: Graph) -> None:
+        """Cut the graph along the actors' bounds: who hears which rows of whom."""
+        bounds = self.pool.bounds
+        self.parts = {a: graph.part(bounds[a], bounds[a + 1]) for a in self.pool.all}
+        self.hears: dict[int, dict[int, Indices]] = {}
+        for a, part in self.parts.items():
+            owner = np.searchsorted(bounds, part.outside, side="right") - 1
+            self.hears[a] = {int(b): part.outside[owner == b] - bounds[int(b)] for b in np.unique(owner)}
+
+    def tie(self, a: int) -> Any:
+        """Tell an actor its part of the graph, and who its peers are now."""
+        gives = {b: heard[a] for b, heard in self.hears.items() if a in heard}
+        peers = {b: self.pool.handles[b] for b in gives}
+        return self.pool.handles[a].connect.remote(
+            self.run_id, self.epoch, self.parts[a], sorted(self.hears[a]), gives, peers
+        )
+
+    def break_off(self, at_work: list[int]) -> None:
+        """Actors that gossip would wait for the dead one's letters."""
+        if self.graph is not None:
+            for a in at_work:
+                self.pool.handles[a].abort.remote(self.run_id, self.epoch)
+
+    def mend(self, dead: dict[int, str]) -> set[int]:
+        """Bring actors back to where they stood; which of them were set back on the way."""
+        began, lost = time.perf_counter(), set(dead)
+        back: set[int] = set()
+        died = {a: why for a, why in dead.items() if why}
+        for _ in range(DEATHS):
+            try:
+                back |= self.rebuild(set(died), lost)
+                break
+            except Died as end:  # begin again with all that died so far: who knows how far they got
+                died |= {a: why for a, why in end.who.items() if why}
+                lost |= set(end.who)
+        else:
+            raise EngineError(
+                f"{len(died)} actors died again and again while they were rebuilt, among them the one with "
+                f"{self.pool.clients(min(died or lost))}; look at their machines."
+            )
+        seconds = time.perf_counter() - began
+        for a, why in sorted(died.items()):
+            self.recoveries.append(
+                {"actor": a, "clients": self.pool.clients(a), "round": self.round, "seconds": seconds, "cause": why}
+            )
+        return back
+
+    def rebuild(self, gone: set[int], lost: set[int]) -> set[int]:
+        """New processes for those that are gone; snapshot and log for all that lost their place."""
+        pool, until = self.pool, time.monotonic() + self.pool.deadline
+        pool.start(gone)
+        if gone:
+            pool.supply(gone, until)
+        self.knows |= dict.fromkeys(gone, 0)
+        back = set(pool.all) if self.graph is not None else lost
+        self.epoch += 1
+        if self.graph is not None:
+            pool.gather({a: self.tie(a) for a in pool.all}, until, "did not connect")
+        pool.gather({a: self.begin(a) for a in back}, until, "did not begin")
+        parcel = Parcel()
+        refs = {
+            a: self.post(a, self.log[a], parcel, None, self.count[a] - len(self.log[a])) for a in back if self.log[a]
+        }
+        pool.gather(refs, until, f"did not redo its part up to round {self.round}", self.break_off)
+        return back
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+    def pulse(self) -> dict[str, float]:
+        """Where the time goes, as shares of the time spent in calls."""
+        if not self.wall:
+            return {}
+        slowest = max(self.slow, key=lambda a: self.busy[a])
+        return {
+            "share_local": self.local / self.wall,
+            "share_waiting": self.waiting / self.wall,
+            "share_communication": max(0.0, 1.0 - (self.local + self.waiting) / self.wall),
+            "slowest_actor": float(slowest),
+        }
+
+    def report(self) -> tuple[dict[str, Any], list[str]]:
+        """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
+        pulse = self.pulse()
+        slowest = int(pulse.get("slowest_actor", 0))
+        mean = sum(self.busy.values()) / len(self.busy)
+        about = {
+            "actors": len(self.pool.all),
+            "rounds_per_second": self.asked / self.wall if self.wall else None,
+            **{k: v for k, v in pulse.items() if k != "slowest_actor"},
+            "slowest_actor": {
+                "actor": slowest,
+                "clients": self.pool.clients(slowest),
+                "times_the_mean": self.busy[slowest] / mean if mean else None,
+                "slowest_in_rounds": self.slow[slowest],
+            },
+            "recoveries": [dict(r) for r in self.recoveries],
+        }
+        told = [
+            f"the actor with {r['clients']} was lost in round {r['round']} ({r['cause']}) and rebuilt in "
+            f"{r['seconds']:.1f} seconds; nothing of the trajectory changed."
+            for r in self.recoveries
+        ]
+        return about, told

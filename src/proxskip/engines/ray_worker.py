@@ -1,0 +1,245 @@
+"""What runs inside a Ray actor: some clients' shards and memory, and the operations asked of them, each done once.
+
+An actor is told operations in order (``Message``). It counts them, refuses any other order, and gives the reply of the
+last message again if it is asked again, so that a retried call changes nothing. Between actors only gossip passes: an
+actor posts the rows that its peers need into their mailboxes and waits for theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.shards import Census
+from proxskip.links import Part
+from proxskip.problems import spectrum
+from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
+from proxskip.seam import Array, Indices, Vectors
+
+MIXED = -1
+"""In the place of a vector's number: the rows that gossip mixed, of every vector."""
+
+
+class Lost(Exception):
+    """The actor is not where the message takes it to be; it has to be set there first."""
+
+
+class Aborted(Exception):
+    """A gossip step that cannot end was broken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One half on some of the actor's clients."""
+
+    verb: str
+    """``run``, ``gossip`` or ``tell``."""
+    half: int
+    members: Indices | None
+    """The clients, numbered within the actor; None for all."""
+    vectors: tuple[int, ...] = ()
+    """Which of the message's vectors go down, or ``MIXED``."""
+    round: int = 0
+    K: Any = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Operations start, start + 1, ... of a run."""
+
+    run: str
+    start: int
+    ops: tuple[Op, ...]
+    halves: Mapping[int, Any] = field(default_factory=dict)
+    """Halves that this actor has not met yet."""
+    snapshot: int | None = None
+    """Before which of the ops to copy the clients' memory into the reply; ``len(ops)`` for after them all."""
+    patience: float = 600.0
+    """Seconds to wait for peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of a message."""
+
+    up: tuple[Array, ...]
+    gradients: int
+    seconds: float
+    """In local work, without waiting for peers."""
+    memory: Vectors | None
+    mixed: int = 0
+    """Vectors that the last gossip mixed."""
+
+
+class Worker:
+    """Clients ``first`` to ``first + m - 1`` of a problem."""
+
+    def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
+        self.most = None
+        if memory is not None:
+            spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
+            self.most = data_held() + memory
+        self.number, self.cores = number, cores
+        self.first, self.clients = 0, []  # type: int, list[Any]
+        self.raw: list[Any] = []
+        self.engine = CpuEngine(cores)
+        self.packed: Any = None
+        self.run, self.epoch, self.done = "", 0, -1
+        self.answered: tuple[int, int] = (-1, 0)
+        self.reply: Reply | None = None
+        self.mixed: tuple[Array, ...] = ()
+        self.post = threading.Condition()
+        self.letters: dict[tuple[str, int, int], dict[int, Array]] = {}
+        self.broken: tuple[str, int] | None = None
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+    def take(self, first: int, clients: Sequence[Any]) -> None:
+        """Clients that were made elsewhere."""
+        self.first, self.clients, self.packed = first, list(clients), None
+
+    def look(self, source: Source, first: int, last: int) -> list[Look]:
+        """Read the shards of clients first to last - 1, and say what they hold."""
+        self.first, self.packed = first, None
+        with no_more_than(self.most):
+            self.raw = [look_at(source, i) for i in range(first, last)]
+        return [look for _, look in self.raw]
+
+    def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
+        """Make clients of what was read, and say what the problem needs to know about them."""
+        self.clients = []
+        with no_more_than(self.most):
+            for k in range(len(self.raw)):
+                data, self.raw[k] = self.raw[k][0], None
+                self.clients.append(load_client(source, self.first + k, data, d, classes))
+            return [fact(source, self.first + k, f) for k, f in enumerate(self.clients)]
+
+    def census(self, d: int, batch: int | None) -> Census:
+        """Counts behind the kernels' layout."""
+        return Census.of(Problem(self.clients, batch=batch, d=d))
+
+    def evaluate(self, x: Array, values: bool, gradients: bool) -> tuple[list[float], Array | None]:
+        """f_i(x) and grad f_i(x) of every client, as asked."""
+        x = np.array(x)
+        with np.errstate(all="ignore"):
+            found = [float(f.value(x)) for f in self.clients] if values else []
+            rows = [checked_gradient(f, x, self.first + k) for k, f in enumerate(self.clients)] if gradients else []
+        return found, np.stack(rows) if gradients else None
+
+    # -- a run ---------------------------------------------------------------------------------------------------------
+    def begin(
+        self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors
+    ) -> None:
+        """Stand before operation ``start`` of a run, with this memory."""
+        key = (batch, census, seed)
+        if self.packed != key:
+            problem = Problem(self.clients, batch=batch, d=d)
+            self.engine.open(problem, memory, seed, self.first, census)
+            self.packed = key
+        self.engine.kept = {k: np.array(v) for k, v in memory.items()}
+        self.engine.spare = None
+        if run != self.run:
+            self.halves: dict[int, Any] = {}
+        self.run, self.done, self.answered, self.reply, self.mixed = run, start, (-1, 0), None, ()
+
+    def step(self, message: Message, *vectors: Array) -> Reply:
+        """Do the operations, or give the last reply again if they are done."""
+        if message.run == self.run and (message.start, len(message.ops)) == self.answered and self.reply is not None:
+            return self.reply
+        if message.run != self.run or message.start != self.done:
+            raise Lost(f"actor {self.number} stands at operation {self.done}, not {message.start}")
+        self.halves |= message.halves
+        own = [np.array(v) for v in vectors]
+        self.done = -1  # until all is done: a half-done message must not be taken for a done one
+        up, gradients, memory, self.waited = (), 0, None, 0.0  # type: tuple[Array, ...], int, Vectors | None, float
+        started = time.perf_counter()
+        with np.errstate(all="ignore"):
+            for k, op in enumerate(message.ops):
+                if message.snapshot == k:
+                    memory = self.engine.memory()
+                up, count = self._do(op, own, message.start + k, message.patience)
+                gradients += count
+        if message.snapshot == len(message.ops):
+            memory = self.engine.memory()
+        seconds = time.perf_counter() - started - self.waited
+        self.done, self.answered = message.start + len(message.ops), (message.start, len(message.ops))
+        self.reply = Reply(up, gradients, seconds, memory, len(self.mixed))
+        return self.reply
+
+    def _do(self, op: Op, vectors: list[Array], index: int, patience: float) -> tuple[tuple[Array, ...], int]:
+        members = np.arange(len(self.clients)) if op.members is None else op.members
+        half = self.halves[op.half]
+        down = tuple(u for v in op.vectors for u in (self.mixed if v == MIXED else (vectors[v],)))
+        if op.verb == "tell":
+            self.engine.tell(half, members, down)
+            return (), 0
+        up, gradients = self.engine.run(half, members, op.round, op.K, down)
+        if op.verb == "run":
+            return up, gradients
+        self.mixed = self._gossip(up, index, patience)
+        return (), gradients
+
+    # -- gossip --------------------------------------------------------------------------------------------------------
+    def connect(
+        self,
+        run: str,
+        epoch: int,
+        part: Part,
+        takes: Sequence[int],
+        gives: Mapping[int, Indices],
+        peers: Mapping[int, Any],
+    ) -> None:
+        """Who hears whom: the rows to post to each peer, and the peers whose rows are needed, in their order."""
+        with self.post:
+            self.epoch, self.part, self.takes, self.gives, self.peers = epoch, part, list(takes), gives, peers
+            self.letters = {k: v for k, v in self.letters.items() if k[0] == run and k[1] >= epoch}
+
+    def _gossip(self, up: tuple[Array, ...], index: int, patience: float) -> tuple[Array, ...]:
+        """What each vector's rows become; a letter holds all of them side by side."""
+        U = np.concatenate(up, axis=1)
+        for peer, rows in self.gives.items():
+            self.peers[peer].mail.remote(self.run, self.epoch, index, self.number, U[rows])
+        key = (self.run, self.epoch, index)
+        started = time.perf_counter()
+        with self.post:
+            if not self.post.wait_for(lambda: self._heard_all(key), timeout=patience) or self.broken == key[:2]:
+                raise Aborted(f"actor {self.number} did not hear from its peers")
+            heard = self.letters.pop(key, {})
+        self.waited += time.perf_counter() - started
+        mixed = self.part.mix(U, np.concatenate([heard[p] for p in self.takes]) if self.takes else U[:0])
+        return tuple(np.ascontiguousarray(V) for V in np.split(mixed, len(up), axis=1))
+
+    def _heard_all(self, key: tuple[str, int, int]) -> bool:
+        return self.broken == key[:2] or len(self.letters.get(key, {})) == len(self.takes)
+
+    @ray.method(concurrency_group="mail")
+    def mail(self, run: str, epoch: int, index: int, sender: int, rows: Array) -> None:
+        """Rows from a peer; they may come before this actor gets there itself."""
+        with self.post:
+            self.letters.setdefault((run, epoch, index), {})[sender] = np.array(rows)
+            self.post.notify_all()
+
+    @ray.method(concurrency_group="mail")
+    def abort(self, run: str, epoch: int) -> None:
+        """Wait for no more letters of this epoch."""
+        with self.post:
+            self.broken = (run, epoch)
+            self.post.notify_all()
+
+    @ray.method(concurrency_group="mail")
+    def where(self) -> tuple[int, str]:
+        """The process and the node, also while the actor is at work."""
+        return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+
+def actor_class() -> Any:
+    """The Ray actor: never restarted by Ray, which would forget h; mail is taken in while a message is worked on."""
+    return ray.remote(concurrency_groups={"mail": 1}, max_restarts=0, max_task_retries=0)(Worker)

@@ -1,0 +1,398 @@
+"""Problems whose data lie elsewhere: a client here is what is known about it, and its rows stay where they are.
+
+The shards come from a list of svmlight or npz files, or from a function ``load_shard(i)``. Whoever holds them (see
+``engines.ray``) reads them in two steps: ``look_at`` reads a shard and says how many features and which labels it has;
+when all shards are known, ``load_client`` makes the client and ``fact`` says what the problem needs to know about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse
+
+from proxskip import theory
+from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.quadratic import Quadratic
+from proxskip.problems.svmlight import read_svmlight
+from proxskip.seam import Array, Indices, InputError
+
+MOST_LABELS = 1000
+"""Different labels of a shard that are told; more than these are no classes."""
+
+
+# -- where shards come from --------------------------------------------------------------------------------------------
+class Source(Protocol):
+    """A list of shards."""
+
+    @property
+    def n(self) -> int: ...
+    def name(self, i: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A file a client: svmlight (plain, gzip, bzip2), or npz with ``b`` and ``A`` (dense) or a CSR matrix's parts."""
+
+    paths: tuple[str, ...]
+    model: type[LinearModel] = Logistic
+    l2: float = 0.0
+    intercept: bool = False
+    dtype: str = "float64"
+    features: int | None = None
+
+    @property
+    def n(self) -> int:
+        """Clients."""
+        return len(self.paths)
+
+    def name(self, i: int) -> str:
+        """The file."""
+        return self.paths[i]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that makes client i where it is called: a linear model, or any oracle."""
+
+    load: Callable[[int], Any]
+    n: int
+
+    def name(self, i: int) -> str:
+        """The call."""
+        return f"{getattr(self.load, '__name__', 'load_shard')}({i})"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a shard that was read holds."""
+
+    features: int
+    labels: tuple[Any, ...] | None
+    fixed: bool
+    """Whether the number of features is exact, not just the largest index that occurs."""
+
+
+def look_at(source: Any, i: int) -> tuple[Any, Look]:
+    """Read shard i; an error names the client and its file."""
+    try:
+        if isinstance(source, Function):
+            made = source.load(i)
+            return made, Look(int(made.d), None, True)
+        path = source.paths[i]
+        if path.endswith(".npz"):
+            A, b = read_npz(path)
+        else:
+            A, b = read_svmlight(path, n_features=source.features)
+        labels = np.unique(b)
+        fixed = source.features is not None or path.endswith(".npz")
+        return (A, b), Look(A.shape[1], tuple(labels.tolist()) if len(labels) <= MOST_LABELS else None, fixed)
+    except Exception as error:
+        raise not_loaded(source, i, error) from None
+
+
+def load_client(source: Any, i: int, data: Any, features: int, classes: tuple[Any, ...] | None) -> Any:
+    """Client i of what was read, with the features and classes of the whole."""
+    if isinstance(source, Function):
+        return data
+    try:
+        A, b = data
+        if scipy.sparse.issparse(A) and A.shape[1] < features:
+            A = scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], features))
+        return source.model(
+            A, b, l2=source.l2, intercept=source.intercept, dtype=np.dtype(source.dtype), classes=classes
+        )
+    except Exception as error:
+        raise not_loaded(source, i, error) from None
+
+
+def not_loaded(source: Any, i: int, error: Exception) -> InputError:
+    """One sentence that names the client and its file."""
+    if isinstance(error, MemoryError):
+        reason = "it does not fit into the memory that an actor may use; use more actors, or smaller shards."
+    elif isinstance(error, OSError):
+        reason = f"{error.strerror or error}."
+    elif isinstance(error, InputError):
+        reason = str(error)
+    else:
+        reason = f"{type(error).__name__}: {error}".rstrip(".") + "."
+    return InputError(f"the shard of client {i} ({source.name(i)}) cannot be loaded: {' '.join(reason.split())}")
+
+
+def read_npz(path: str) -> tuple[Any, Any]:
+    """Rows and labels from an npz file: ``b`` with ``A``, or with ``data``, ``indices``, ``indptr`` and ``shape``."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            names = set(held.files)
+            if {"A", "b"} <= names:
+                return held["A"], held["b"]
+            if not {"data", "indices", "indptr", "shape", "b"} <= names:
+                raise InputError(
+                    f"it holds {', '.join(sorted(names))}; it needs b and A, or b and a CSR matrix's parts."
+                )
+            shape = tuple(int(k) for k in held["shape"])
+            M = scipy.sparse.csr_matrix((held["data"], held["indices"], held["indptr"]), shape=shape)
+            M.check_format(full_check=True)
+            return M, held["b"]
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{error.strerror or 'it is no npz file'}.") from None
+    except Exception as error:  # whatever numpy and zipfile say of a damaged file
+        raise InputError(f"it is damaged ({type(error).__name__}: {error}).") from None
+
+
+def data_held() -> int:
+    """Bytes of private memory that this process has asked for (Linux)."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
+
+
+@contextmanager
+def no_more_than(most: int | None) -> Iterator[None]:
+    """Meanwhile this process may hold so many bytes of private memory, and asking for more fails (Linux)."""
+    if most is None:
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (max(most, data_held()), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+# -- what is known of a client -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """All that a problem needs to know about a client that lies elsewhere."""
+
+    name: str
+    d: int
+    N: int | None
+    L: float
+    mu: float | None
+    L_rows: float
+    loss: str
+    dtype: str
+    l2: float | None
+    classes: tuple[Any, ...] | None
+    digest: str
+
+
+def fact(source: Any, i: int, f: Any) -> Fact:
+    """Of client i, where its data are."""
+    try:
+        known = isinstance(f, LinearModel)
+        digest = hashlib.sha256()
+        d = int(f.d)
+        add_client(digest, f, d)
+        return Fact(
+            source.name(i), d, f.N if known else None, float(f.L), None if f.mu is None else float(f.mu),
+            float(f.L_rows) if known else float("nan"), f.loss if known else type(f).__name__,
+            str(f.dtype) if known else "float64", f.l2 if known else None, getattr(f, "classes", None),
+            digest.hexdigest(),
+        )  # fmt: skip
+    except Exception as error:
+        raise not_loaded(source, i, error) from None
+
+
+def add_client(digest: Any, f: Any, d: int) -> None:
+    """A client's data into a digest (of an oracle of unknown make: L, mu and two gradients)."""
+    digest.update(type(f).__name__.encode())
+    if isinstance(f, LinearModel) and f.has_rows:
+        parts: tuple[Any, ...] = (f.b, f.reg, f.s, *matrix_parts(f.A))
+    elif isinstance(f, Quadratic):
+        parts = (f.H, f.b)
+    else:  # what an oracle of unknown make says of itself at two points
+        points = (np.zeros(d), np.cos(np.arange(d, dtype=np.float64)))
+        known = np.array([f.L, np.nan if f.mu is None else f.mu], dtype=np.float64)
+        parts = (known, *(checked_gradient(f, x, 0) for x in points))
+    for p in parts:
+        digest.update(np.ascontiguousarray(p).tobytes())
+
+
+def matrix_parts(A: Any) -> tuple[Any, ...]:
+    """The arrays that make a dense or sparse matrix."""
+    if not scipy.sparse.issparse(A):
+        return (A,)
+    M = scipy.sparse.csr_matrix(A)
+    return (M.indptr.astype(np.int64), M.indices.astype(np.int64), M.data)
+
+
+# -- the problem -------------------------------------------------------------------------------------------------------
+class Holder(Protocol):
+    """Whoever holds the shards."""
+
+    def evaluate(self, x: Array) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every client, in their order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A client whose data lie elsewhere."""
+
+    fact: Fact
+
+    @property
+    def L(self) -> float:
+        """Smoothness."""
+        return self.fact.L
+
+    @property
+    def mu(self) -> float | None:
+        """Strong convexity."""
+        return self.fact.mu
+
+    @property
+    def d(self) -> int:
+        """Unknowns."""
+        return self.fact.d
+
+    @property
+    def loss(self) -> str:
+        """What kind of function it is."""
+        return self.fact.loss
+
+    @property
+    def dtype(self) -> Any:
+        """In which its data are stored."""
+        return np.dtype(self.fact.dtype)
+
+    @property
+    def classes(self) -> tuple[Any, ...] | None:
+        """Its labels, where it has some."""
+        return self.fact.classes
+
+    @property
+    def N(self) -> int:
+        """Rows, or one for an oracle without."""
+        return self.fact.N or 1
+
+    def value(self, x: Array) -> float:
+        """Not here."""
+        raise self._away()
+
+    def gradient(self, x: Array) -> Array:
+        """Not here."""
+        raise self._away()
+
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
+        """Not here."""
+        raise self._away()
+
+    def _away(self) -> InputError:
+        return InputError(
+            f"the data of {self.fact.name} lie in Ray actors; run with the engine that loaded them, or take "
+            "problem.here(), which loads all of them into this process."
+        )
+
+
+@dataclass(frozen=True)
+class Sharded(Problem):
+    """A problem whose clients' data lie elsewhere; values and gradients are computed there."""
+
+    holder: Any = None
+    source: Any = None
+
+    @property
+    def sizes(self) -> list[int] | None:
+        """Rows of each client, where clients have rows."""
+        rows = [f.fact.N for f in self.clients if isinstance(f, Remote)]
+        return None if None in rows else [int(N) for N in rows if N is not None]
+
+    @property
+    def l2(self) -> float | None:
+        """The regulariser's lambda, where the clients are linear models."""
+        f = self.clients[0]
+        return f.fact.l2 if isinstance(f, Remote) else None
+
+    @cached_property
+    def solution(self) -> None:
+        """Not sought: it would take thousands of passes over all shards."""
+        return None
+
+    def _at(self, x: Array) -> tuple[list[float], Array]:
+        """Values and gradients at x; the last ones are kept, since a record asks for both."""
+        last = self.__dict__.get("_last")
+        if last is None or not np.array_equal(last[0], x):
+            last = (x.copy(), *self.holder.evaluate(x))
+            self.__dict__["_last"] = last
+        return last[1], last[2]
+
+    def smooth_value(self, x: Array) -> float:
+        """sum_i w_i f_i(x)."""
+        return float(sum(w * v for w, v in zip(self.weights, self._at(x)[0], strict=True)))
+
+    def gradient(self, x: Array) -> Array:
+        """The gradient of the smooth part."""
+        return np.asarray(sum(w * g for w, g in zip(self.weights, self._at(x)[1], strict=True)))
+
+    def client_gradients(self, x: Array) -> Array:
+        """grad f_i(x), one row a client."""
+        return self._at(x)[1]
+
+    @cached_property
+    def _sampling(self) -> list[theory.ExpectedSmoothness]:
+        assert self.batch is not None
+        facts = [f.fact for f in self.clients if isinstance(f, Remote)]
+        return [theory.expected_smoothness(f.N or 1, self.batch, f.L, f.L_rows, float("nan")) for f in facts]
+
+    def here(self) -> Problem:
+        """The same problem with all shards loaded into this process."""
+        facts = [f.fact for f in self.clients if isinstance(f, Remote)]
+        made = []
+        for i, known in enumerate(facts):
+            data, _ = look_at(self.source, i)
+            width = features_of(self.source, known)
+            made.append(load_client(self.source, i, data, width, known.classes))
+        return Problem(made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
+
+
+def features_of(source: Any, known: Fact) -> int:
+    """Columns of the data behind a client with d unknowns."""
+    width = known.d // len(known.classes) if known.loss == "softmax" and known.classes else known.d
+    return width - int(getattr(source, "intercept", False))
+
+
+def agree(source: Any, looks: Sequence[Look]) -> tuple[int, tuple[Any, ...] | None]:
+    """The number of features of all shards together, and their classes."""
+    width = max(look.features for look in looks)
+    for i, look in enumerate(looks):
+        if look.fixed and look.features != width:
+            raise InputError(
+                f"the shard of client {i} ({source.name(i)}) has {look.features} features but another has {width}; "
+                "every shard needs the same number."
+            )
+    if isinstance(source, Function) or source.model.loss == "squared":
+        return width, None
+    if any(look.labels is None for look in looks):
+        raise InputError("the labels take thousands of values; they are no classes.")
+    return width, tuple(sorted({v for look in looks for v in look.labels or ()}))
+
+
+def as_source(shards: Any, n: int | None, **given: Any) -> Source:
+    """Files, or a function with the number of clients."""
+    if callable(shards):
+        if n is None or n < 1:
+            raise InputError("a function that loads shards needs n, the number of clients.")
+        return Function(shards, n)
+    if isinstance(shards, (str, os.PathLike)):
+        raise InputError("give a list of files, one a client; a single file is read with proxskip.datasets.load.")
+    paths = tuple(os.path.abspath(os.fspath(p)) for p in shards)
+    if not paths:
+        raise InputError("the list of shards is empty.")
+    if n is not None and n != len(paths):
+        raise InputError(f"n = {n} but there are {len(paths)} files, one a client.")
+    return Files(paths, **given)

@@ -1,0 +1,618 @@
+"""The Ray engine: the bytes of the cpu engine for any number of actors, whoever is killed, and sentences for the rest."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import proxskip as ps
+from conftest import METHODS, NAMED, Row, data, model, quadratics
+from proxskip.engines import shards
+from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.shards import Census
+from proxskip.problems.sharded import read_npz
+from proxskip.seam import EngineError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
+
+from proxskip.engines.ray import RayEngine  # noqa: E402
+from proxskip.engines.ray_pool import exposed, start_here  # noqa: E402
+from proxskip.engines.ray_talk import Talk  # noqa: E402
+from proxskip.engines.ray_worker import Lost, Message, Op, Worker  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+CPUS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One Ray for all tests here: on loopback, without dashboard and usage statistics."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start_here(num_cpus=CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+class Engines:
+    """One engine whose processes are used again for every test, with as many actors as asked."""
+
+    def __init__(self) -> None:
+        self.engine = RayEngine(1, stay=True, deadline=120)
+
+    def __getitem__(self, actors: int) -> RayEngine:
+        self.engine.actors, self.engine.holds, self.engine.snapshot_every = actors, None, 50
+        return self.engine
+
+
+@pytest.fixture(scope="module")
+def engines(cluster: None) -> Iterator[Engines]:
+    made = Engines()
+    yield made
+    made.engine.shutdown()
+
+
+def run(
+    row: Row, problem: ps.Problem, engine: Any = "cpu", rounds: int = 10, every: int = 3, **given: Any
+) -> ps.Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        return ps.run(
+            row.make(problem), problem, rounds=rounds, cohort=row.cohort, engine=engine, seed=4, allow_unsafe_step=True,
+            every=every, **given,
+        )  # fmt: skip
+
+
+def bits(result: ps.Result) -> bytes:
+    """Everything that a run computed, and what it counted."""
+    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
+    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
+    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
+
+
+# -- one trajectory ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("actors", [1, 2, 3])
+def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
+    problem = row.rows(sparse=actors != 2)
+    assert bits(run(row, problem, engines[actors])) == bits(run(row, problem))
+
+
+@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")][::2], ids=lambda row: row.name)
+def test_the_same_minibatches(row: Row, engines: Engines) -> None:
+    """Rows are drawn by the client's number among all, not by its place in an actor."""
+    problem = row.rows(sparse=True).with_batch(6)
+    assert bits(run(row, problem, engines[3], rounds=4)) == bits(run(row, problem, rounds=4))
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize(("loss", "sparse"), [("squared", True), ("softmax", False), ("softmax", True)])
+def test_every_loss_and_storage(loss: str, sparse: bool, batch: int | None, engines: Engines) -> None:
+    problem = NAMED["scaffnew-weighted"].rows(loss, sparse).with_batch(batch)
+    assert bits(run(NAMED["scaffnew-weighted"], problem, engines[3], rounds=4)) == bits(
+        run(NAMED["scaffnew-weighted"], problem, rounds=4)
+    )
+
+
+def test_single_precision_and_oracles_without_rows(engines: Engines) -> None:
+    for problem in (NAMED["scaffnew"].rows("logistic", True, "float32"), ps.Problem(quadratics(5))):
+        assert bits(run(NAMED["scaffnew"], problem, engines[2])) == bits(run(NAMED["scaffnew"], problem))
+
+
+@pytest.mark.parametrize("batch", [None, 12])
+@pytest.mark.parametrize(("loss", "sparse", "ones"), [
+    ("logistic", True, False), ("logistic", True, True), ("logistic", False, False), ("softmax", True, False),
+])  # fmt: skip
+def test_a_part_is_packed_as_in_the_whole(
+    loss: str, sparse: bool, ones: bool, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of rows, the layout and left-out ones depend on all clients; an actor sees some of them."""
+    monkeypatch.setattr(shards, "LARGE", 16)
+    monkeypatch.setattr(shards, "BLOCK", 16)
+    whole = model(loss, sparse)
+    if ones:  # the first half of the clients holds ones only, so that alone they would be stored without values
+        A, b = data()
+        A = np.where(np.arange(96)[:, None] < 48, np.abs(A) > 0.5, A)
+        whole = ps.Logistic(scipy.sparse.csr_matrix(A), b, l2=0.1)
+    problem = ps.split(whole, clients=4, by="contiguous", batch=batch)
+    rng = np.random.Generator(np.random.Philox(1))
+    X, H, gamma = rng.standard_normal((4, problem.d)), rng.standard_normal((4, problem.d)), np.full(4, 0.1)
+    K, found = np.array([3, 5, 2, 4]), []
+    for ranges in ([(0, 4)], [(0, 1), (1, 4)], [(0, 2), (2, 3), (3, 4)]):
+        census = Census.merged([Census.of(ps.Problem(problem.clients[lo:hi], d=problem.d)) for lo, hi in ranges])
+        rows = []
+        for lo, hi in ranges:
+            engine = CpuEngine(2)
+            engine.open(ps.Problem(problem.clients[lo:hi], batch=batch, d=problem.d), {}, 7, lo, census)
+            rows.append(engine.descend(np.arange(hi - lo), X[lo:hi], H[lo:hi], gamma[lo:hi], K[lo:hi], 9))
+            engine.close()
+        found.append(np.concatenate(rows).tobytes())
+    engine = CpuEngine(2)
+    engine.open(problem, {}, 7)
+    found.append(engine.descend(np.arange(4), X, H, gamma, K, 9).tobytes())
+    engine.close()
+    assert len(set(found)) == 1
+
+
+def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeypatch: Any) -> None:
+    engine, problem = engines[2], NAMED["scaffnew"].rows()
+    calls: list[Any] = []
+    real = Talk.post
+    monkeypatch.setattr(Talk, "post", lambda *a, **k: (calls.append(a[2]), real(*a, **k))[1])
+    run(NAMED["scaffnew"], problem, engine, rounds=20, every=20)
+    assert len(calls) == 2 * (20 + 1)  # and one for the record, with the last settle
+    assert [[e.op.verb for e in entries] for entries in calls[:4]] == [
+        ["run"],
+        ["run"],
+        ["tell", "run"],
+        ["tell", "run"],
+    ]
+
+
+def test_gossip_moves_no_vectors_through_the_driver(engines: Engines, monkeypatch: Any) -> None:
+    row, engine = NAMED["decentralized"], engines[3]
+    seen: list[Any] = []
+    real = Talk.send
+
+    def send(self: Talk, news: Any, snapshot: bool) -> Any:
+        replies = real(self, news, snapshot)
+        seen.extend((snapshot, e.vectors, r.up, r.memory) for a, r in replies.items() for e in news[a])
+        return replies
+
+    monkeypatch.setattr(Talk, "send", send)
+    run(row, row.rows(), engine, rounds=30, every=30)
+    assert len(seen) == 3 * 30
+    assert all(not snapshot and vectors == () and up == () and memory is None for snapshot, vectors, up, memory in seen)
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+class Killer(threading.Thread):
+    """Kills workers while a run goes on: each time one of them, or all."""
+
+    def __init__(self, engine: RayEngine, times: int, everyone: bool, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.engine, self.times, self.everyone = engine, times, everyone
+        self.rng, self.over, self.killed = random.Random(seed), threading.Event(), 0
+
+    def on_run_start(self, config: Any) -> None:
+        self.start()
+
+    def on_record(self, step: int, metrics: Any) -> None:
+        time.sleep(0.02)  # the run must outlast the killer
+
+    def on_run_end(self, result: Any) -> None:
+        self.over.set()
+        self.join(60)
+
+    def run(self) -> None:
+        for _ in range(self.times):
+            if self.over.wait(self.rng.uniform(0.05, 0.5)):
+                return
+            handles = list(self.engine.pool.handles)
+            for handle in handles if self.everyone else [self.rng.choice(handles)]:
+                try:
+                    pid, _ = ray.get(handle.where.remote(), timeout=30)
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed += 1
+                except Exception:
+                    pass  # it is being rebuilt
+
+
+@pytest.mark.parametrize(
+    ("name", "everyone"),
+    [("scaffnew", False), ("scaffnew-cohort", True), ("scaffold-I", False), ("decentralized", False)],
+)
+def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engines) -> None:
+    row = NAMED[name]
+    problem = row.rows(sparse=True).with_batch(6)
+    engine = engines[3]
+    engine.snapshot_every = 7
+    killer = Killer(engine, times=2, everyone=everyone, seed=len(name))
+    result = run(row, problem, engine, rounds=120, every=2, callbacks=(killer,))
+    assert killer.killed > 0
+    assert bits(result) == bits(run(row, problem, rounds=120, every=2))
+    recoveries = result.summary()["cluster"]["recoveries"]
+    assert recoveries
+    assert all(r["cause"] == "its process ended" and r["seconds"] < 60 for r in recoveries)
+    told = [w for w in result.warnings if "was lost in round" in w]
+    assert len(told) == len(recoveries)
+    assert f"clients {problem.n - 1}" in " ".join(told) or "client" in told[0]
+
+
+def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None:
+    row = NAMED["scaffnew"]
+    problem = row.rows()
+    engine = engines[2]
+    engine.snapshot_every = 1000
+    run(row, problem, engine, rounds=12, every=100)
+    before = engine.memory()
+    assert np.abs(before["h"]).min(axis=1).max() > 0
+    for handle in engine.pool.handles:
+        os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
+    held = engine._call("evaluate", lambda a, parcel: (parcel.of(np.zeros(problem.d)), True, False))
+    assert len(held) == 2
+    engine.talk.send({a: [] for a in engine.pool.all}, snapshot=True)
+    after = engine.memory()
+    assert all(np.array_equal(before[k], after[k]) for k in before)
+
+
+def worker(first: int = 1, m: int = 3) -> tuple[Worker, ps.Problem]:
+    problem = NAMED["scaffnew"].rows()
+    part = ps.Problem(problem.clients[first : first + m], d=problem.d)
+    made = Worker(0)
+    made.take(first, part.clients)
+    zeros = {k: np.zeros((m, problem.d)) for k in ("h", "xhat")}
+    made.begin("r", 5, 0, problem.d, None, Census.of(problem), zeros)
+    return made, problem
+
+
+def test_a_message_told_twice_is_done_once() -> None:
+    """By (run, operation): the same message gives the same reply, any other order is refused."""
+    w, problem = worker()
+    method = ps.Scaffnew.theory(problem)
+    ops = (Op("run", 0, None, (0,), 3, 7), Op("tell", 1, None, (0,)))
+    message = Message("r", 5, ops, {0: method.local, 1: method.settle}, snapshot=2)
+    x = np.ones(problem.d)
+    first = w.step(message, x)
+    memory = {k: v.copy() for k, v in w.engine.kept.items()}
+    again = w.step(message, x)
+    assert again is first
+    assert all(np.array_equal(memory[k], w.engine.kept[k]) for k in memory)
+    assert np.abs(memory["h"]).max() > 0
+    for other in (Message("other run", 7, ops), Message("r", 5, ops[:1]), Message("r", 8, ops), Message("r", 0, ops)):
+        with pytest.raises(Lost):
+            w.step(other, x)
+    w.step(Message("r", 7, ops), x)
+    with pytest.raises(Lost):
+        w.step(message, x)  # an older message that was answered long ago
+
+
+def test_a_message_that_broke_off_is_not_taken_for_done() -> None:
+    w, problem = worker()
+
+    def broken(client: Any, memory: Any, K: int, x: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        w.step(Message("r", 5, (Op("run", 0, None, (0,), 0, 1),), {0: broken}), np.ones(problem.d))
+    with pytest.raises(Lost):
+        w.step(Message("r", 5, ()))
+
+
+SCRIPT = """
+import os, sys, proxskip as ps
+from proxskip.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    flags = ["--data", "digits", "--clients", "6", "--rounds", "200", "--every", "5", "--quiet"]
+    go = [sys.executable, "-c", SCRIPT, "run", "scaffnew", *flags]
+    ours = [*go, "--out", str(tmp_path / "ray"), "--engine", "ray", "--actors", "2", "--checkpoint-every", "3"]
+    where = {**os.environ, "RAY_ADDRESS": ""}
+    with subprocess.Popen(ours, env=where, stderr=subprocess.PIPE) as driver:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (tmp_path / "ray" / "checkpoint.previous").exists():
+            time.sleep(0.05)
+        time.sleep(0.1)
+        driver.kill()
+    assert driver.returncode == -signal.SIGKILL, driver.stderr
+    assert not (tmp_path / "ray" / "summary.json").exists()
+    resume = [sys.executable, "-c", SCRIPT, "resume", str(tmp_path / "ray"), "--actors", "1", "--quiet"]
+    again = subprocess.run(resume, env=where, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stderr
+    subprocess.run([*go, "--out", str(tmp_path / "cpu")], check=True, timeout=120)
+    assert (tmp_path / "ray" / "x.npy").read_bytes() == (tmp_path / "cpu" / "x.npy").read_bytes()
+
+
+def test_resume_from_a_folder(tmp_path: Path, engines: Engines) -> None:
+    row = NAMED["decentralized"]
+    problem = row.rows()
+    run(row, problem, engines[3], rounds=6, out=tmp_path / "a")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        result = ps.resume(tmp_path / "a", problem, engine=engines[2], rounds=15)
+        assert bits(result) == bits(run(row, problem, rounds=15))
+        with pytest.raises(ps.InputError, match="engine"):
+            ps.resume(tmp_path / "a", problem, engine=CpuEngine(), rounds=20)
+
+
+# -- what cannot finish ends with a sentence ---------------------------------------------------------------------------
+def test_no_room_for_an_actor() -> None:
+    problem = NAMED["scaffnew"].rows()
+    started = time.monotonic()
+    with pytest.raises(
+        EngineError, match=r"^the actor with clients 0 to 3 did not start within 3 seconds: it needs 100 CPU"
+    ):
+        run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=3))
+    assert time.monotonic() - started < 30
+
+
+class Moody:
+    """A client that fails, or sleeps, from some gradient on, where it was sent to."""
+
+    L, mu, d = 1.0, 0.5, 2
+
+    def __init__(self, mood: str, after: int) -> None:
+        self.mood, self.left, self.home = mood, after, os.getpid()
+
+    def value(self, x: Any) -> float:
+        return 0.5 * float(x @ x)
+
+    def gradient(self, x: Any) -> Any:
+        self.left -= os.getpid() != self.home
+        if self.left < 0 and self.mood == "fails":
+            raise ZeroDivisionError("the data are gone")
+        if self.left < 0 and self.mood == "sleeps":
+            time.sleep(600)
+        return x - 1.0
+
+
+@pytest.mark.parametrize(
+    ("mood", "sentence"),
+    [
+        ("fails", r"^client 1 failed with ZeroDivisionError: the data are gone\.$"),
+        ("sleeps", r"^the actor with client 1 did not finish round \d+ within 4 seconds; look at its machine"),
+    ],
+)
+def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
+    problem = ps.Problem([Moody("", 0), Moody(mood, 60)])
+    engine = RayEngine(2, deadline=100)
+
+    class Impatient:
+        def on_run_start(self, config: Any) -> None:
+            engine.pool.deadline = 4.0
+
+        def on_record(self, step: int, metrics: Any) -> None: ...
+        def on_run_end(self, result: Any) -> None: ...
+
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=sentence):
+        ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=1000, engine=engine, callbacks=(Impatient(),))
+    assert time.monotonic() - started < 90
+    assert engine.pool is None  # no actor is left behind
+
+
+def moody_shard(i: int) -> Any:
+    if i == 2:
+        raise FileNotFoundError(2, "No such file or directory", "part-2")
+    return Moody("", 0)
+
+
+def test_a_shard_that_cannot_be_loaded_is_named(tmp_path: Path, engines: Engines) -> None:
+    engine = engines[2]
+    with pytest.raises(
+        ps.InputError, match=r"client 2 \(moody_shard\(2\)\) cannot be loaded: No such file or directory"
+    ):
+        engine.load(moody_shard, n=4)
+    files = written(tmp_path)
+    bad = tmp_path / "bad.svm"
+    bad.write_text("1 1:0.5 2:x\n")
+    with pytest.raises(ps.InputError, match=r"client 1 \(.*bad\.svm\) cannot be loaded: .*bad\.svm:1:11: "):
+        engine.load([files[0], bad, files[1]], l2=0.1)
+    with pytest.raises(ps.InputError, match=r"client 1 \(.*nothing\.npz\) cannot be loaded: No such file"):
+        engine.load([files[0], tmp_path / "nothing.npz"], l2=0.1)
+    np.savez(tmp_path / "wide.npz", A=np.ones((3, 40)), b=[0.0, 1.0, 1.0])
+    with pytest.raises(ps.InputError, match=r"client \d \(.*\) has \d+ features but another has 40"):
+        engine.load([tmp_path / "wide.npz", files[1]], l2=0.1)
+
+
+def slow_shard(i: int) -> Any:
+    time.sleep(600)
+
+
+def test_a_shard_that_takes_too_long_is_named() -> None:
+    engine = RayEngine(1, deadline=3)
+    with pytest.raises(EngineError, match=r"clients 0 to 1 \(slow_shard\(0\), \.\.\.\) did not start within 3 seconds"):
+        engine.load(slow_shard, n=2)
+
+
+# -- shards that live where they are loaded ----------------------------------------------------------------------------
+def written(folder: Path) -> list[Path]:
+    """Four shards of one class each, as svmlight and npz, sparse and dense."""
+    A, b = data()
+    order = np.argsort(b, kind="stable")
+    files = []
+    for k, rows in enumerate(np.array_split(order, 4)):
+        file = folder / f"part-{k}.{'svm' if k % 2 == 0 else 'npz'}"
+        if k % 2 == 0:
+            lines = (
+                " ".join([f"{b[r]:g}", *(f"{j + 1}:{v!r}" for j, v in enumerate(A[r].tolist()) if v)]) for r in rows
+            )
+            file.write_text("".join(line + "\n" for line in lines))
+        else:
+            M = scipy.sparse.csr_matrix(A[rows])
+            np.savez(file, data=M.data, indices=M.indices, indptr=M.indptr, shape=M.shape, b=b[rows])
+        files.append(file)
+    return files
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
+    files = written(tmp_path)
+    engine = engines[3]
+    problem = engine.load(files, l2=0.05, batch=batch)
+    here = problem.here()
+    assert [f.N for f in here.clients] == problem.sizes == [24, 24, 24, 24]
+    assert (problem.L_max, problem.mu, problem.d) == (here.L_max, here.mu, here.d)
+    method = ps.Scaffnew.theory(problem)
+    a, b = (ps.run(method, p, rounds=12, seed=3, every=2, engine=e) for p, e in ((problem, engine), (here, "cpu")))
+    assert all(np.array_equal(a.trace[k], b.trace[k]) for k in ("f", "grad_norm", "sum_h", "grad_evals"))
+    assert a.x.tobytes() == b.x.tobytes()
+    assert a.h is not None
+    assert b.h is not None
+    assert a.h.tobytes() == b.h.tobytes()
+    with pytest.raises(ps.InputError, match="lie in Ray actors"):
+        ps.run(method, problem, rounds=1, engine="reference", seed=3)
+    for handle in engine.pool.handles:  # shards are read again where an actor is rebuilt
+        os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
+    again = ps.run(method, problem, rounds=12, seed=3, every=2, engine=engine)
+    assert again.x.tobytes() == b.x.tobytes()
+
+
+def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines: Engines) -> None:
+    files = written(tmp_path)
+    engine = engines[2]
+    problem = engine.load(files, l2=0.05)
+    method = ps.Scaffnew.theory(problem)
+    ps.run(method, problem, rounds=5, engine=engine, out=tmp_path / "run")
+    straight = ps.run(method, problem, rounds=9, engine=engine)
+    resumed = ps.resume(tmp_path / "run", problem, engine=engine, rounds=9)
+    assert resumed.x.tobytes() == straight.x.tobytes()
+    other = engine.load(files[::-1], l2=0.05)
+    with pytest.raises(ps.InputError, match="fingerprint"):
+        ps.resume(tmp_path / "run", other, engine=engine, rounds=12)
+    with pytest.raises(ps.InputError, match="loaded other shards since"):
+        ps.run(method, problem, rounds=5, engine=engine)
+
+
+def heavy_shard(i: int) -> Any:
+    rng = np.random.Generator(np.random.Philox(i))
+    A = rng.standard_normal((40_000, 100))  # 32 MB
+    return ps.Logistic(A, np.where(A[:, 0] > 0, 1.0, -1.0), l2=0.1)
+
+
+def test_an_actor_holds_no_more_than_it_may() -> None:
+    """Four shards of 32 MB: too much for one actor of 200 MB with its copies and the kernels', not for four."""
+    with pytest.raises(ps.InputError, match=r"\(heavy_shard\(\d\)\) cannot be loaded: it does not fit into the memory"):
+        RayEngine(1, memory=100 * 2**20, deadline=60).load(heavy_shard, n=4)
+
+
+def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
+    np.savez(tmp_path / "names.npz", X=np.ones(2))
+    with pytest.raises(ps.InputError, match="it holds X; it needs b and A"):
+        read_npz(str(tmp_path / "names.npz"))
+    np.savez(tmp_path / "csr.npz", data=np.ones(1), indices=[7], indptr=[0, 1], shape=[1, 3], b=[1.0])
+    with pytest.raises(ps.InputError, match="damaged"):
+        read_npz(str(tmp_path / "csr.npz"))
+    np.savez(tmp_path / "object.npz", A=np.array([{}], dtype=object), b=[1.0])
+    with pytest.raises(ps.InputError, match="damaged"):
+        read_npz(str(tmp_path / "object.npz"))
+    whole = (tmp_path / "names.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ps.InputError, match=r"damaged|no npz"):
+        read_npz(str(tmp_path / "cut.npz"))
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("gcs", "mode", "warned"),
+    [
+        ("127.0.0.2:6379", None, False),
+        ("localhost:6379", None, False),
+        ("[::1]:6379", None, False),
+        ("10.0.0.5:6379", None, True),
+        ("10.0.0.5:6379", "disabled", True),
+        ("head.example.org:6379", "token", False),
+    ],
+)
+def test_a_cluster_without_token_is_warned_about(gcs: str, mode: str | None, warned: bool) -> None:
+    note = exposed(gcs, {} if mode is None else {"RAY_AUTH_MODE": mode})
+    assert (note is not None) == warned
+    if note is not None:
+        assert "RAY_AUTH_MODE=token" in note
+
+
+def test_nothing_listens_beyond_loopback() -> None:
+    own = {inode for pid in ray_processes() for inode in sockets(pid)}
+    bound = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            place, state, inode = (line.split()[k] for k in (1, 3, 9))
+            if state == "0A" and inode in own:
+                bound.add(place.split(":")[0])
+    assert bound
+    assert all(place.endswith("0100007F") for place in bound)  # 127.0.0.1, also as an IPv6 address
+
+
+def ray_processes() -> list[int]:
+    """This test's Ray: what was started below this process, and its children."""
+    parents = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found, frontier = set(), {os.getpid()}
+    while frontier:
+        frontier = {p for p, parent in parents.items() if parent in frontier} - found
+        found |= frontier
+    return sorted(found)
+
+
+def sockets(pid: int) -> set[str]:
+    try:
+        links = [os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return set()
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def test_there_is_no_cluster_at_that_address() -> None:
+    code = (
+        "import proxskip as ps\nfrom proxskip.engines.ray import RayEngine\n"
+        "p = ps.Problem(ps.random_quadratics(2, 2))\n"
+        "try:\n    ps.run(ps.Scaffnew.theory(p), p, rounds=1, engine=RayEngine(address='127.0.0.1:9'))\n"
+        "except ps.InputError as e:\n    print(e)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert 'there is no Ray cluster at "127.0.0.1:9"' in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "given", [{"actors": 0}, {"cores": 0}, {"deadline": 0.0}, {"memory": 1.5}, {"snapshot_every": True}]
+)
+def test_bad_options_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ps.InputError, match=next(iter(given))):
+        RayEngine(**given)
+
+
+def test_the_result_says_where_the_time_went(engines: Engines) -> None:
+    heard: list[dict[str, float]] = []
+
+    class Listener:
+        def on_run_start(self, config: Any) -> None: ...
+        def on_record(self, step: int, metrics: dict[str, float]) -> None:
+            heard.append(dict(metrics))
+
+        def on_run_end(self, result: Any) -> None: ...
+
+    A, b = data()
+    sizes = [8, 8, 8, 72]  # the last client has most of the rows
+    groups = np.repeat(np.arange(4), sizes)
+    problem = ps.split(ps.Logistic(np.tile(A, (1, 40)), b, l2=0.5), by="group", groups=groups)
+    engine = engines[2]
+    result = ps.run(
+        ps.Scaffnew(0.01, 0.001, K=400),
+        problem,
+        rounds=10,
+        engine=engine,
+        callbacks=(Listener(),),
+        allow_unsafe_step=True,
+    )
+    about = result.summary()["cluster"]
+    assert about["actors"] == 2
+    assert about["rounds_per_second"] > 0
+    shares = [about[f"share_{k}"] for k in ("local", "waiting", "communication")]
+    assert all(0 <= s <= 1 for s in shares)
+    assert sum(shares) == pytest.approx(1.0)
+    assert about["slowest_actor"]["actor"] == 1
+    assert about["slowest_actor"]["clients"] == "client 3"
+    assert {"share_local", "slowest_actor"} <= set(heard[-1])
+    assert "share_local" not in result.trace.columns
