@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from proxskip.protocol import halves, wire
+from proxskip.protocol.state import but
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.protocol.worker import Worker
 from proxskip.seam import Array, InputError, Method, Vectors
@@ -25,9 +26,11 @@ class Pending:
     memory: Vectors
     up: tuple[Array, ...]
     value: float
+    asked: bytes
+    """The seal of the ask that it answers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientState:
     """All that a client must not lose; a driver keeps it on disk, and in place of nothing it starts ``fresh``."""
 
@@ -54,7 +57,9 @@ class ClientState:
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""
         p = self.pending
-        waiting = None if p is None else {"ticket": p.ticket, "exchange": p.exchange, "value": p.value}
+        waiting = None if p is None else {
+            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex()
+        }  # fmt: skip
         return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
 
     @staticmethod
@@ -69,7 +74,8 @@ class ClientState:
         pending = None
         if waiting is not None:
             sent = tuple(up[str(k)] for k in range(len(up)))
-            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, waiting["value"])
+            value, asked = float(waiting["value"]), bytes.fromhex(waiting["asked"])
+            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked)
         committed = int(meta["committed"])
         digest = digest_of(committed, memory)
         return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
@@ -123,8 +129,9 @@ class Client:
             return state, []
         p = state.pending
         if p is not None and p.ticket == ask.ticket:
-            if p.exchange == ask.exchange:
-                return state, [self._answer(state, ask, p)]  # asked again: the same answer, from what was kept
+            if p.exchange == ask.exchange:  # asked again: the same answer, from what was kept
+                same = wire.seal_of(raw) == p.asked
+                return state, [self._answer(state, ask, p if same else None, wire.OK if same else wire.AHEAD)]
             if p.exchange + 1 != ask.exchange:
                 return state, []
         elif ask.exchange:
@@ -135,32 +142,33 @@ class Client:
                 return state, [self._answer(state, ask, None, status)]
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []
-        return self._work(state, ask)
+        return self._work(state, ask, wire.seal_of(raw))
 
     def _heed(self, state: ClientState, ask: Ask) -> tuple[ClientState, int]:
         """The verdict on the last ticket that counted this client: commit it, or drop what is pending."""
         if ask.settle and ask.settle not in self.allowed:
             return state, wire.OK
-        seen = replace(state, seen=ask.ticket, pending=None)
+        seen = but(state, seen=ask.ticket, pending=None)
         if ask.counted == state.committed:
             return seen, wire.OK
         if state.committed > ask.counted:
-            return replace(state, seen=ask.ticket), wire.AHEAD
+            return but(state, seen=ask.ticket), wire.AHEAD
         if not self.method.remembers:
-            return replace(seen, committed=ask.counted), wire.OK
+            return but(seen, committed=ask.counted), wire.OK
         p, outcome = state.pending, ask.outcome
         if ask.settle == halves.ADOPT and outcome:
             return self._commit(seen, ask, self._start()), wire.OK
-        if p is None or p.ticket != ask.counted or outcome is None:
-            return replace(state, seen=ask.ticket), wire.LOST
+        mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
+        if p is None or not mine or outcome is None:
+            return but(state, seen=ask.ticket), wire.LOST
         return self._commit(seen, ask, {**self._kept(state), **p.memory}), wire.OK
 
     def _commit(self, state: ClientState, ask: Ask, memory: Vectors) -> ClientState:
         if ask.settle:
             memory = memory | self.worker.settle(self.allowed[ask.settle], memory, ask.outcome or ())
-        return replace(state, committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
+        return but(state, committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
-    def _work(self, state: ClientState, ask: Ask) -> tuple[ClientState, list[bytes]]:
+    def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
         try:
             up, change = self.worker.run(self.allowed[ask.half], dict(before), ask.K, ask.round, ask.down)
@@ -173,7 +181,7 @@ class Client:
             up, change = sent, halves.as_sent(self.method.name, ask.half, up, sent, change)
         value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
         kept = {**(state.pending.memory if state.pending else {}), **change}
-        state = replace(state, pending=Pending(ask.ticket, ask.exchange, kept, up, value))
+        state = but(state, pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal))
         return state, [self._answer(state, ask, state.pending)]
 
     def _answer(self, state: ClientState, ask: Ask, p: Pending | None, status: int = wire.OK) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -152,13 +152,12 @@ class Server:
         if state.lost and not self.has_h:
             for i in sorted(state.lost):
                 state = state.adopt(i, np.zeros(self.problem.d))
-            state = replace(state.count("repaired", len(state.lost)), lost=frozenset())
+            state = state.count("repaired", len(state.lost)).but(lost=frozenset())
         kind = self._next(state)
         if kind == "end":
-            return replace(state, over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
+            return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
         asked = range(self.problem.n) if kind != "round" else self._cohort(state.round)
-        state = replace(
-            state, ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, out=frozenset(), call=None,
+        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, out=frozenset(), call=None,
             asked=tuple(i for i in asked if i not in state.lost),
         )  # fmt: skip
         return self._advance(state)
@@ -199,7 +198,7 @@ class Server:
         return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
 
     def _ask(self, state: ServerState, call: Call) -> Step:
-        state = replace(state, call=call, exchange=len(state.means), answers={}, out=frozenset())
+        state = state.but(call=call, exchange=len(state.means), answers={}, out=frozenset())
         if not state.asked:
             return self._void(state)
         return state, self._asks(state)
@@ -216,7 +215,7 @@ class Server:
             asks.append(
                 Ask(
                     state.run, state.ticket, state.round, state.exchange, i, call.half, call.steps(i), call.down,
-                    counted, owed.settle if owed else "", owed.vectors if owed else None,
+                    counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i],
                 )
             )  # fmt: skip
         return asks
@@ -236,23 +235,21 @@ class Server:
             return state.count("stale"), []
         if i in state.answers or i in state.out:
             return state.count("duplicates"), []
-        if answer.status == wire.AHEAD:
-            return self._fail(state, f"{self.names[i]} has seen later tickets than the server, which was restored from "
-                              "an older state; resume from the newest one.")  # fmt: skip
-        if answer.status == wire.LOST:
-            return self._lost(state, i, "has lost its memory")
+        if answer.status != wire.OK:
+            ahead = answer.status == wire.AHEAD
+            return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
         reason = self._wrong(state, answer)
         if reason:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, once=f"{self.names[i]}, round")
-            return self._settled(replace(state, out=state.out | {i}))
+            return self._settled(state.but(out=state.out | {i}))
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
         state = state.hear(i, answer.base, answer.digest)
         answers = {**state.answers, i: (answer.up, answer.value)}
-        return self._settled(replace(state, answers=answers))
+        return self._settled(state.but(answers=answers))
 
     def _wrong(self, state: ServerState, answer: Answer) -> str | None:
         """Why this update must not touch anything; None for a sound one."""
@@ -286,7 +283,7 @@ class Server:
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
         remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form heals"
         state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its h {remedy}.")
-        state = replace(state, out=state.out | {i}, lost=state.lost | {i})
+        state = state.but(out=state.out | {i}, lost=state.lost | {i})
         return self._settled(state)
 
     def _settled(self, state: ServerState) -> Step:
@@ -312,7 +309,7 @@ class Server:
         w = call.weights[list(cohort)]
         rows = [state.answers[i][0] for i in cohort]
         means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
-        state = replace(state, means=(*state.means, Mean(cohort, means)), asked=cohort)
+        state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
 
     def _fewest(self, state: ServerState) -> int:
@@ -326,11 +323,11 @@ class Server:
         vital = state.kind == "round" or (state.kind == "audit" and self.closing == "everyone" and bool(state.lost))
         if state.kind == "audit":
             again = vital or self._enough(state)
-            state = replace(state, tried=state.round, void=state.void + again)
+            state = state.but(tried=state.round, void=state.void + again)
         elif state.kind == "measure":
-            state = replace(state, measured=state.round)
+            state = state.but(measured=state.round)
         else:
-            state = replace(state, void=state.void + 1, tried=-1)
+            state = state.but(void=state.void + 1, tried=-1)
         if vital and state.void > self.patience:
             few = f"have {have} of {self.problem.n} clients, missing {', '.join(missing)}"
             last = f" ({state.notes[-1]})" if state.notes else ""
@@ -343,7 +340,7 @@ class Server:
         if not all(np.isfinite(v).all() for v in done.vectors.values()):
             return self._fail(state, f"the iterate of round {state.round} is not finite; take a smaller gamma.")
         state = state.commit(cohort, Outcome(done.settle, done.outcome))
-        state = replace(state, vectors=dict(done.vectors), round=state.round + 1, void=0)
+        state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
         return self._open(state)
 
     def _audited(self, state: ServerState) -> Step:
@@ -351,21 +348,22 @@ class Server:
         w, others = self.problem.weights, list(state.asked)
         H = np.array([state.answers[i][0][0] for i in others]).reshape(-1, self.problem.d)
         total = weighted_sum(w[others], H) - self._target(state)
-        state = replace(state, audited=state.round, tried=state.round, void=0)
+        state = state.but(audited=state.round, tried=state.round, void=0)
         if state.lost:
             h = -total / float(w[sorted(state.lost)].sum())
             for i in sorted(state.lost):
                 state = state.adopt(i, h).note(f"{self.names[i]} has its h again.")
-            return self._open(replace(state.count("repaired", len(state.lost)), lost=frozenset(), tried=-1))
+            return self._open(state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1))
         size = float(np.abs(total).max())
-        state = replace(state.count("audits"), sum_h=size)
+        state = state.count("audits").but(sum_h=size)
         if size <= self._tolerance(state, H):
-            return self._open(replace(state, broken=False))
+            return self._open(state.but(broken=False))
         if state.broken:
             return self._fail(state, f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not "
                               "commit what it is told.")  # fmt: skip
         state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
-        return self._open(replace(state.commit(tuple(others), Outcome(halves.RECENTRE, (total,))), broken=True))
+        state = state.commit(tuple(others), Outcome(halves.RECENTRE, (total,)))
+        return self._open(state.but(broken=True))
 
     def _target(self, state: ServerState) -> Array:
         """What the remembered h must sum to: zero, or Scaffold's c where clients keep c_i in their place."""
@@ -389,7 +387,7 @@ class Server:
             norm = float(np.linalg.norm(x - self.problem.psi.prox(x - t * g, t)) / t)
             f += float(self.problem.psi(x))
         reached = state.reached or (self.tol is not None and norm <= self.tol)
-        return self._open(replace(state, measured=state.round, grad_norm=norm, f=f, reached=reached))
+        return self._open(state.but(measured=state.round, grad_norm=norm, f=f, reached=reached))
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""
@@ -400,7 +398,7 @@ class Server:
         return tuple(notes) if state.round else ()
 
     def _fail(self, state: ServerState, message: str) -> Step:
-        return replace(state, over=True, failed=message, asked=()), []
+        return state.but(over=True, failed=message, asked=()), []
 
 
 class _Idle:

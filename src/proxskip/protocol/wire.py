@@ -21,7 +21,7 @@
     88      8      ask: which of them are the outcome of the counted ticket, likewise
     96      24     ask: name of the client half, ASCII, padded with zeros
     120     24     ask: name of the settling half of the counted ticket, likewise
-    144     32     answer: digest of the client's committed memory
+    144     32     ask: digest of the upload that was counted; answer: digest of the client's committed memory
     176     32     sha256 of bytes 0 to 175 and of the payload
     208     ...    vectors x d x bytes a number
 
@@ -31,10 +31,10 @@ Nothing is allocated before the length agrees with the header, nothing is used b
 from __future__ import annotations
 
 import hashlib
-import hmac
 import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class Ask:
     settle: str = ""
     outcome: tuple[Array, ...] | None = None
     """None where the server knows that the client has committed the counted ticket."""
+    upload: bytes = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
         d = len(vectors[0]) if vectors else 0
         head = HEAD.pack(
             MAGIC, VERSION, ASK, 8, OK, m.run, m.ticket, m.round, m.counted, 0.0, m.exchange, m.client, m.K, d,
-            len(vectors), b"", down, outcome, m.half.encode(), m.settle.encode(), b"",
+            len(vectors), b"", down, outcome, m.half.encode(), m.settle.encode(), m.upload,
         )  # fmt: skip
         dtype = "<f8"
     else:
@@ -157,7 +158,7 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
     if len(raw) != HEADER + vectors * length * itemsize:
         raise WireError(f"the message has {len(raw)} bytes and its header says {vectors} x {length} x {itemsize}.")
     payload = memoryview(raw)[HEADER:]
-    if not hmac.compare_digest(_seal(head, payload), bytes(raw[HEAD.size : HEADER])):
+    if _seal(head, payload) != seal_of(raw):
         raise WireError("the checksum does not fit the message.")
     flat = np.frombuffer(payload, dtype=f"<f{itemsize}").astype(np.float64)  # a copy: it outlives the message
     rows = tuple(flat.reshape(vectors, d)) if vectors else ()
@@ -166,8 +167,21 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
     heard = outcome[0] == NONE - 1
     return Ask(
         run, ticket, round, exchange, client, _name(half), K, _picked(rows, down), last,
-        _name(settle) if settle.strip(b"\0") else "", None if heard else _picked(rows, outcome),
+        _name(settle) if settle.strip(b"\0") else "", None if heard else _picked(rows, outcome), digest,
     )  # fmt: skip
+
+
+def seal_of(raw: bytes) -> bytes:
+    """The sha256 in a message that was decoded."""
+    return bytes(raw[HEAD.size : HEADER])
+
+
+def upload_digest(up: tuple[Array, ...]) -> bytes:
+    """sha256 of what a client sent up, as the other side reads it."""
+    digest = hashlib.sha256()
+    for v in up:
+        digest.update(np.ascontiguousarray(v).tobytes())
+    return digest.digest()
 
 
 def _seal(head: bytes, payload: bytes | memoryview) -> bytes:
@@ -176,6 +190,7 @@ def _seal(head: bytes, payload: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
+@lru_cache(maxsize=256)
 def _name(padded: bytes) -> str:
     name = padded.rstrip(b"\0")
     if not _NAME.fullmatch(name):
