@@ -1,6 +1,6 @@
 """The protocol under faults and hostile messages, at length: `make chaos` prints what happened.
 
-    python tests/chaos_protocol.py [seeds] [messages]
+python tests/chaos_protocol.py [seeds] [messages]
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> int:
     bad: list[str] = []
     faults, counts = Counter[str](), Counter[str]()
     with ProcessPoolExecutor() as pool:
-        for b, f, c in pool.map(campaign, range(0, seeds, step), range(step, seeds + step, step)):
+        for b, f, c in pool.map(campaign, range(0, seeds, step), [min(k + step, seeds) for k in range(0, seeds, step)]):
             bad += b
             faults.update(f)
             counts.update(c)

@@ -46,6 +46,11 @@ class ClientState:
         """Before the first ticket."""
         return ClientState(run)
 
+    def but(self, **changes: Any) -> ClientState:
+        """A copy with these fields changed."""
+        changed: ClientState = but(self, **changes)
+        return changed
+
     def arrays(self) -> dict[str, Array]:
         """Its vectors, for a file."""
         out = {f"memory.{k}": v for k, v in self.memory.items()}
@@ -148,25 +153,25 @@ class Client:
         """The verdict on the last ticket that counted this client: commit it, or drop what is pending."""
         if ask.settle and ask.settle not in self.allowed:
             return state, wire.OK
-        seen = but(state, seen=ask.ticket, pending=None)
+        seen = state.but(seen=ask.ticket, pending=None)
         if ask.counted == state.committed:
             return seen, wire.OK
         if state.committed > ask.counted:
-            return but(state, seen=ask.ticket), wire.AHEAD
+            return state.but(seen=ask.ticket), wire.AHEAD
         if not self.method.remembers:
-            return but(seen, committed=ask.counted), wire.OK
+            return seen.but(committed=ask.counted), wire.OK
         p, outcome = state.pending, ask.outcome
         if ask.settle == halves.ADOPT and outcome:
             return self._commit(seen, ask, self._start()), wire.OK
         mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
         if p is None or not mine or outcome is None:
-            return but(state, seen=ask.ticket), wire.LOST
+            return state.but(seen=ask.ticket), wire.LOST
         return self._commit(seen, ask, {**self._kept(state), **p.memory}), wire.OK
 
     def _commit(self, state: ClientState, ask: Ask, memory: Vectors) -> ClientState:
         if ask.settle:
             memory = memory | self.worker.settle(self.allowed[ask.settle], memory, ask.outcome or ())
-        return but(state, committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
+        return state.but(committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
@@ -181,7 +186,7 @@ class Client:
             up, change = sent, halves.as_sent(self.method.name, ask.half, up, sent, change)
         value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
         kept = {**(state.pending.memory if state.pending else {}), **change}
-        state = but(state, pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal))
+        state = state.but(pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal))
         return state, [self._answer(state, ask, state.pending)]
 
     def _answer(self, state: ClientState, ask: Ask, p: Pending | None, status: int = wire.OK) -> bytes:

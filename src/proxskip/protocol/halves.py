@@ -62,5 +62,5 @@ def check_rounding(method: Any) -> None:
     """Refuse float32 uploads for a method of which it is not known what must be rounded with them."""
     if method.remembers and method.name not in SENT:
         raise InputError(
-            f"{method.name} cannot send float32: it is not known which of its vectors must be rounded with what it sends."
+            f"{method.name} cannot send float32: nobody said which of its vectors must be rounded with what it sends."
         )

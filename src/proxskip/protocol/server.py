@@ -157,9 +157,9 @@ class Server:
         if kind == "end":
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
         asked = range(self.problem.n) if kind != "round" else self._cohort(state.round)
-        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, out=frozenset(), call=None,
-            asked=tuple(i for i in asked if i not in state.lost),
-        )  # fmt: skip
+        there = tuple(i for i in asked if i not in state.lost)
+        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, call=None)
+        state = state.but(asked=there, out=frozenset())
         return self._advance(state)
 
     def _next(self, state: ServerState) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.cohorts import Everyone, Uniform
+from proxskip.cohorts import Everyone, Participation, Uniform
 from proxskip.methods import FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
@@ -81,15 +81,15 @@ class _Noisy(Worker):
 
 @cache
 def federation(which: int) -> tuple[str, Server, tuple[Client, ...]]:
-    """A small federation: six methods and forms, three to five clients, equal weights or not."""
+    """A small federation: five methods in eight forms, three to five clients, equal weights or not."""
     kind = which % 8
     n = 3 + which // 8 % 3
     rng = np.random.Generator(np.random.Philox(which))
     H = 0.2 + rng.random((n, D))
-    problem = Problem(
-        [Quadratic(H[i], 2.0 * rng.standard_normal(D)) for i in range(n)], None if which % 2 else 1 + rng.random(n)
-    )
-    gamma, cohort, closing, audit = 1.0 / problem.L_max, Everyone(), None, 2 if which % 3 else 50
+    weights = np.ones(n) if which % 2 else 1 + rng.random(n)
+    problem = Problem([Quadratic(H[i], 2.0 * rng.standard_normal(D)) for i in range(n)], weights)
+    gamma, closing, audit = 1.0 / problem.L_max, None, 2 if which % 3 else 50
+    cohort: Participation = Everyone()
     workers = [(_Noisy if kind == 0 and which >= 8 else Worker)(f, i, which) for i, f in enumerate(problem.clients)]
     if kind in (0, 1, 2, 3):
         method: Any = Scaffnew(gamma, 0.5)

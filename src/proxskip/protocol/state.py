@@ -171,6 +171,7 @@ class ServerState:
             count, _, settle = text.partition(" ")
             outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
         per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
+        plain: Any = {k: meta[k] for k in _PLAIN} | {k: float(meta[k]) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
@@ -181,8 +182,7 @@ class ServerState:
             counts=Counts(**meta["counts"]),
             notes=tuple(meta["notes"][str(k)] for k in range(len(meta["notes"]))),
             **per_client,
-            **{k: meta[k] for k in _PLAIN},
-            **{k: float(meta[k]) for k in _FLOATS},
+            **plain,
         )
 
 

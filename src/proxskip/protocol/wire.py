@@ -114,7 +114,9 @@ def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
         )  # fmt: skip
     size = HEADER + len(vectors) * d * int(dtype[-1])
     if size > limit:
-        raise InputError(f"a message of {size} bytes is over the limit of {limit}; raise the limit or shrink the model.")
+        raise InputError(
+            f"a message of {size} bytes is over the limit of {limit}; raise the limit or shrink the model."
+        )
     payload = b"".join(np.ascontiguousarray(v, dtype=dtype).tobytes() for v in vectors)
     return b"".join((head, _seal(head, payload), payload))
 

@@ -60,7 +60,7 @@ class Worker:
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
         steps = np.full(1, K, np.int64)
         self.shards.descend(self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.round)(0, 1)
-        return X[0].astype(np.float64)
+        return np.asarray(X[0], dtype=np.float64)
 
     def _estimate(self, x: Array) -> Array:
         if self.batch is None:
