@@ -31,6 +31,7 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup
+	$(BIN)/python tests/chaos_protocol.py
 	$(BIN)/python tests/mutants.py
 
 clean:

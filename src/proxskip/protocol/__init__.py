@@ -17,7 +17,9 @@ Drivers write a state to disk before the messages of that step leave.
 """
 
 from proxskip.protocol.client import Client, ClientState
-from proxskip.protocol.server import Again, Arrived, Begin, Counts, Deadline, Restarted, Server, ServerState
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Restarted
+from proxskip.protocol.server import Server
+from proxskip.protocol.state import Counts, ServerState
 from proxskip.protocol.wire import Answer, Ask, WireError
 from proxskip.protocol.worker import Worker
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxskip.protocol.client import Client, ClientState
-from proxskip.protocol.server import Arrived, Begin, Server, ServerState
+from proxskip.protocol.events import Arrived, Begin
+from proxskip.protocol.server import Server
+from proxskip.protocol.state import ServerState
 from proxskip.protocol.wire import encode
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,50 +12,15 @@ from proxskip.cohorts import Everyone, Participation, Uniform
 from proxskip.engines.meter import stream
 from proxskip.links import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.protocol import halves, wire
+from proxskip.protocol import audit, halves, wire
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event
 from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
-from proxskip.protocol.state import Counts, Outcome, ServerState
+from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.run import prepare
-from proxskip.seam import Array, InputError, Method
-
-__all__ = ["Again", "Arrived", "Begin", "Counts", "Deadline", "Event", "Restarted", "Server", "ServerState"]
+from proxskip.seam import InputError, Method
 
 Step = tuple[ServerState, list[Ask]]
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The clients are there: open the first ticket."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """The server was restored from disk: what was under way is void, and a new ticket does it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """Ask those once more who have not answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """The time of this exchange is over."""
-
-    ticket: int
-    exchange: int
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """Bytes came from a client; ``sender`` is who the transport says it is."""
-
-    raw: bytes
-    sender: int
-
-
-Event = Begin | Restarted | Again | Deadline | Arrived
 
 
 @dataclass(frozen=True)
@@ -149,6 +113,8 @@ class Server:
 
     # -- a ticket opens ------------------------------------------------------------------------------------------------
     def _open(self, state: ServerState) -> Step:
+        if state.over:
+            return state, []
         if state.lost and not self.has_h:
             for i in sorted(state.lost):
                 state = state.adopt(i, np.zeros(self.problem.d))
@@ -189,9 +155,9 @@ class Server:
         if state.kind == "measure" and not state.means:
             return self._ask(state, Call(halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
         if state.kind == "audit":
-            return self._audited(state)
+            return self._open(audit.audited(self.method, self.problem, self.names, state))
         if state.kind == "measure":
-            return self._measured(state)
+            return self._open(audit.measured(self.problem, self.tol, state))
         everyone = self.closing == "everyone"
         exchange = Replay(self.problem, self.seed, state.round, everyone, state.asked, state.means)
         found = advance(self.method, state.vectors, exchange)
@@ -238,7 +204,9 @@ class Server:
         if answer.status != wire.OK:
             ahead = answer.status == wire.AHEAD
             return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
-        reason = self._wrong(state, answer)
+        reason = audit.wrong(
+            answer, state.round, self.itemsize if state.kind == "round" else 8, self._vectors(state.call)
+        )
         if reason:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, once=f"{self.names[i]}, round")
@@ -251,29 +219,10 @@ class Server:
         answers = {**state.answers, i: (answer.up, answer.value)}
         return self._settled(state.but(answers=answers))
 
-    def _wrong(self, state: ServerState, answer: Answer) -> str | None:
-        """Why this update must not touch anything; None for a sound one."""
-        if answer.round != state.round:
-            return f"it says round {answer.round}"
-        itemsize = self.itemsize if state.kind == "round" else 8
-        if answer.itemsize != itemsize:
-            return f"its numbers have {answer.itemsize} bytes instead of {itemsize}"
-        assert state.call is not None
-        wanted = self._vectors(state.call)
-        if len(answer.up) != wanted:
-            return f"it holds {len(answer.up)} vectors instead of {wanted}"
-        for k, v in enumerate(answer.up):
-            bad = np.flatnonzero(~np.isfinite(v))
-            if len(bad):
-                return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
-        return None if math.isfinite(answer.value) else f"its value is {answer.value}"
-
-    def _vectors(self, call: Call) -> int:
-        """How many vectors this exchange sends up."""
+    def _vectors(self, call: Call | None) -> int:
+        assert call is not None
         if call.half not in self._known:
-            zeros = {k: np.zeros(self.problem.d) for k in self.method.remembers}
-            up, _ = halves.allowed(self.method)[call.half](_Idle(), zeros, 1, *call.down)
-            self._known[call.half] = len(up)
+            self._known[call.half] = audit.vectors_up(self.method, call, self.problem.d)
         return self._known[call.half]
 
     @cached_property
@@ -343,52 +292,6 @@ class Server:
         state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
         return self._open(state)
 
-    def _audited(self, state: ServerState) -> Step:
-        """All h that are not lost are here: restore those that are, or check that the sum is zero."""
-        w, others = self.problem.weights, list(state.asked)
-        H = np.array([state.answers[i][0][0] for i in others]).reshape(-1, self.problem.d)
-        total = weighted_sum(w[others], H) - self._target(state)
-        state = state.but(audited=state.round, tried=state.round, void=0)
-        if state.lost:
-            h = -total / float(w[sorted(state.lost)].sum())
-            for i in sorted(state.lost):
-                state = state.adopt(i, h).note(f"{self.names[i]} has its h again.")
-            return self._open(state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1))
-        size = float(np.abs(total).max())
-        state = state.count("audits").but(sum_h=size)
-        if size <= self._tolerance(state, H):
-            return self._open(state.but(broken=False))
-        if state.broken:
-            return self._fail(state, f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not "
-                              "commit what it is told.")  # fmt: skip
-        state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
-        state = state.commit(tuple(others), Outcome(halves.RECENTRE, (total,)))
-        return self._open(state.but(broken=True))
-
-    def _target(self, state: ServerState) -> Array:
-        """What the remembered h must sum to: zero, or Scaffold's c where clients keep c_i in their place."""
-        controls = getattr(self.method, "controls", None)
-        zero = np.zeros(self.problem.d)
-        return zero if controls is None else -np.asarray(controls(state.vectors, {"h": zero}))
-
-    def _tolerance(self, state: ServerState, H: Array) -> float:
-        p = getattr(self.method, "p", None) or 1.0 / float(np.max(getattr(self.method, "K", 1) or 1))
-        rate = p / float(np.min(self.method.gamma))
-        return 1e-12 * (float(np.abs(H).max()) + rate * float(np.abs(state.vectors["x"]).max()))
-
-    def _measured(self, state: ServerState) -> Step:
-        """The gradient and the value at x, of all clients together."""
-        (g,) = state.means[-1].vectors
-        whole = len(state.asked) == self.problem.n
-        f = float(sum(self.problem.weights[i] * state.answers[i][1] for i in state.asked)) if whole else math.nan
-        norm = float(np.linalg.norm(g)) if whole else math.nan
-        if self.problem.psi is not None and whole:
-            x, t = state.vectors["x"], 1.0 / self.problem.L_global
-            norm = float(np.linalg.norm(x - self.problem.psi.prox(x - t * g, t)) / t)
-            f += float(self.problem.psi(x))
-        reached = state.reached or (self.tol is not None and norm <= self.tol)
-        return self._open(state.but(measured=state.round, grad_norm=norm, f=f, reached=reached))
-
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""
         away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
@@ -399,16 +302,3 @@ class Server:
 
     def _fail(self, state: ServerState, message: str) -> Step:
         return state.but(over=True, failed=message, asked=()), []
-
-
-class _Idle:
-    """A client that does nothing: it shows how many vectors a half sends up."""
-
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
-        return np.asarray(x)
-
-    def gradient(self, x: Array) -> Array:
-        return 0.0 * x
-
-    def own(self, values: Any) -> Any:
-        return values if np.ndim(values) == 0 else values[0]

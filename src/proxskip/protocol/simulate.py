@@ -29,10 +29,12 @@ from proxskip.cohorts import Everyone, Participation, Uniform
 from proxskip.methods import FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.protocol import halves
+from proxskip.protocol import audit, halves
 from proxskip.protocol.client import Client, ClientState
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.lockstep import drive
-from proxskip.protocol.server import Again, Arrived, Begin, Deadline, Event, Restarted, Server, ServerState
+from proxskip.protocol.server import Server
+from proxskip.protocol.state import ServerState
 from proxskip.protocol.wire import Ask, decode, encode, upload_digest
 from proxskip.protocol.worker import Worker
 from proxskip.seam import Array
@@ -243,9 +245,10 @@ class Simulation:
             node.shadow = node.history[ticket] = memory["h"]
         if changed and self.core.has_h:
             H = np.array([node.shadow for node in self.nodes])
-            total = self.core.problem.weights @ H - self.core._target(after)
-            if np.abs(total).max() > self.core._tolerance(after, H):
-                raise self._violation(f"sum h = {np.abs(total).max()} after ticket {before.ticket}")
+            core = self.core
+            total = float(np.abs(audit.excess(core.method, core.problem, after, range(len(H)), H)).max())
+            if total > audit.tolerance(core.method, after, H):
+                raise self._violation(f"sum h = {total} after ticket {before.ticket}")
 
     def _restored(self, node: _Node, h: Array, lost: int) -> None:
         scale = 1e-12 * (1.0 + np.abs(h).max())
