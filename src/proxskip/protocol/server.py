@@ -57,6 +57,8 @@ class Server:
     limit: int = wire.LIMIT
     names: tuple[str, ...] = ()
     insist: bool = False
+    unsafe: tuple[str, ...] = field(default=(), init=False)
+    """What ``Method.check`` warned of."""
 
     def __post_init__(self) -> None:
         can = "cohort" in self.method.handles and self.problem.psi is None
