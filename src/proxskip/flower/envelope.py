@@ -1,4 +1,4 @@
-"""What a Flower message holds: the protocol's bytes as one array that Flower only carries, and a few words beside it."""
+"""What a Flower message holds: the protocol's bytes as an array that Flower only carries, and a few words."""
 
 from __future__ import annotations
 

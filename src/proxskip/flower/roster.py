@@ -77,10 +77,9 @@ def find(
             return [found[k] for k in sorted(found)]
         if post.clock() >= end:
             have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
-            missing = [f"partition {k}" for k in range(clients) if k not in found]
-            raise InputError(
-                f"have {len(found)} of {clients} clients after {wait:g} s ({have}), missing {', '.join(missing)}{trouble}."
-            )
+            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
+            count = f"have {len(found)} of {clients} clients after {wait:g} s ({have})"
+            raise InputError(f"{count}, missing {missing}{trouble}.")
         post.sleep(min(post.pause, max(0.0, end - post.clock())))
 
 

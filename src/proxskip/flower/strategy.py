@@ -120,7 +120,8 @@ class Federated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """See ``configure_train``."""
-        self.configure_train(server_round, ArrayRecord(), ConfigRecord(), None)  # type: ignore[arg-type]
+        nowhere: Any = None
+        self.configure_train(server_round, ArrayRecord(), ConfigRecord(), nowhere)
         return None, None
 
     def configure_evaluate(
@@ -169,7 +170,8 @@ class Federated(Strategy):
         problem = as_problem(remotes, self.weights, self.psi)
         method: Any = self.method
         if not hasattr(method, "remembers") or isinstance(method, type):
-            method = method.theory(problem) if isinstance(method, type) else method(problem)
+            make: Any = getattr(method, "theory", method)
+            method = make(problem)
         unknown = [r.name for r in remotes if not r.L_known]
         if unknown:
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
@@ -198,7 +200,7 @@ class _Run:
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
-        self.words = {
+        self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": describe.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
@@ -224,7 +226,7 @@ class _Run:
 
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
-        parameters = {k: repr(v) for k, v in self.words["parameters"].items()}  # type: ignore[union-attr]
+        parameters = {k: repr(v) for k, v in self.words["parameters"].items()}
         return {"method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names}
 
     def _step(self, event: Any) -> list[Ask]:
