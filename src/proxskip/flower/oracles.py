@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.softmax import Softmax
@@ -18,17 +19,31 @@ UNKNOWN_L = 1e-9
 """The L of a function that does not know its L: no step is too long for it, and the server says so."""
 
 
-def from_arrays(A: Any, b: Any, loss: str = "logistic", l2: float = 0.0, **given: Any) -> LinearModel:
+def from_arrays(
+    A: Any, b: Any, loss: str = "logistic", l2: float = 0.0, classes: Sequence[Any] = (-1, 1), **given: Any
+) -> LinearModel:
     """A linear model on the rows of A (dense or sparse) with labels or targets b.
 
     Args:
         l2: lambda of lambda/2 |x|^2, the same number on every client.
+        classes: the labels of the whole federation, in order; a client may lack some, and all must name the same.
         given: further arguments of Logistic, LeastSquares or Softmax.
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
-    model: LinearModel = LOSSES[loss](A, b, l2=l2, **given)
-    return model
+    if given.get("l2_relative"):
+        raise InputError("l2_relative would give every client its own lambda; give l2 itself.")
+    if loss == "squared":
+        return LeastSquares(A, b, l2=l2, **given)
+    labels, known = np.asarray(b), np.unique(np.asarray(classes))
+    strange = np.setdiff1d(labels, known)
+    if len(strange):
+        raise InputError(f"the label {strange[0]} is not among the classes {known.tolist()}; name all of them.")
+    rows, blank = A.shape[0], np.zeros((len(known), A.shape[1]))
+    sparse = scipy.sparse.issparse(A)
+    padded = scipy.sparse.vstack([A, scipy.sparse.csr_matrix(blank)], "csr") if sparse else np.vstack([A, blank])
+    model: LinearModel = LOSSES[loss](padded, np.concatenate([labels, known]), l2=l2, **given)
+    return model.take(np.arange(rows))  # one row of each class, and away with them: the classes stay
 
 
 def from_svmlight(
@@ -38,6 +53,7 @@ def from_svmlight(
 
     Args:
         features: how many there are in the whole federation; a client's own file may lack the last ones.
+        given: as for ``from_arrays``.
     """
     data = read_svmlight(Path(path), n_features=features)
     return from_arrays(data.A, data.b, loss, l2, **given)

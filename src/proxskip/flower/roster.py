@@ -13,6 +13,9 @@ from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.remote import Remote
 from proxskip.seam import InputError
 
+BROKEN = (1, 2, 7, 8)
+"""Error codes of an app that cannot be loaded or that raised: waiting does not help."""
+
 
 class Post:
     """Messages to nodes and their replies, until all have come or the time is over.
@@ -57,7 +60,7 @@ def find(
     found: dict[int, Remote] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
-    trouble = ""
+    trouble, broken = "", 0
     while True:
         new = sorted(set(post.grid.get_node_ids()) - asked)
         ttl = max(1.0, end - post.clock())
@@ -65,6 +68,7 @@ def find(
         asked |= set(new)
         for node, reply in post.pull(waiting):
             if reply.has_error():
+                broken += reply.error.code in BROKEN
                 trouble = (
                     f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
                 )
@@ -75,10 +79,11 @@ def find(
             found[remote.partition] = remote
         if len(found) >= clients:
             return [found[k] for k in sorted(found)]
-        if post.clock() >= end:
+        if post.clock() >= end or (broken and len(found) + broken >= clients):
             have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
             missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
-            count = f"have {len(found)} of {clients} clients after {wait:g} s ({have})"
+            waited = wait - max(0.0, end - post.clock())
+            count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
         post.sleep(min(post.pause, max(0.0, end - post.clock())))
 

@@ -198,6 +198,7 @@ class _Run:
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.closed = post.clock()
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
@@ -238,8 +239,17 @@ class _Run:
         for note in self.state.notes[len(before.notes) :]:
             log(WARNING, "\t%s", note)
         if self.state.round > before.round:
-            self._evaluated(self.state.round)
+            self._round_done(before)
         return asks
+
+    def _round_done(self, before: ServerState) -> None:
+        """A line in the log, and the round's time and size among Flower's metrics."""
+        now, r = self.post.clock(), self.state.round
+        cohort = sum(a != b for a, b in zip(before.participated, self.state.participated, strict=True))
+        seconds, self.closed = now - self.closed, now
+        self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
+        log(INFO, "\tround %d of %d: %d clients, %.1f s", r, self.server.rounds, cohort, seconds)
+        self._evaluated(r)
 
     # -- one exchange --------------------------------------------------------------------------------------------------
     def _ticket(self, asks: list[Ask]) -> list[Ask]:
