@@ -11,7 +11,7 @@ setup: $(VENV)/.stamp
 
 $(VENV)/.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev,flower]'
 	touch $@
 
 demo: setup
@@ -32,6 +32,7 @@ bench: setup
 
 chaos: setup
 	$(BIN)/python tests/chaos_protocol.py
+	$(BIN)/python tests/chaos_flower.py
 	$(BIN)/python tests/mutants.py
 
 clean:

@@ -34,7 +34,7 @@ def two_layers(seed: int) -> torch.nn.Module:
 
 
 def parts(labels: np.ndarray, alpha: float, seed: int) -> list[np.ndarray]:
-    """Rows of each client: every digit is dealt in proportions drawn from Dirichlet(alpha); nobody stays below a batch."""
+    """Rows of each client: each digit dealt in proportions from Dirichlet(alpha), nobody below a batch."""
     rng = np.random.default_rng(seed)
     while True:
         out: list[list[int]] = [[] for _ in range(CLIENTS)]
