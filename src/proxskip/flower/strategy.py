@@ -199,6 +199,7 @@ class _Run:
         self.batch, self.limit = strategy.batch, strategy.limit
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
         self.closed = post.clock()
+        self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
@@ -273,7 +274,7 @@ class _Run:
                 self._welcome(hellos)
                 waiting |= self._again(waiting, end)
             self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
-            pause = min(1.25 * pause, 0.5)
+            pause = min(1.25 * pause, self.rest)
         return []
 
     def _message(self, ask: Ask, end: float) -> Message:
