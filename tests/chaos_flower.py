@@ -66,15 +66,12 @@ class Federation:
 
     def signal(self, i: int, sign: signal.Signals) -> None:
         """To a SuperNode and all that it started."""
-        os.killpg(self.module.processes()[f"node-{i}"]["pid"], sign)
+        for pid in self.module.members(f"node-{i}"):
+            os.kill(pid, sign)
 
     def restart(self, i: int, wipe: bool) -> None:
-        """Kill, maybe wipe the memory, start again."""
-        self.signal(i, signal.SIGKILL)
-        time.sleep(1.0)
-        if wipe:
-            shutil.rmtree(self.module.HOME / f"node-{i}" / "memory", ignore_errors=True)
-        self.module.start(f"node-{i}", *self.module.node_command(i))
+        """Kill, maybe wipe the memory, start until it is let in again."""
+        self.module.restart(i, wipe)
 
     def finish(self, seconds: float) -> dict[str, Any]:
         """The result, and everything stopped."""

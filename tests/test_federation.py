@@ -94,6 +94,16 @@ def test_a_deployment_with_tls_and_keys_on_loopback(tmp_path: Path) -> None:
     finally:
         stopped = federation(home, "down")
     assert "stopped 3 processes" in stopped.stdout
+    marked = f"PROXSKIP_FEDERATION_PART={home}".encode()
+    left = [p for p in Path("/proc").glob("[0-9]*/environ") if marked in _bytes(p)]
+    assert left == []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 SIMULATION = """
