@@ -1,6 +1,6 @@
 """A small network on digits, Dirichlet(0.1) clients: Scaffnew against FedAvg at equal communication.
 
-    python examples/network/network.py [--rounds 150] [--seeds 3] [--out examples/network]
+    python examples/network/network.py [--rounds 60] [--seeds 2] [--out examples/network]
 
 Ten clients hold very different mixtures of the ten digits. Both methods send one vector each way a round and take the
 same local minibatch steps on average; FedAvg is LocalGD. Every message goes through the protocol that the Flower app
@@ -91,8 +91,8 @@ def train(method: Any, seed: int, rounds: int) -> dict[str, list[float]]:
 def main() -> None:
     """Train, draw, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--gamma", type=float, default=0.1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     given = parser.parse_args()

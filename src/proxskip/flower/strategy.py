@@ -258,7 +258,7 @@ class _Run:
         ticket, exchange = self.state.ticket, self.state.exchange
         end = self.post.clock() + self.deadline
         waiting, hellos = self.post.push(self._message(ask, end) for ask in asks), dict[str, int]()
-        self.costs.asked(asks, self.server)
+        self.costs.asked(asks)
         lookout, pause = self.post.clock() + 5.0, self.post.pause
         while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
             next_asks: list[Ask] = []
@@ -280,7 +280,7 @@ class _Run:
     def _message(self, ask: Ask, end: float) -> Message:
         ttl = max(1.0, end - self.post.clock()) + SLACK
         raw = wire.encode(ask, self.limit)
-        self.costs.bytes_down += len(raw)
+        self.costs.sent(raw)
         words = self.words | {"client": ask.client, "run": ask.run.hex()}
         node = self.remotes[ask.client].node
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))

@@ -28,20 +28,21 @@ class Costs:
     grad_evals: int = 0
     seconds: float = 0.0
 
-    def asked(self, asks: Sequence[Ask], server: Server) -> None:
+    def asked(self, asks: Sequence[Ask]) -> None:
         """An exchange begins."""
-        if not asks:
-            return
-        self.exchanges += 1
-        self.iterations += max(a.K for a in asks)
+        self.exchanges += bool(asks)
+        self.iterations += max((a.K for a in asks), default=0)
         self.local_steps += sum(a.K for a in asks)
-        for a in asks:
-            self.vectors_down += (len(wire.encode(a, server.limit)) - wire.HEADER) // (8 * server.problem.d)
+
+    def sent(self, raw: bytes) -> None:
+        """A message leaves."""
+        self.bytes_down += len(raw)
+        self.vectors_down += raw[wire.COUNT]
 
     def answered(self, raw: bytes, gradients: Any) -> None:
         """A reply came."""
         self.bytes_up += len(raw)
-        self.vectors_up += raw[72] if len(raw) >= wire.HEADER else 0
+        self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
 

@@ -43,6 +43,8 @@ from proxskip.seam import Array, InputError
 MAGIC, VERSION = b"PSKM", 1
 HEAD = struct.Struct("<4sBBBB16sQQQdIIIIB7s8s8s24s24s32s")
 HEADER = HEAD.size + 32
+COUNT = 72
+"""Where the number of vectors stands."""
 LIMIT = 1 << 30
 """Bytes of the largest message, unless a caller says less."""
 VECTORS = 8
