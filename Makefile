@@ -9,12 +9,16 @@ export MKL_NUM_THREADS ?= 1
 
 setup: $(VENV)/.stamp
 
-$(VENV)/.stamp: pyproject.toml
+$(VENV)/.core: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e .
 	touch $@
 
-demo: setup
+$(VENV)/.stamp: $(VENV)/.core
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev,flower]'
+	touch $@
+
+demo: $(VENV)/.core
 	$(BIN)/proxskip reproduce --quick --out demo
 
 test: setup
@@ -32,6 +36,8 @@ bench: setup
 	$(BIN)/python benchmarks/ray_engine.py
 
 chaos: setup
+	$(BIN)/python tests/chaos_protocol.py
+	$(BIN)/python tests/chaos_flower.py
 	$(BIN)/python tests/mutants.py
 	$(BIN)/python tests/chaos_ray.py
 

@@ -59,6 +59,8 @@ BEYOND = (
     ("proxskip.links", ("mixing_matrix", "as_graph", "weighted_sum")),
     ("proxskip.problems.solve", ("Solution",)),
     ("proxskip.problems.svmlight", ("read_svmlight", "Dataset", "DataError")),
+    ("proxskip.conformance", ("check", "scaffold", "Report", "Law")),
+    ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
     ("proxskip.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
 )
 HEAD = """# API

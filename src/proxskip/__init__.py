@@ -80,6 +80,7 @@ __all__ = [
     "Trace",
     "Uniform",
     "UnsafeStepWarning",
+    "__version__",
     "datasets",
     "from_matrix",
     "graph",

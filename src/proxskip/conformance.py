@@ -1,0 +1,212 @@
+"""Is this round function Scaffold or Scaffnew? The laws that every right one obeys, checked on small quadratics.
+
+>>> def scaffnew(x, h, gradients, cohort, gamma, K):
+...     xhat = {i: x for i in cohort}
+...     for i in cohort:
+...         for _ in range(K):
+...             xhat[i] = xhat[i] - gamma * (gradients[i](xhat[i]) - h[i])
+...     x = sum(xhat[i] for i in cohort) / len(cohort)
+...     h = h.copy()
+...     for i in cohort:
+...         h[i] += (x - xhat[i]) / (K * gamma)
+...     return x, h
+>>> check(scaffnew).ok
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip.problems.federated import Problem
+from proxskip.problems.quadratic import random_quadratics
+from proxskip.seam import Array, InputError
+
+Round = Callable[..., tuple[Any, Any]]
+"""``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law: how far it was missed, how far it may be missed by rounding, and what breaks it."""
+
+    name: str
+    holds: bool
+    measured: float
+    bound: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All laws."""
+
+    laws: tuple[Law, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all hold."""
+        return all(law.holds for law in self.laws)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of those that do not."""
+        return tuple(law.name for law in self.laws if not law.holds)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'holds ' if law.holds else 'BROKEN'}  {law.name:<16} {law.measured:9.2e}  {law.says}"
+            for law in self.laws
+        )
+
+
+def check(
+    round: Round,
+    place: Callable[[Array], Any] = np.copy,
+    controls: Callable[[Any, Array], Array] = lambda state, x: state,
+    extra: int = 0,
+    cohorts: bool = True,
+) -> Report:
+    """Check a round function against the laws.
+
+    Args:
+        round: ``round(x, state, gradients, cohort, gamma, K) -> (x, state)``: one round from the server's x, with
+            ``gradients[i](y)`` for the clients i of the cohort, K local steps of size gamma, equal weights.
+        place: the state in which the clients' corrections are h (rows that sum to zero); by default h itself.
+        controls: ``controls(state, x)``, the corrections h that a local step adds to minus the gradient, once every
+            client has heard all that it is owed. For Scaffold with c_i and c these are c_i - c.
+        extra: gradients that a client may take besides its K local steps (1 for Scaffold's option I).
+        cohorts: False leaves out the laws for rounds without everybody.
+    """
+    bench = _Bench(round, place, controls)
+    laws = [bench.local_steps(extra), bench.fixed_point(), bench.reduction(), bench.learning(), bench.total(False)]
+    laws.append(bench.rate(False))
+    if cohorts:
+        laws += [bench.outsiders(), bench.total(True), bench.rate(True)]
+    return Report(tuple(laws))
+
+
+def scaffold(
+    round: Callable[..., tuple[Any, Any, Any]],
+) -> tuple[Round, Callable[[Array], Any], Callable[[Any, Array], Array]]:
+    """For ``check(*scaffold(round))``: a round ``(x, c_i, c, gradients, cohort, gamma, K) -> (x, c_i, c)``."""
+
+    def act(x: Array, state: Any, *rest: Any) -> tuple[Array, Any]:
+        x, c_i, c = round(x, state[0].copy(), state[1].copy(), *rest)
+        return x, (c_i, c)
+
+    return act, lambda h: (h.copy(), np.zeros(h.shape[1])), lambda state, x: state[0] - state[1]
+
+
+class _Bench:
+    """Six clients with different minimisers, and the round function on them."""
+
+    def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
+        self.round, self.place, self.controls = round, place, controls
+        self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
+        self.rng = np.random.Generator(np.random.Philox(11))
+        self.calls = np.zeros(6, dtype=np.int64)
+        self.everybody = np.arange(6)
+        assert self.problem.solution is not None
+        self.x, self.h = self.problem.solution.x, self.problem.solution.h
+        self.scale = 1.0 + float(np.abs(self.h).max())
+
+    def turn(self, x: Array, state: Any, cohort: Any, gamma: float, K: int) -> tuple[Array, Any]:
+        """One round of the function under test."""
+
+        def of(i: int) -> Callable[[Array], Array]:
+            def gradient(y: Array) -> Array:
+                self.calls[i] += 1
+                return self.problem.clients[i].gradient(np.array(y, dtype=np.float64))
+
+            return gradient
+
+        self.calls[:] = 0
+        x, state = self.round(np.copy(x), state, [of(i) for i in range(6)], np.array(cohort), gamma, K)
+        x = np.asarray(x, dtype=np.float64)
+        if x.shape != (5,):
+            raise InputError(f"the round returned an x of shape {x.shape}; it must be (5,).")
+        return x, state
+
+    def law(self, name: str, measured: float, bound: float, says: str) -> Law:
+        """A law holds when it is missed by no more than rounding; nan holds nothing."""
+        return Law(name, bool(measured <= bound), float(measured), bound, says)
+
+    def somewhere(self) -> tuple[Array, Array]:
+        """An x, and corrections that sum to zero."""
+        h = self.rng.standard_normal((6, 5))
+        return self.rng.standard_normal(5), h - h.mean(axis=0)
+
+    # -- the laws ------------------------------------------------------------------------------------------------------
+    def local_steps(self, extra: int) -> Law:
+        """K gradients for each client of the cohort, none for the others."""
+        worst = 0
+        for K, cohort in ((1, self.everybody), (4, self.everybody), (3, np.array([0, 2, 5]))):
+            x, h = self.somewhere()
+            self.turn(x, self.place(h), cohort, 0.1, K)
+            asked = np.where(np.isin(self.everybody, cohort), K, 0)
+            off = np.where(
+                asked > 0, np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0), self.calls
+            )
+            worst = max(worst, int(off.max()))
+        return self.law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
+
+    def fixed_point(self) -> Law:
+        """x* with h_i = grad f_i(x*) stays."""
+        x, state = self.turn(self.x, self.place(self.h), self.everybody, 0.2, 4)
+        miss = max(np.abs(x - self.x).max(), np.abs(self.controls(state, x) - self.h).max())
+        return self.law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
+
+    def reduction(self) -> Law:
+        """One local step with everybody is gradient descent, whatever h is."""
+        x, h = self.somewhere()
+        new, _ = self.turn(x, self.place(h), self.everybody, 0.3, 1)
+        right = x - 0.3 * self.problem.gradient(x)
+        return self.law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
+
+    def learning(self) -> Law:
+        """After one local step of everybody, h_i is the client's gradient less the mean gradient."""
+        x, h = self.somewhere()
+        new, state = self.turn(x, self.place(h), self.everybody, 0.3, 1)
+        g = self.problem.client_gradients(x)
+        miss = np.abs(self.controls(state, new) - (g - g.mean(axis=0))).max()
+        return self.law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
+
+    def total(self, cohorts: bool) -> Law:
+        """The corrections sum to zero after every round."""
+        x, h = self.somewhere()
+        state, worst = self.place(h), 0.0
+        for _ in range(12):
+            cohort = np.sort(self.rng.permutation(6)[:3]) if cohorts else self.everybody
+            x, state = self.turn(x, state, cohort, 0.1, 3)
+            worst = max(worst, float(np.abs(np.sum(self.controls(state, x), axis=0)).max()))
+        name = "sum on cohorts" if cohorts else "sum"
+        return self.law(
+            name, worst, 1e-11 * self.scale, "sum_i h_i = 0 after every round" + " of half the clients" * cohorts
+        )
+
+    def outsiders(self) -> Law:
+        """Clients outside the cohort learn nothing: their h move together, by the change of the common part."""
+        x, h = self.somewhere()
+        new, state = self.turn(x, self.place(h), [1, 4], 0.1, 3)
+        moved = (self.controls(state, new) - h)[[0, 2, 3, 5]]
+        return self.law("outsiders", np.abs(moved - moved[0]).max(), 1e-12 * self.scale,
+                        "clients outside the cohort keep what they know")  # fmt: skip
+
+    def rate(self, cohorts: bool) -> Law:
+        """The error falls to nothing: no bias is left."""
+        x, state = np.zeros(5), self.place(np.zeros((6, 5)))
+        rounds, K, gamma = (1500, 3, 0.1) if cohorts else (400, 4, 0.2)
+        with np.errstate(all="ignore"):
+            for _ in range(rounds):
+                cohort = np.sort(self.rng.permutation(6)[:3]) if cohorts else self.everybody
+                x, state = self.turn(x, state, cohort, gamma, K)
+            miss = float(np.linalg.norm(x - self.x) / np.linalg.norm(self.x))
+        name = "rate on cohorts" if cohorts else "rate"
+        return self.law(
+            name, miss, 1e-6, f"after {rounds} rounds the error is gone" + " with half the clients" * cohorts
+        )

@@ -1,0 +1,65 @@
+"""Where a client's memory lives: on the node's disk, and in the Context that Flower keeps in the node's process."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+
+from proxskip import checkpoint
+from proxskip.protocol import ClientState
+
+KEY = "proxskip"
+STYPE = "proxskip.vector"
+
+
+def folder_of(context: Context, given: str | Path | None) -> Path:
+    """Where memories are kept: as given, the node's own setting ``memory``, or below Flower's home."""
+    found = given or context.node_config.get("memory")
+    if found:
+        return Path(str(found))
+    home = os.environ.get("FLWR_HOME")
+    return (Path(home) if home else Path.home() / ".flwr") / "proxskip"
+
+
+def load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
+    """The newest of what the disk and the Context hold of this run; fresh where neither holds anything."""
+    found = [state for state in (_from_context(context, run), _from_disk(folder, run, i)) if state is not None]
+    if not found:
+        return ClientState.fresh(run)
+    return max(found, key=lambda s: (s.seen, s.committed, s.pending is not None))
+
+
+def save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
+    """Both, the disk first; a save that fails is an error, and then nothing is sent."""
+    arrays, meta = state.arrays(), state.meta()
+    if folder is not None:
+        checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
+    vectors = {k: Array("float64", v.shape, STYPE, np.ascontiguousarray(v, "<f8").tobytes()) for k, v in arrays.items()}
+    context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
+    context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
+
+
+def _from_context(context: Context, run: bytes) -> ClientState | None:
+    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+        return None
+    meta: Any = json.loads(str(record["meta"]))
+    if meta["run"] != run.hex():
+        return None
+    return ClientState.of({k: np.frombuffer(v.data, "<f8").copy() for k, v in arrays.items()}, meta)
+
+
+def _from_disk(folder: Path | None, run: bytes, i: int) -> ClientState | None:
+    if folder is None or not (folder / run.hex() / f"client-{i}").exists():
+        return None
+    try:
+        saved = checkpoint.load(folder / run.hex(), name=f"client-{i}")
+    except checkpoint.CheckpointError:
+        return None  # damaged in both generations: as good as wiped, and the server will hear of it
+    state = ClientState.of(saved.arrays, saved.meta)
+    return state if state.run == run else None

@@ -1,0 +1,82 @@
+"""What the server knows of clients that are elsewhere: how many, how smooth, how large; and who is who."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip.flower.oracles import UNKNOWN_L
+from proxskip.problems.federated import Problem
+from proxskip.seam import Array, InputError, Prox
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A client's function as the server sees it: constants, and no way to call it."""
+
+    node: int
+    name: str
+    partition: int
+    d: int
+    N: int
+    L: float
+    mu: float | None
+    kind: str
+    l2: float
+    L_known: bool
+
+    def value(self, x: Array) -> float:
+        """Only the client can."""
+        raise InputError(f"{self.name} is elsewhere; only it can evaluate its function.")
+
+    def gradient(self, x: Array) -> Array:
+        """Only the client can."""
+        raise InputError(f"{self.name} is elsewhere; only it can evaluate its gradient.")
+
+    @staticmethod
+    def of(node: int, place: int, words: dict[str, Any]) -> Remote:
+        """From what a node said of itself, checked."""
+        try:
+            partition = place if words["partition"] is None else int(words["partition"])
+            name = str(words["name"] or f"client-{partition}")
+            known = words["L"] is not None
+            L = float(words["L"]) if known else UNKNOWN_L
+            mu = None if words["mu"] is None else float(words["mu"])
+            d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"node {node} does not say who it is ({error}); run the same app everywhere.") from None
+        if not _NAME.fullmatch(name):
+            raise InputError(f"node {node} has a name that cannot be one: use 1 to 64 of A-Z a-z 0-9 . _ -.")
+        if not (math.isfinite(L) and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31 and math.isfinite(l2)):
+            raise InputError(
+                f"{name} says L = {L}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
+            )
+        return Remote(node, name, partition, d, N, L, mu, kind, l2, known)
+
+
+def as_problem(remotes: Sequence[Remote], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+    """The problem that these clients make together, as far as the server can know it."""
+    first = remotes[0]
+    for r in remotes:
+        if r.d != first.d:
+            raise InputError(
+                f"{r.name} has {r.d} unknowns but {first.name} has {first.d}; every client needs the same model."
+            )
+        if r.l2 != first.l2:
+            raise InputError(
+                f"{r.name} has lambda = {r.l2:g} but {first.name} has {first.l2:g}; give every client the same."
+            )
+    if isinstance(weights, str):
+        if weights not in ("equal", "rows"):
+            raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number a client.')
+        w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
+    else:
+        w = [float(v) for v in weights]
+    return Problem(list(remotes), np.array(w), psi=psi, d=first.d)

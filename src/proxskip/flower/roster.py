@@ -1,0 +1,112 @@
+"""Finding the clients: who is connected, who it is, and who is missing, with a time limit on every wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+
+from proxskip.flower.envelope import HELLO, unwrap, wrap
+from proxskip.flower.remote import Remote
+from proxskip.seam import InputError
+
+BROKEN = (1, 2, 7, 8)
+"""Error codes of an app that cannot be loaded or that raised: waiting does not help."""
+
+
+class Post:
+    """Messages to nodes and their replies, until all have come or the time is over.
+
+    Args:
+        pause: seconds between two looks.
+        clock, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        pause: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.grid, self.pause, self.clock, self.sleep = grid, pause, clock, sleep
+
+    def push(self, messages: Iterable[Message]) -> dict[str, int]:
+        """Send, and remember which message went to which node."""
+        out: dict[str, int] = {}
+        for message in messages:
+            for key in self.grid.push_messages([message]):
+                out[key] = message.metadata.dst_node_id
+        return out
+
+    def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
+        """What has come; those are no longer waited for."""
+        found = []
+        for reply in self.grid.pull_messages(list(waiting)):
+            node = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                found.append((node, reply))
+        return found
+
+
+def find(
+    post: Post, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[Remote] = ()
+) -> list[Remote]:
+    """All clients in the order of their partitions; InputError with those that are missing when the wait is over."""
+    end = post.clock() + wait
+    found: dict[int, Remote] = {}
+    asked: set[int] = set()
+    waiting: dict[str, int] = {}
+    trouble, broken = "", 0
+    while True:
+        new = sorted(set(post.grid.get_node_ids()) - asked)
+        ttl = max(1.0, end - post.clock())
+        waiting |= post.push(hello(node, batch, ttl) for node in new)
+        asked |= set(new)
+        for node, reply in post.pull(waiting):
+            if reply.has_error():
+                broken += reply.error.code in BROKEN
+                trouble = (
+                    f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
+                )
+                continue
+            remote = Remote.of(node, len(found), unwrap(reply.content, limit)[1])
+            if remote.partition in found:
+                raise InputError(f"two nodes say that they are partition {remote.partition}; give each its own.")
+            found[remote.partition] = remote
+        if len(found) >= clients:
+            return [found[k] for k in sorted(found)]
+        if post.clock() >= end or (broken and len(found) + broken >= clients):
+            have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
+            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
+            waited = wait - max(0.0, end - post.clock())
+            count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
+            raise InputError(f"{count}, missing {missing}{trouble}.")
+        post.sleep(min(post.pause, max(0.0, end - post.clock())))
+
+
+def hello(node: int, batch: int | None, ttl: float) -> Message:
+    """The message that asks a node who it is."""
+    return Message(wrap(None, {"batch": batch}), node, f"{MessageType.QUERY}.{HELLO}", ttl=ttl, group_id="hello")
+
+
+def moved(post: Post, remotes: Sequence[Remote], asked: dict[str, int]) -> list[Message]:
+    """Hellos to nodes that nobody knows, if a client is gone: it may have come back as another node."""
+    there = set(post.grid.get_node_ids())
+    known = {r.node for r in remotes}
+    if known <= there:
+        return []
+    return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]
+
+
+def renewed(remotes: Sequence[Remote], node: int, words: dict[str, Any], there: set[int]) -> list[Remote]:
+    """The clients after a node that nobody knew has said who it is; it takes the place of one that is gone."""
+    new = Remote.of(node, len(remotes), words)
+    out = list(remotes)
+    for k, old in enumerate(remotes):
+        if old.partition == new.partition and old.node not in there and old.d == new.d:
+            out[k] = new
+    return out

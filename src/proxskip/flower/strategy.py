@@ -1,0 +1,351 @@
+"""The Strategy: it moves the protocol's messages through Flower's Grid, keeps the deadlines and the server's disk."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from proxskip import checkpoint, describe
+from proxskip.cli.show import report
+from proxskip.cohorts import as_participation
+from proxskip.flower import roster
+from proxskip.flower.envelope import unwrap, wrap
+from proxskip.flower.remote import Remote, as_problem
+from proxskip.flower.summary import Costs, summary
+from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
+from proxskip.seam import Array as Vector
+from proxskip.seam import InputError, Method, Prox
+
+SLACK = 5.0
+"""Seconds that a message outlives its deadline."""
+
+
+@dataclass
+class Outcome(Result):
+    """Flower's Result, and what ``proxskip run`` would say."""
+
+    x: Vector = field(default_factory=lambda: np.zeros(0))
+    summary: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    state: ServerState | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether a tolerance was asked for and holds."""
+        return bool(self.summary.get("success"))
+
+    def __str__(self) -> str:
+        return report(self.summary)
+
+
+class Federated(Strategy):
+    """Any method of this library as a Flower strategy.
+
+    Args:
+        method: a method, or a function from the problem to one, such as ``ps.Scaffnew.theory``: L and mu are known once
+            the clients have said who they are.
+        clients: how many there are; the run waits for them for ``wait`` seconds.
+        deadline: seconds after which a round closes with the clients that answered, or is void.
+        closing, cohort, audit, measure, tol, least, patience: as in ``proxskip.protocol.Server``.
+        weights: "equal", "rows", or one number a client.
+        upload: "float64" or "float32".
+        batch: rows of a minibatch, or None for full gradients.
+        folder: keep the server's state there before every message, and go on from it if it is there.
+        insist: run with step sizes that are refused otherwise.
+    """
+
+    def __init__(
+        self,
+        method: Method | Callable[..., Method],
+        clients: int,
+        *,
+        deadline: float = 600.0,
+        wait: float = 120.0,
+        closing: str | None = None,
+        cohort: Any = None,
+        audit: int = 50,
+        measure: int = 0,
+        tol: float | None = None,
+        least: int = 2,
+        patience: int = 5,
+        weights: str | Sequence[float] = "equal",
+        psi: Prox | None = None,
+        upload: str = "float64",
+        batch: int | None = None,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        insist: bool = False,
+        limit: int = wire.LIMIT,
+        pause: float = 0.05,
+    ) -> None:
+        if upload not in ("float64", "float32"):
+            raise InputError(f'upload = "{upload}" must be "float64" or "float32".')
+        for name, v in (("deadline", deadline), ("wait", wait), ("pause", pause)):
+            if not (math.isfinite(v) and v > 0):
+                raise InputError(f"{name} = {v} must be a positive number of seconds.")
+        if clients < 1:
+            raise InputError(f"clients = {clients} must be at least 1.")
+        self.method, self.clients, self.deadline, self.wait, self.pause = method, clients, deadline, wait, pause
+        self.weights, self.psi, self.itemsize, self.batch, self.seed = weights, psi, int(upload[5:]) // 8, batch, seed
+        self.folder, self.insist, self.limit = None if folder is None else Path(folder), insist, limit
+        self.options: dict[str, Any] = {
+            "closing": closing, "audit": audit, "measure": measure, "tol": tol, "least": least, "patience": patience,
+            "cohort": as_participation(cohort),
+        }  # fmt: skip
+        self.running = False
+
+    # -- the interface of Flower ---------------------------------------------------------------------------------------
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Only within ``start``: a wrapper that alters updates on their way would break the sum of the h."""
+        raise InputError(
+            "Federated runs its own rounds, so that h is learnt from what was averaged; call its start, and leave out "
+            "wrappers that change updates (docs/flower.md says what works)."
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """See ``configure_train``."""
+        nowhere: Any = None
+        self.configure_train(server_round, ArrayRecord(), ConfigRecord(), nowhere)
+        return None, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Clients are measured by the protocol; evaluate at the server with ``evaluate_fn``."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing."""
+        return None
+
+    def summary(self) -> None:
+        """A line in Flower's log."""
+        name = getattr(self.method, "name", getattr(self.method, "__qualname__", "?"))
+        log(INFO, "\tproxskip: %s with %d clients, rounds close after %g s", name, self.clients, self.deadline)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Outcome:
+        """Run to the end.
+
+        Args:
+            initial_arrays: where to start (zeros); the answer comes back in its shapes.
+            timeout: seconds a round, in place of ``deadline``.
+        """
+        if train_config or evaluate_config:
+            raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
+        self.summary()
+        post = roster.Post(grid, self.pause)
+        remotes = roster.find(post, self.clients, self.wait, self.batch, self.limit)
+        if len(remotes) > self.clients:
+            raise InputError(f"there are {len(remotes)} clients, not {self.clients}; say clients={len(remotes)}.")
+        server = self._server(remotes, num_rounds)
+        run = _Run(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
+        return run.go()
+
+    def _server(self, remotes: Sequence[Remote], rounds: int) -> Server:
+        problem = as_problem(remotes, self.weights, self.psi)
+        method: Any = self.method
+        if not hasattr(method, "remembers") or isinstance(method, type):
+            make: Any = getattr(method, "theory", method)
+            method = make(problem)
+        unknown = [r.name for r in remotes if not r.L_known]
+        if unknown:
+            log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
+        return Server(
+            method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
+            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown), **self.options,
+        )  # fmt: skip
+
+
+class _Run:
+    """One run: the protocol's state, the messages on their way, and the clock."""
+
+    def __init__(
+        self,
+        strategy: Federated,
+        server: Server,
+        remotes: list[Remote],
+        post: roster.Post,
+        deadline: float,
+        evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        initial: ArrayRecord | None,
+    ) -> None:
+        self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
+        self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
+        self.batch, self.limit = strategy.batch, strategy.limit
+        self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.closed = post.clock()
+        self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
+        self.x0 = None if initial is None else _flat(initial)
+        self.state = server.start(secrets.token_bytes(16), self.x0)
+        self.words: dict[str, Any] = {
+            "method": server.method.name, "parameters": describe.parameters(server.method), "seed": server.seed,
+            "batch": strategy.batch, "itemsize": server.itemsize,
+        }  # fmt: skip
+
+    def go(self) -> Outcome:
+        """Ticket after ticket."""
+        asks = self._begin()
+        self._evaluated(0)
+        while not self.state.over:
+            asks = self._ticket(asks)
+        return self._finish()
+
+    def _begin(self) -> list[Ask]:
+        event: Any = Begin()
+        if self.folder is not None and (self.folder / "server").exists():
+            saved = checkpoint.load(self.folder, name="server")
+            different = checkpoint.differences(saved.meta["config"], self._config())
+            if different:
+                raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
+            self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
+            log(INFO, "\tgoing on at round %d of the run in %s", self.state.round, self.folder)
+        return self._step(event)
+
+    def _config(self) -> dict[str, Any]:
+        names = {str(k): n for k, n in enumerate(self.server.names)}
+        parameters = {k: repr(v) for k, v in self.words["parameters"].items()}
+        return {"method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names}
+
+    def _step(self, event: Any) -> list[Ask]:
+        before = self.state
+        self.state, asks = self.server.step(before, event)
+        if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
+            meta = {"config": self._config(), "state": self.state.meta()}
+            checkpoint.save(self.folder, self.state.arrays(), meta, name="server")
+        for note in self.state.notes[len(before.notes) :]:
+            log(WARNING, "\t%s", note)
+        if self.state.round > before.round:
+            self._round_done(before)
+        return asks
+
+    def _round_done(self, before: ServerState) -> None:
+        """A line in the log, and the round's time and size among Flower's metrics."""
+        now, r = self.post.clock(), self.state.round
+        cohort = sum(a != b for a, b in zip(before.participated, self.state.participated, strict=True))
+        seconds, self.closed = now - self.closed, now
+        self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
+        log(INFO, "\tround %d of %d: %d clients, %.1f s", r, self.server.rounds, cohort, seconds)
+        self._evaluated(r)
+
+    # -- one exchange --------------------------------------------------------------------------------------------------
+    def _ticket(self, asks: list[Ask]) -> list[Ask]:
+        """Send, collect until all have answered or the deadline is there, and close."""
+        ticket, exchange = self.state.ticket, self.state.exchange
+        end = self.post.clock() + self.deadline
+        waiting, hellos = self.post.push(self._message(ask, end) for ask in asks), dict[str, int]()
+        self.costs.asked(asks)
+        lookout, pause = self.post.clock() + 5.0, self.post.pause
+        while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
+            next_asks: list[Ask] = []
+            for node, reply in self.post.pull(waiting):
+                next_asks += self._reply(node, reply)
+            if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
+                return next_asks
+            if self.post.clock() >= end:
+                return self._step(Deadline(ticket, exchange))
+            if self.post.clock() >= lookout:
+                lookout = self.post.clock() + 5.0
+                hellos |= self.post.push(roster.moved(self.post, self.remotes, hellos))
+                self._welcome(hellos)
+                waiting |= self._again(waiting, end)
+            self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
+            pause = min(1.25 * pause, self.rest)
+        return []
+
+    def _message(self, ask: Ask, end: float) -> Message:
+        ttl = max(1.0, end - self.post.clock()) + SLACK
+        raw = wire.encode(ask, self.limit)
+        self.costs.sent(raw)
+        words = self.words | {"client": ask.client, "run": ask.run.hex()}
+        node = self.remotes[ask.client].node
+        return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
+
+    def _reply(self, node: int, reply: Message) -> list[Ask]:
+        """One reply into the protocol; an error is silence, and what cannot be read is damaged."""
+        i = next((k for k, r in enumerate(self.remotes) if r.node == node), None)
+        if i is None:
+            return []
+        if reply.has_error():
+            reason = str(reply.error.reason or "").strip().splitlines()
+            log(
+                WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason[-1][:200] if reason else ""
+            )
+            return []
+        try:
+            raw, words = unwrap(reply.content, self.limit)
+        except InputError as error:
+            log(WARNING, "\t%s: %s", self.server.names[i], error)
+            return self._step(Arrived(b"", i))
+        if raw is None:
+            return []
+        self.costs.answered(raw, words.get("gradients"))
+        return self._step(Arrived(raw, i))
+
+    def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
+        """Ask those once more whose message came back as an error, or who came back as another node."""
+        there, busy = set(self.post.grid.get_node_ids()), set(waiting.values())
+        asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
+        return self.post.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
+
+    def _welcome(self, hellos: dict[str, int]) -> None:
+        there = set(self.post.grid.get_node_ids())
+        for node, reply in self.post.pull(hellos):
+            if not reply.has_error():
+                self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+
+    # -- what comes of it ----------------------------------------------------------------------------------------------
+    def _arrays(self) -> ArrayRecord:
+        x = self.state.vectors["x"]
+        if self.initial is None:
+            return ArrayRecord({"x": Array(x)})
+        out, at = {}, 0
+        for k, v in self.initial.items():
+            like = v.numpy()
+            out[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
+            at += like.size
+        return ArrayRecord(out)
+
+    def _evaluated(self, round: int) -> None:
+        if self.evaluate is None:
+            return
+        found = self.evaluate(round, self._arrays())
+        if found is not None:
+            self.outcome.evaluate_metrics_serverapp[round] = found
+
+    def _finish(self) -> Outcome:
+        s, out = self.state, self.outcome
+        self.costs.seconds = time.perf_counter() - self.began
+        out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
+        out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
+        log(INFO, "\n%s", report(out.summary))
+        return out
+
+
+def _flat(arrays: ArrayRecord) -> Vector:
+    """The starting point: the arrays end to end."""
+    return np.concatenate([np.asarray(v.numpy(), dtype=np.float64).ravel() for v in arrays.values()])

@@ -1,0 +1,29 @@
+"""Rounds between a server and clients that may fail: pure state machines, and the bytes that they exchange.
+
+``Server.step`` and ``Client.step`` take a state and an event and return a state and messages. They hold no clock, no
+socket, no file and no randomness of their own, so Flower, a test and a simulator drive the same code. Any method whose
+halves go through ``seam`` runs here unchanged.
+
+One transaction is a ticket: a round, an audit of ``sum_i w_i h_i``, or a measurement. Its life:
+
+    ask       the server sends vectors, and to each client the verdict on the last ticket that counted it
+    answer    the client works on a copy of its memory, keeps the result as pending, and sends vectors up
+    close     all answered, or the deadline came: the clients that answered are counted, or the ticket is void
+    verdict   with its next ask a client hears which ticket counted it last and what came of that ticket;
+              its pending work becomes its memory if that is the ticket it was made for, and is dropped otherwise
+
+A client therefore commits each ticket at most once, only if it was averaged, and with that ticket's own outcome.
+Drivers write a state to disk before the messages of that step leave.
+"""
+
+from proxskip.protocol.client import Client, ClientState
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Restarted
+from proxskip.protocol.server import Server
+from proxskip.protocol.state import Counts, ServerState
+from proxskip.protocol.wire import Answer, Ask, WireError
+from proxskip.protocol.worker import Worker
+
+__all__ = [
+    "Again", "Answer", "Arrived", "Ask", "Begin", "Client", "ClientState", "Counts", "Deadline", "Restarted", "Server",
+    "ServerState", "WireError", "Worker",
+]  # fmt: skip

@@ -1,0 +1,104 @@
+"""What the server looks at: each update before it is used, the sum of the h, and the gradient at x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.links import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.protocol import halves
+from proxskip.protocol.replay import Call
+from proxskip.protocol.state import Outcome, ServerState
+from proxskip.protocol.wire import Answer
+from proxskip.seam import Array, Method
+
+TOLERANCE = 1e-12
+
+
+def wrong(answer: Answer, round: int, itemsize: int, vectors: int) -> str | None:
+    """Why this update must not touch anything; None for a sound one."""
+    if answer.round != round:
+        return f"it says round {answer.round}"
+    if answer.itemsize != itemsize:
+        return f"its numbers have {answer.itemsize} bytes instead of {itemsize}"
+    if len(answer.up) != vectors:
+        return f"it holds {len(answer.up)} vectors instead of {vectors}"
+    for k, v in enumerate(answer.up):
+        bad = np.flatnonzero(~np.isfinite(v))
+        if len(bad):
+            return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
+    return None if math.isfinite(answer.value) else f"its value is {answer.value}"
+
+
+def vectors_up(method: Method, call: Call, d: int) -> int:
+    """How many vectors this exchange sends up: the half is run with a client that does nothing."""
+    zeros = {k: np.zeros(d) for k in method.remembers}
+    up, _ = halves.allowed(method)[call.half](_Idle(), zeros, 1, *call.down)
+    return len(up)
+
+
+class _Idle:
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
+        return np.asarray(x)
+
+    def gradient(self, x: Array) -> Array:
+        return 0.0 * x
+
+    def own(self, values: Any) -> Any:
+        return values if np.ndim(values) == 0 else values[0]
+
+
+def excess(method: Any, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
+    """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
+    controls = getattr(method, "controls", None)
+    zero = np.zeros(problem.d)
+    target = zero if controls is None else -np.asarray(controls(state.vectors, {"h": zero}))
+    return weighted_sum(problem.weights[list(cohort)], H) - target
+
+
+def tolerance(method: Any, state: ServerState, H: Array) -> float:
+    """1e-12 (max |h| + (p/gamma) max |x|): rounding in h, and rounding in the x that h is updated with."""
+    p = getattr(method, "p", None) or 1.0 / float(np.max(getattr(method, "K", 1) or 1))
+    rate = p / float(np.min(method.gamma))
+    return TOLERANCE * (float(np.abs(H).max(initial=0.0)) + rate * float(np.abs(state.vectors["x"]).max()))
+
+
+def audited(method: Method, problem: Problem, names: Sequence[str], state: ServerState) -> ServerState:
+    """All h that are not lost are here: restore those that are, or see that the sum is zero and set it to zero."""
+    others = state.asked
+    H = np.array([state.answers[i][0][0] for i in others]).reshape(-1, problem.d)
+    total = excess(method, problem, state, others, H)
+    state = state.but(audited=state.round, tried=state.round, void=0)
+    if state.lost:
+        h = -total / float(problem.weights[sorted(state.lost)].sum())
+        for i in sorted(state.lost):
+            state = state.adopt(i, h).note(f"{names[i]} has its h again.")
+        return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
+    size = float(np.abs(total).max())
+    state = state.count("audits").but(sum_h=size)
+    if size <= tolerance(method, state, H):
+        return state.but(broken=False)
+    if state.broken:
+        said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
+        return state.but(over=True, failed=said, asked=())
+    state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
+    return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True)
+
+
+def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerState:
+    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together."""
+    (g,) = state.means[-1].vectors
+    if len(state.asked) < problem.n:
+        return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
+    f = float(sum(problem.weights[i] * state.answers[i][1] for i in state.asked))
+    norm = float(np.linalg.norm(g))
+    if problem.psi is not None:
+        x, t = state.vectors["x"], 1.0 / problem.L_global
+        norm = float(np.linalg.norm(x - problem.psi.prox(x - t * g, t)) / t)
+        f += float(problem.psi(x))
+    reached = state.reached or (tol is not None and norm <= tol)
+    return state.but(measured=state.round, grad_norm=norm, f=f, reached=reached)

@@ -1,0 +1,208 @@
+"""The client's side: commit what was counted, drop what was not, work, and answer the same question the same way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from proxskip.protocol import halves, wire
+from proxskip.protocol.state import but
+from proxskip.protocol.wire import Answer, Ask
+from proxskip.protocol.worker import Worker
+from proxskip.seam import Array, InputError, Method, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Work done and sent but not known to be counted."""
+
+    ticket: int
+    exchange: int
+    memory: Vectors
+    up: tuple[Array, ...]
+    value: float
+    asked: bytes
+    """The seal of the ask that it answers."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """All that a client must not lose; a driver keeps it on disk, and in place of nothing it starts ``fresh``."""
+
+    run: bytes
+    committed: int = 0
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    pending: Pending | None = None
+    seen: int = 0
+    digest: bytes = bytes(32)
+
+    @staticmethod
+    def fresh(run: bytes) -> ClientState:
+        """Before the first ticket."""
+        return ClientState(run)
+
+    def but(self, **changes: Any) -> ClientState:
+        """A copy with these fields changed."""
+        changed: ClientState = but(self, **changes)
+        return changed
+
+    def arrays(self) -> dict[str, Array]:
+        """Its vectors, for a file."""
+        out = {f"memory.{k}": v for k, v in self.memory.items()}
+        if self.pending is not None:
+            out |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
+            out |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
+        return out
+
+    def meta(self) -> dict[str, Any]:
+        """The rest, for a file."""
+        p = self.pending
+        waiting = None if p is None else {
+            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex()
+        }  # fmt: skip
+        return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
+
+    @staticmethod
+    def of(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> ClientState:
+        """What ``arrays`` and ``meta`` gave."""
+
+        def part(name: str) -> Vectors:
+            return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
+
+        memory, waiting = part("memory."), meta["pending"]
+        up = part("up.")
+        pending = None
+        if waiting is not None:
+            sent = tuple(up[str(k)] for k in range(len(up)))
+            value, asked = float(waiting["value"]), bytes.fromhex(waiting["asked"])
+            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked)
+        committed = int(meta["committed"])
+        digest = digest_of(committed, memory)
+        return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
+
+
+def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
+    """sha256 of what a client has committed; zeros before the first commit."""
+    if not committed:
+        return bytes(32)
+    out = hashlib.sha256(committed.to_bytes(8, "little"))
+    for k in sorted(memory):
+        out.update(k.encode())
+        out.update(np.ascontiguousarray(memory[k]).tobytes())
+    return out.digest()
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client of a federation.
+
+    Args:
+        method: the same method that the server runs.
+        worker: its oracle.
+        itemsize: 8, or 4 to send float32; h is then updated from the vector as it was sent.
+        limit: bytes of the largest message it reads or writes.
+    """
+
+    method: Method
+    worker: Worker
+    itemsize: int = 8
+    limit: int = wire.LIMIT
+
+    def __post_init__(self) -> None:
+        if self.itemsize not in (4, 8):
+            raise InputError(f"itemsize = {self.itemsize} must be 4 or 8.")
+        if self.itemsize == 4:
+            halves.check_rounding(self.method)
+
+    @cached_property
+    def allowed(self) -> dict[str, Any]:
+        """The halves that an ask may name."""
+        return halves.allowed(self.method)
+
+    def step(self, state: ClientState, raw: bytes) -> tuple[ClientState, list[bytes]]:
+        """What an ask does to the client, and its answer; anything that is not meant for it changes nothing."""
+        try:
+            ask = wire.decode(raw, self.worker.d, self.limit)
+        except wire.WireError:
+            return state, []
+        if not isinstance(ask, Ask) or ask.run != state.run or ask.client != self.worker.i or ask.ticket < state.seen:
+            return state, []
+        p = state.pending
+        if p is not None and p.ticket == ask.ticket:
+            if p.exchange == ask.exchange:  # asked again: the same answer, from what was kept
+                same = wire.seal_of(raw) == p.asked
+                return state, [self._answer(state, ask, p if same else None, wire.OK if same else wire.AHEAD)]
+            if p.exchange + 1 != ask.exchange:
+                return state, []
+        elif ask.exchange:
+            return state, []  # its beginning was missed, and cannot be made up
+        else:
+            state, status = self._heed(state, ask)
+            if status:
+                return state, [self._answer(state, ask, None, status)]
+        if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
+            return state, []
+        return self._work(state, ask, wire.seal_of(raw))
+
+    def _heed(self, state: ClientState, ask: Ask) -> tuple[ClientState, int]:
+        """The verdict on the last ticket that counted this client: commit it, or drop what is pending."""
+        if ask.settle and ask.settle not in self.allowed:
+            return state, wire.OK
+        seen = state.but(seen=ask.ticket, pending=None)
+        if ask.counted == state.committed:
+            return seen, wire.OK
+        if state.committed > ask.counted:
+            return state.but(seen=ask.ticket), wire.AHEAD
+        if not self.method.remembers:
+            return seen.but(committed=ask.counted), wire.OK
+        p, outcome = state.pending, ask.outcome
+        if ask.settle == halves.ADOPT and outcome:
+            return self._commit(seen, ask, self._start()), wire.OK
+        mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
+        if p is None or not mine or outcome is None:
+            return state.but(seen=ask.ticket), wire.LOST
+        return self._commit(seen, ask, {**self._kept(state), **p.memory}), wire.OK
+
+    def _commit(self, state: ClientState, ask: Ask, memory: Vectors) -> ClientState:
+        if ask.settle:
+            memory = memory | self.worker.settle(self.allowed[ask.settle], memory, ask.outcome or ())
+        return state.but(committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
+
+    def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
+        before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
+        try:
+            up, change = self.worker.run(self.allowed[ask.half], dict(before), ask.K, ask.round, ask.down)
+        except TypeError as error:
+            raise InputError(f'the half "{ask.half}" does not take {len(ask.down)} vectors: {error}.') from None
+        up = tuple(np.asarray(v, dtype=np.float64) for v in up)
+        if self._itemsize(ask) == 4:
+            with np.errstate(over="ignore"):
+                sent = tuple(v.astype(np.float32).astype(np.float64) for v in up)
+            up, change = sent, halves.as_sent(self.method.name, ask.half, up, sent, change)
+        value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
+        kept = {**(state.pending.memory if state.pending else {}), **change}
+        state = state.but(pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal))
+        return state, [self._answer(state, ask, state.pending)]
+
+    def _answer(self, state: ClientState, ask: Ask, p: Pending | None, status: int = wire.OK) -> bytes:
+        up, value = ((), 0.0) if p is None else (p.up, p.value)
+        answer = Answer(
+            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, up, value, status,
+            self._itemsize(ask),
+        )  # fmt: skip
+        return wire.encode(answer, self.limit)
+
+    def _itemsize(self, ask: Ask) -> int:
+        """Audits and measurements are exact."""
+        return 8 if ask.half in (halves.REPORT, halves.MEASURE) else self.itemsize
+
+    def _start(self) -> Vectors:
+        return {k: np.zeros(self.worker.d) for k in self.method.remembers}
+
+    def _kept(self, state: ClientState) -> Vectors:
+        return dict(state.memory) if state.memory else self._start()

@@ -1,0 +1,103 @@
+"""A server half that can be left and entered again: it is run from its beginning with the means that came so far.
+
+``Method.round`` is a pure function of the server's vectors, of a generator keyed by (seed, round) and of the means it
+is given. So nothing need be kept of a half-run one: run it again, hand it the known means, and stop it where it asks
+for one that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines.meter import stream
+from proxskip.links import Graph
+from proxskip.problems.federated import Problem
+from proxskip.prox import conjugate_prox
+from proxskip.seam import Array, ClientHalf, Indices, InputError, Method, SettleHalf, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """What came of one exchange: who was averaged, and the means."""
+
+    cohort: tuple[int, ...]
+    vectors: tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An exchange that waits for its clients: K is one number for all, or one each."""
+
+    half: str
+    down: tuple[Array, ...]
+    K: int | tuple[int, ...]
+    weights: Array
+
+    def steps(self, i: int) -> int:
+        """Client i's K."""
+        return self.K if isinstance(self.K, int) else self.K[i]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a round: the server's vectors, and what its cohort is told."""
+
+    vectors: Vectors
+    settle: str
+    outcome: tuple[Array, ...]
+
+
+class _Waits(Exception):
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+
+class Replay:
+    """The Exchange of ``seam`` over means that are known already."""
+
+    def __init__(
+        self, problem: Problem, seed: int, round: int, everyone: bool, cohort: Sequence[int], means: tuple[Mean, ...]
+    ) -> None:
+        self.problem, self.everyone, self.round, self.means = problem, everyone, round, list(means)
+        self.cohort: Indices = np.array(cohort, dtype=np.int64)
+        self.rng = stream(seed, round, "server")
+        self.settled: tuple[str, tuple[Array, ...]] = ("", ())
+
+    def __call__(
+        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, weights: Array | None = None
+    ) -> tuple[Array, ...]:
+        if not self.means:
+            steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
+            w = self.problem.weights if weights is None else weights
+            raise _Waits(Call(half.__name__, down, steps, w))
+        mean = self.means.pop(0)
+        self.cohort = np.array(mean.cohort, dtype=np.int64)
+        return mean.vectors
+
+    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
+        raise InputError("a method that gossips along a graph has no server; run scaffnew in a federation.")
+
+    def settle(self, half: SettleHalf, *outcome: Array) -> None:
+        self.settled = (half.__name__, outcome)
+
+    def prox(self, x: Array, t: float) -> Array:
+        assert self.problem.psi is not None
+        return self.problem.psi.prox(x, t)
+
+    def prox_conjugate(self, y: Array, t: float) -> Array:
+        assert self.problem.psi is not None
+        return conjugate_prox(self.problem.psi, y, t)
+
+
+def advance(method: Method, server: Vectors, exchange: Replay) -> Call | Done:
+    """Run the server half as far as its means reach."""
+    try:
+        with np.errstate(all="ignore"):
+            vectors: Any = method.round(server, exchange)
+    except _Waits as waits:
+        return waits.call
+    return Done(vectors, *exchange.settled)

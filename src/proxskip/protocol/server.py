@@ -1,0 +1,306 @@
+"""The server's side: open a ticket, count those who answer in time, close it, and tell each client its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from proxskip.cohorts import Everyone, Participation, Uniform
+from proxskip.engines.meter import stream
+from proxskip.links import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.protocol import audit, halves, wire
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event
+from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
+from proxskip.protocol.state import Outcome, ServerState
+from proxskip.protocol.wire import Answer, Ask
+from proxskip.run import prepare
+from proxskip.seam import InputError, Method
+
+Step = tuple[ServerState, list[Ask]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A method's server half over clients that may fail.
+
+    Args:
+        method: any method with client halves.
+        problem: its weights, psi and constants; the clients' functions are not called.
+        rounds: how many.
+        closing: "deadline" closes a round with the clients that answered, in the method's form for cohorts;
+            "everyone" waits for all and voids a round that misses one. None takes the first where the method can.
+        cohort: who is asked in a round.
+        audit: check sum_i w_i h_i every so many rounds, 0 for never.
+        measure: ask for gradients at x every so many rounds, 0 for only at the end.
+        tol: stop when the gradient norm is below.
+        least: fewest clients that close a round.
+        patience: void rounds in a row after which the run fails.
+        itemsize: 8, or 4 where clients send float32.
+    """
+
+    method: Method
+    problem: Problem
+    rounds: int
+    seed: int = 0
+    closing: str | None = None
+    cohort: Participation = field(default_factory=Everyone)
+    audit: int = 50
+    measure: int = 0
+    tol: float | None = None
+    least: int = 2
+    patience: int = 5
+    itemsize: int = 8
+    limit: int = wire.LIMIT
+    names: tuple[str, ...] = ()
+    insist: bool = False
+    unsafe: tuple[str, ...] = field(default=(), init=False)
+    """What ``Method.check`` warned of."""
+
+    def __post_init__(self) -> None:
+        can = "cohort" in self.method.handles and self.problem.psi is None
+        closing = self.closing or ("deadline" if can else "everyone")
+        if closing not in ("deadline", "everyone"):
+            raise InputError(f'closing = "{closing}" must be "deadline" or "everyone".')
+        if closing == "everyone" and not isinstance(self.cohort, Everyone):
+            raise InputError('cohorts close at their deadline; use closing="deadline".')
+        if hasattr(self.method, "graph"):
+            raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
+        if self.itemsize == 4:
+            halves.check_rounding(self.method)
+        whole = isinstance(self.cohort, Everyone)
+        who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)
+        method, notes = prepare(self.method, self.problem, who, self.insist)
+        names = self.names or tuple(f"client-{i}" for i in range(self.problem.n))
+        if len(names) != self.problem.n:
+            raise InputError(f"there are {len(names)} names for {self.problem.n} clients.")
+        ready = {"closing": closing, "method": method, "names": names, "unsafe": tuple(notes)}
+        for k, v in (ready | {"least": min(self.least, self.problem.n)}).items():
+            object.__setattr__(self, k, v)
+
+    @cached_property
+    def has_h(self) -> bool:
+        """Whether clients remember an h whose weighted sum is known."""
+        return "h" in self.method.remembers and self.problem.psi is None
+
+    def start(self, run: bytes, x0: Any = None) -> ServerState:
+        """Before the first ticket.
+
+        Args:
+            run: 16 bytes that no other run has.
+        """
+        if len(run) != 16:
+            raise InputError(f"a run id has 16 bytes, not {len(run)}.")
+        x = np.zeros(self.problem.d) if x0 is None else np.array(x0, dtype=np.float64)
+        if x.shape != (self.problem.d,) or not np.isfinite(x).all():
+            raise InputError(f"x0 must be {self.problem.d} finite numbers; it has shape {x.shape}.")
+        return ServerState.fresh(run, self.problem.n, self.method.start(self.problem, x))
+
+    def step(self, state: ServerState, event: Event) -> Step:
+        """What an event does to the server, and what it sends."""
+        if isinstance(event, Arrived):
+            return self._arrived(state, event)
+        if state.over or (isinstance(event, Begin) and state.ticket):
+            return state, []
+        if isinstance(event, Again):
+            return state, self._asks(state) if state.asked else []
+        if isinstance(event, Deadline):
+            if (event.ticket, event.exchange) != (state.ticket, state.exchange):
+                return state, []
+            return self._close(self._late(state))
+        return self._open(state)
+
+    # -- a ticket opens ------------------------------------------------------------------------------------------------
+    def _open(self, state: ServerState) -> Step:
+        if state.over:
+            return state, []
+        if state.lost and not self.has_h:
+            for i in sorted(state.lost):
+                state = state.adopt(i, np.zeros(self.problem.d))
+            state = state.count("repaired", len(state.lost)).but(lost=frozenset())
+        kind = self._next(state)
+        if kind == "end":
+            return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
+        asked = range(self.problem.n) if kind != "round" else self._cohort(state.round)
+        there = tuple(i for i in asked if i not in state.lost)
+        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, call=None)
+        state = state.but(asked=there, out=frozenset())
+        return self._advance(state)
+
+    def _next(self, state: ServerState) -> str:
+        """What the next ticket is for."""
+        r, enough = state.round, self._enough(state)
+        if state.lost and (state.tried != r or enough or self.closing == "everyone") and state.void <= self.patience:
+            return "audit"
+        due = self.has_h and self.audit and r and state.audited != r and state.tried != r
+        if due and (enough or r % self.audit == 0):
+            return "audit"
+        if state.measured != r and (enough or (self.measure and r % self.measure == 0)):
+            return "measure"
+        return "end" if enough else "round"
+
+    def _enough(self, state: ServerState) -> bool:
+        return state.round >= self.rounds or state.reached
+
+    def _cohort(self, round: int) -> tuple[int, ...]:
+        if isinstance(self.cohort, Everyone):
+            return tuple(range(self.problem.n))
+        return tuple(int(i) for i in self.cohort.draw(stream(self.seed, round, "cohort"), self.problem.n, round))
+
+    def _advance(self, state: ServerState) -> Step:
+        """On to the exchange that is due, or to the end of the ticket."""
+        if state.kind == "audit" and not state.means and state.asked:
+            return self._ask(state, Call(halves.REPORT, (), 0, self.problem.weights))
+        if state.kind == "measure" and not state.means:
+            return self._ask(state, Call(halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
+        if state.kind == "audit":
+            return self._open(audit.audited(self.method, self.problem, self.names, state))
+        if state.kind == "measure":
+            return self._open(audit.measured(self.problem, self.tol, state))
+        everyone = self.closing == "everyone"
+        exchange = Replay(self.problem, self.seed, state.round, everyone, state.asked, state.means)
+        found = advance(self.method, state.vectors, exchange)
+        return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
+
+    def _ask(self, state: ServerState, call: Call) -> Step:
+        state = state.but(call=call, exchange=len(state.means), answers={}, out=frozenset())
+        if not state.asked:
+            return self._void(state)
+        return state, self._asks(state)
+
+    def _asks(self, state: ServerState) -> list[Ask]:
+        call = state.call
+        assert call is not None
+        asks = []
+        for i in state.asked:
+            if i in state.answers or i in state.out:
+                continue
+            counted = state.counted[i]
+            owed = state.outcomes.get(counted) if not state.exchange and state.heard[i] != counted else None
+            asks.append(
+                Ask(
+                    state.run, state.ticket, state.round, state.exchange, i, call.half, call.steps(i), call.down,
+                    counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i],
+                )
+            )  # fmt: skip
+        return asks
+
+    # -- answers arrive ------------------------------------------------------------------------------------------------
+    def _arrived(self, state: ServerState, event: Arrived) -> Step:
+        try:
+            answer = wire.decode(event.raw, self.problem.d, self.limit)
+        except wire.WireError:
+            return state.count("damaged"), []
+        i = event.sender
+        if not isinstance(answer, Answer) or answer.client != i or not 0 <= i < self.problem.n:
+            return state.count("foreign"), []
+        if answer.run != state.run:
+            return state.count("foreign"), []
+        if state.over or (answer.ticket, answer.exchange) != (state.ticket, state.exchange) or i not in state.asked:
+            return state.count("stale"), []
+        if i in state.answers or i in state.out:
+            return state.count("duplicates"), []
+        if answer.status != wire.OK:
+            ahead = answer.status == wire.AHEAD
+            return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
+        reason = audit.wrong(
+            answer, state.round, self.itemsize if state.kind == "round" else 8, self._vectors(state.call)
+        )
+        if reason:
+            note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
+            state = state.count("rejected").note(note, once=f"{self.names[i]}, round")
+            return self._settled(state.but(out=state.out | {i}))
+        if answer.base != state.counted[i]:
+            return state.count("stale"), []
+        if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
+            return self._lost(state, i, "answers from a memory that is not the one it had")
+        state = state.hear(i, answer.base, answer.digest)
+        answers = {**state.answers, i: (answer.up, answer.value)}
+        return self._settled(state.but(answers=answers))
+
+    def _vectors(self, call: Call | None) -> int:
+        assert call is not None
+        if call.half not in self._known:
+            self._known[call.half] = audit.vectors_up(self.method, call, self.problem.d)
+        return self._known[call.half]
+
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        return {halves.REPORT: 1, halves.MEASURE: 1}
+
+    def _lost(self, state: ServerState, i: int, what: str) -> Step:
+        remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form heals"
+        state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its h {remedy}.")
+        state = state.but(out=state.out | {i}, lost=state.lost | {i})
+        return self._settled(state)
+
+    def _settled(self, state: ServerState) -> Step:
+        """Close as soon as nobody else can answer."""
+        if len(state.answers) + len(state.out) < len(state.asked):
+            return state, []
+        return self._close(state)
+
+    # -- a ticket closes -----------------------------------------------------------------------------------------------
+    def _late(self, state: ServerState) -> ServerState:
+        for i in state.asked:
+            if i not in state.answers and i not in state.out:
+                state = state.count("late").note(f"{self.names[i]} missed the deadline of round {state.round}.",
+                                                 once=f"{self.names[i]} missed")  # fmt: skip
+        return state
+
+    def _close(self, state: ServerState) -> Step:
+        call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
+        assert call is not None
+        whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
+        if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
+            return self._void(state)
+        w = call.weights[list(cohort)]
+        rows = [state.answers[i][0] for i in cohort]
+        means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
+        state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
+        return self._advance(state)
+
+    def _fewest(self, state: ServerState) -> int:
+        return 1 if state.kind != "round" else min(self.least, len(self._cohort(state.round)))
+
+    def _void(self, state: ServerState) -> Step:
+        """Nobody is counted; the round is tried again, or given up."""
+        have = len(state.answers)
+        missing = [self.names[i] for i in range(self.problem.n) if i not in state.answers]
+        state = state.count("void")
+        vital = state.kind == "round" or (state.kind == "audit" and self.closing == "everyone" and bool(state.lost))
+        if state.kind == "audit":
+            again = vital or self._enough(state)
+            state = state.but(tried=state.round, void=state.void + again)
+        elif state.kind == "measure":
+            state = state.but(measured=state.round)
+        else:
+            state = state.but(void=state.void + 1, tried=-1)
+        if vital and state.void > self.patience:
+            few = f"have {have} of {self.problem.n} clients, missing {', '.join(missing)}"
+            last = f" ({state.notes[-1]})" if state.notes else ""
+            return self._fail(state, f"{few}: round {state.round} could not be closed in {state.void} attempts{last}.")
+        return self._open(state)
+
+    def _commit(self, state: ServerState, done: Done) -> Step:
+        """The round is done: these clients are counted, with this outcome, and nothing can change that."""
+        cohort = state.means[-1].cohort
+        if not all(np.isfinite(v).all() for v in done.vectors.values()):
+            return self._fail(state, f"the iterate of round {state.round} is not finite; take a smaller gamma.")
+        state = state.commit(cohort, Outcome(done.settle, done.outcome))
+        state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
+        return self._open(state)
+
+    def _absent(self, state: ServerState) -> tuple[str, ...]:
+        """Clients of which the answer knows nothing, or nothing recent."""
+        away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
+        notes = [f"the answer leaves out {', '.join(away)}: absent from the last half of the rounds."] if away else []
+        lost = [self.names[i] for i in sorted(state.lost)]
+        notes += [f"{', '.join(lost)} could not be restored, as not everybody else was there."] if lost else []
+        return tuple(notes) if state.round else ()
+
+    def _fail(self, state: ServerState, message: str) -> Step:
+        return state.but(over=True, failed=message, asked=()), []

@@ -1,0 +1,199 @@
+"""What the server must not lose, and how it looks on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from proxskip.protocol import wire
+from proxskip.protocol.replay import Call, Mean
+from proxskip.seam import Array, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a ticket, for the clients that it counted."""
+
+    settle: str
+    vectors: tuple[Array, ...]
+
+
+def but(state: Any, **changes: Any) -> Any:
+    """A copy with these fields changed; ``dataclasses.replace`` takes ten times as long."""
+    new = object.__new__(type(state))
+    new.__dict__.update(state.__dict__, **changes)
+    return new
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What happened to messages and tickets."""
+
+    damaged: int = 0
+    foreign: int = 0
+    stale: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    late: int = 0
+    lost: int = 0
+    repaired: int = 0
+    void: int = 0
+    audits: int = 0
+    recentred: int = 0
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server between events."""
+
+    run: bytes
+    vectors: Vectors
+    counted: tuple[int, ...]
+    """Per client, the last ticket that counted it."""
+    heard: tuple[int, ...]
+    """Per client, the last ticket it is known to have committed."""
+    digests: tuple[bytes, ...]
+    uploads: tuple[bytes, ...]
+    """Per client, the digest of the upload that was counted."""
+    participated: tuple[int, ...]
+    last: tuple[int, ...]
+    """Per client, the last round that counted it, -1 for none."""
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    lost: frozenset[int] = frozenset()
+    ticket: int = 0
+    round: int = 0
+    void: int = 0
+    audited: int = 0
+    tried: int = -1
+    measured: int = -1
+    broken: bool = False
+    reached: bool = False
+    sum_h: float = math.nan
+    grad_norm: float = math.nan
+    f: float = math.nan
+    counts: Counts = field(default_factory=Counts)
+    notes: tuple[str, ...] = ()
+    over: bool = False
+    failed: str = ""
+    # what is under way, which a restart does again
+    kind: str = ""
+    exchange: int = 0
+    call: Call | None = None
+    asked: tuple[int, ...] = ()
+    means: tuple[Mean, ...] = ()
+    answers: Mapping[int, tuple[tuple[Array, ...], float]] = field(default_factory=dict)
+    out: frozenset[int] = frozenset()
+
+    @staticmethod
+    def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:
+        """Before the first ticket."""
+        return ServerState(run, vectors, (0,) * n, (0,) * n, (bytes(32),) * n, (bytes(32),) * n, (0,) * n, (-1,) * n)
+
+    def but(self, **changes: Any) -> ServerState:
+        """A copy with these fields changed."""
+        changed: ServerState = but(self, **changes)
+        return changed
+
+    def count(self, what: str, by: int = 1) -> ServerState:
+        """One more of these."""
+        return self.but(counts=but(self.counts, **{what: getattr(self.counts, what) + by}))
+
+    def note(self, text: str, once: str = "") -> ServerState:
+        """A sentence for the result; with ``once``, only the first that begins so."""
+        if once and any(t.startswith(once) for t in self.notes):
+            return self
+        return self.but(notes=(*self.notes, text))
+
+    def hear(self, i: int, base: int, digest: bytes) -> ServerState:
+        """Client i is known to have committed this ticket."""
+        if self.heard[i] == base and self.digests[i] == digest:
+            return self
+        heard, digests = _with(self.heard, i, base), _with(self.digests, i, digest)
+        return self.but(heard=heard, digests=digests)
+
+    def commit(self, cohort: tuple[int, ...], outcome: Outcome) -> ServerState:
+        """This ticket counted these clients, with this outcome."""
+        members = set(cohort)
+        counted = tuple(self.ticket if i in members else t for i, t in enumerate(self.counted))
+        mine = self.kind == "round"
+        participated = tuple(k + (mine and i in members) for i, k in enumerate(self.participated))
+        last = tuple(self.round if mine and i in members else r for i, r in enumerate(self.last))
+        uploads = tuple(
+            wire.upload_digest(self.answers[i][0]) if i in members else u for i, u in enumerate(self.uploads)
+        )
+        outcomes = self._owed(counted, self.heard) | {self.ticket: outcome}
+        return self.but(uploads=uploads, counted=counted, participated=participated, last=last, outcomes=outcomes)
+
+    def adopt(self, i: int, h: Array) -> ServerState:
+        """Client i is to take over this h: a ticket of its own counts it."""
+        ticket = self.ticket + 1
+        counted = _with(self.counted, i, ticket)
+        outcomes = self._owed(counted, self.heard) | {ticket: Outcome(".adopt", (h,))}
+        return self.but(ticket=ticket, counted=counted, outcomes=outcomes)
+
+    def _owed(self, counted: tuple[int, ...], heard: tuple[int, ...]) -> dict[int, Outcome]:
+        """The outcomes that somebody has yet to hear."""
+        needed = {c for c, t in zip(counted, heard, strict=True) if c != t}
+        return {t: o for t, o in self.outcomes.items() if t in needed}
+
+    # -- on disk -------------------------------------------------------------------------------------------------------
+    def arrays(self) -> dict[str, Any]:
+        """Its vectors, for a file."""
+        out: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
+        for t, o in self.outcomes.items():
+            out |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
+        out |= {k: np.array(getattr(self, k), dtype=np.int64) for k in _PER_CLIENT}
+        return out
+
+    def meta(self) -> dict[str, Any]:
+        """The rest, for a file."""
+        plain = {k: getattr(self, k) for k in _PLAIN}
+        floats = {k: repr(getattr(self, k)) for k in _FLOATS}
+        return plain | floats | {
+            "run": self.run.hex(),
+            "digests": "".join(d.hex() for d in self.digests),
+            "uploads": "".join(d.hex() for d in self.uploads),
+            "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
+            "lost": {str(i): 1 for i in sorted(self.lost)},
+            "counts": asdict(self.counts),
+            "notes": {str(k): t for k, t in enumerate(self.notes)},
+        }  # fmt: skip
+
+    @staticmethod
+    def of(arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> ServerState:
+        """What ``arrays`` and ``meta`` gave, with nothing under way."""
+        outcomes = {}
+        for t, text in meta["settles"].items():
+            count, _, settle = text.partition(" ")
+            outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
+        per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
+        plain: Any = {k: meta[k] for k in _PLAIN} | {k: float(meta[k]) for k in _FLOATS}
+        return ServerState(
+            run=bytes.fromhex(meta["run"]),
+            vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
+            digests=_cut(meta["digests"]),
+            uploads=_cut(meta["uploads"]),
+            outcomes=outcomes,
+            lost=frozenset(int(i) for i in meta["lost"]),
+            counts=Counts(**meta["counts"]),
+            notes=tuple(meta["notes"][str(k)] for k in range(len(meta["notes"]))),
+            **per_client,
+            **plain,
+        )
+
+
+_PER_CLIENT = ("counted", "heard", "participated", "last")
+_PLAIN = ("ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed")
+_FLOATS = ("sum_h", "grad_norm", "f")
+
+
+def _cut(text: str) -> tuple[bytes, ...]:
+    return tuple(bytes.fromhex(text[k : k + 64]) for k in range(0, len(text), 64))
+
+
+def _with(values: tuple[Any, ...], i: int, v: Any) -> tuple[Any, ...]:
+    return (*values[:i], v, *values[i + 1 :])

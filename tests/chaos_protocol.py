@@ -1,0 +1,138 @@
+"""The protocol under faults and hostile messages, at length: `make chaos` prints what happened.
+
+python tests/chaos_protocol.py [seeds] [messages]
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+import proxskip as ps
+from proxskip.protocol import Arrived, Begin, Client, ClientState, Server, ServerState, Worker
+from proxskip.protocol.simulate import Violation, simulate
+from proxskip.protocol.wire import HEAD, HEADER, _seal, encode
+
+LIMIT = 1 << 16
+FIELDS = {  # offset and kind of what a hostile client may write into a header that is then sealed again
+    "magic": (0, "4s"), "version": (4, "B"), "kind": (5, "B"), "itemsize": (6, "B"), "status": (7, "B"),
+    "run": (8, "16s"), "ticket": (24, "Q"), "round": (32, "Q"), "base": (40, "Q"), "value": (48, "d"),
+    "exchange": (56, "I"), "client": (60, "I"), "d": (68, "I"), "vectors": (72, "B"),
+}  # fmt: skip
+
+
+def campaign(lo: int, hi: int, first: bool = False) -> tuple[list[str], Counter[str], Counter[str]]:
+    """These seeds (up to the first violation): violations, faults and what the servers counted."""
+    bad, faults, counts = [], Counter[str](), Counter[str]()
+    for seed in range(lo, hi):
+        try:
+            out = simulate(seed)
+        except Violation as violation:
+            bad.append(str(violation))
+            if first:
+                break
+            continue
+        faults.update(out.faults)
+        counts.update(out.counts)
+    return bad, faults, counts
+
+
+def waiting() -> tuple[Server, ServerState, bytes]:
+    """A server that waits for client 1, and the answer it waits for."""
+    problem = ps.Problem(ps.random_quadratics(n=3, d=8, L=1.0, mu=0.1, seed=1))
+    server = Server(ps.Scaffnew(0.5, 0.5), problem, 5, limit=LIMIT)
+    state, asks = server.step(server.start(bytes(range(16))), Begin())
+    client = Client(server.method, Worker(problem.clients[1], 1))
+    _, (raw,) = client.step(ClientState.fresh(bytes(range(16))), encode(asks[1]))
+    return server, state, raw
+
+
+def mutated(rng: random.Random, raw: bytes, kinds: int = 6) -> bytes:
+    """A message that no honest client sends: bytes changed, or fields and numbers forged and sealed again."""
+    what = rng.randrange(kinds)
+    if what == 0:  # bits
+        out = bytearray(raw)
+        for at in {rng.randrange(8 * len(raw)) for _ in range(rng.randrange(1, 4))}:
+            out[at // 8] ^= 1 << at % 8
+        return bytes(out)
+    if what == 1:  # cut
+        return raw[: rng.randrange(len(raw))]
+    if what == 2:  # longer, up to beyond the limit
+        return raw + rng.randbytes(rng.choice((1, 8, 64, LIMIT)))
+    if what == 3:  # noise
+        return rng.randbytes(rng.randrange(2 * HEADER))
+    out = bytearray(raw)
+    if what == 4:
+        at = HEADER + 8 * rng.randrange((len(raw) - HEADER) // 8)
+        out[at : at + 8] = struct.pack("<d", rng.choice((np.nan, np.inf, -np.inf)))
+    else:
+        at, kind = FIELDS[rng.choice(list(FIELDS))]
+        size = struct.calcsize("<" + kind)
+        old = bytes(out[at : at + size])
+        forged = struct.pack("<d", rng.choice((np.nan, np.inf))) if kind == "d" else _other(rng, old, size)
+        out[at : at + size] = forged
+    head = bytes(out[: HEAD.size])
+    return head + _seal(head, bytes(out[HEADER:])) + bytes(out[HEADER:])
+
+
+def _other(rng: random.Random, old: bytes, size: int) -> bytes:
+    while True:
+        new = rng.choice((b"\xff" * size, bytes(size), rng.randbytes(size), bytes([rng.randrange(9)]) + old[1:]))
+        if new != old:
+            return new
+
+
+def hostile(count: int, seed: int = 0) -> tuple[int, Counter[str], float, int]:
+    """So many messages to a waiting server: accepted, why not, the slowest in seconds, and the most bytes one took."""
+    server, state, raw = waiting()
+    rng, accepted, why, slowest = random.Random(seed), 0, Counter[str](), 0.0
+    most = 0
+    for k in range(count):
+        message = mutated(rng, raw)
+        if k % 10 == 0:
+            tracemalloc.start()
+            server.step(state, Arrived(message, 1))
+            most = max(most, tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        begin = time.perf_counter()
+        after, _ = server.step(state, Arrived(message, 1))
+        slowest = max(slowest, time.perf_counter() - begin)
+        accepted += 1 in after.answers
+        why.update({k: n - getattr(state.counts, k) for k, n in vars(after.counts).items() if n})
+        why["failed"] += bool(after.failed)
+    return accepted, why, slowest, most
+
+
+def main() -> int:
+    """Print the counts; the exit code says whether all laws held."""
+    seeds, messages = (int(v) for v in (sys.argv[1:] + ["100000", "100000"][len(sys.argv) - 1 :])[:2])
+    begin, step = time.perf_counter(), 500
+    bad: list[str] = []
+    faults, counts = Counter[str](), Counter[str]()
+    with ProcessPoolExecutor() as pool:
+        for b, f, c in pool.map(campaign, range(0, seeds, step), [min(k + step, seeds) for k in range(0, seeds, step)]):
+            bad += b
+            faults.update(f)
+            counts.update(c)
+    print(f"{seeds} seeds in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
+    print("  faults:", ", ".join(f"{k} {v}" for k, v in faults.items()))
+    print("  server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
+    for line in bad[:20]:
+        print("  " + line)
+    accepted, why, slowest, most = hostile(messages)
+    print(
+        f"{messages} mutated messages: {accepted} accepted, slowest {1e3 * slowest:.1f} ms, at most {most} bytes allocated"
+    )
+    print("  refused as:", ", ".join(f"{k} {v}" for k, v in why.items()))
+    return int(bool(bad) or accepted > 0 or most > 2 * LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The conformance laws: right round functions obey all of them, and each common mistake breaks the ones it is said to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from conftest import Machine
+from proxskip import conformance
+from proxskip.conformance import check, scaffold
+
+
+def local(x: Any, h_i: Any, gradient: Any, gamma: float, K: int) -> Any:
+    y = x
+    for _ in range(K):
+        y = y - gamma * (gradient(y) - h_i)
+    return y
+
+
+def scaffnew(x: Any, h: Any, g: Any, S: Any, gamma: float, K: int, *, steps: int = 0, mistake: str = "") -> Any:
+    xhat = {i: local(x, h[i], g[i], gamma, K + steps) for i in S}
+    x = xhat[S[-1]] if mistake == "last" else sum(xhat.values()) / (6 if mistake == "n" else len(S))
+    h = h.copy()
+    for i in range(6) if mistake == "all" else S:
+        if mistake != "never":
+            h[i] += (x - xhat.get(i, x - 1)) / (K * gamma)
+    return x, h
+
+
+def option(which: str, share: bool = True) -> Any:
+    """Scaffold, with |S|/N in the update of c or without."""
+
+    def round(x: Any, c_i: Any, c: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
+        dx, dc, new = np.zeros(5), np.zeros(5), c_i.copy()
+        for i in S:
+            y = local(x, c_i[i] - c, g[i], gamma, K)
+            new[i] = g[i](x) if which == "I" else c_i[i] - c + (x - y) / (K * gamma)
+            dx, dc = dx + (y - x) / len(S), dc + (new[i] - c_i[i]) / len(S)
+        return x + dx, new, c + (len(S) / 6 if share else 1.0) * dc
+
+    return round
+
+
+class Lazy:
+    """Updates h when a client is next called, with the server's x of that time."""
+
+    def place(self, h: Any) -> Any:
+        return h.copy(), {}
+
+    def controls(self, state: Any, x: Any) -> Any:
+        h, waiting = state[0].copy(), state[1]
+        for i, (xhat, rate) in waiting.items():
+            h[i] += rate * (x - xhat)
+        return h
+
+    def round(self, x: Any, state: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
+        h, waiting = state[0].copy(), dict(state[1])
+        for i in S:
+            if i in waiting:
+                xhat, rate = waiting.pop(i)
+                h[i] += rate * (x - xhat)
+            waiting[i] = (local(x, h[i], g[i], gamma, K), 1 / (K * gamma))
+        return sum(waiting[i][0] for i in S) / len(S), (h, waiting)
+
+
+def test_right_round_functions_obey_all_laws() -> None:
+    assert check(scaffnew).ok
+    assert check(*scaffold(option("II"))).ok
+    assert check(*scaffold(option("I")), extra=1).ok
+
+
+def test_the_librarys_own_methods_obey_all_laws() -> None:
+    """Scaffnew with fixed K and Scaffold, through the seam; on cohorts with chi = 1, as Scaffold has it."""
+    problem = ps.Problem(ps.random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
+
+    def ours(make: Any, cohort: Any) -> Any:
+        def round(x: Any, h: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
+            machine = Machine(
+                make(gamma, K), ps.Problem([Counted(f, v) for f, v in zip(problem.clients, g, strict=True)]), cohort
+            )
+            machine.put({"x": x, "c": np.zeros(5)}, {"h": h})
+            machine.round(0, np.asarray(S))
+            c = machine.server.get("c", np.zeros(5))
+            return machine.server["x"], machine.memory["h"] - c
+
+        return round
+
+    for make in (lambda gamma, K: ps.Scaffnew(gamma, 1 / K, K=K, chi=1.0), ps.Scaffold):
+        assert check(ours(make, None), cohorts=False).ok
+        assert check(ours(make, 3)).ok
+
+
+class Counted:
+    """A client whose gradient is counted."""
+
+    def __init__(self, f: Any, gradient: Any) -> None:
+        self.f, self.gradient, self.L, self.mu, self.d, self.value = f, gradient, f.L, f.mu, f.d, f.value
+
+
+MISTAKES = {
+    "controls never updated": ((lambda *a: scaffnew(*a, mistake="never"),), {"learning", "rate", "rate on cohorts"}),
+    "last client instead of the mean": (
+        (lambda *a: scaffnew(*a, mistake="last"),),
+        {"reduction", "learning", "sum", "sum on cohorts"},
+    ),
+    "division by n on a cohort": ((lambda *a: scaffnew(*a, mistake="n"),), {"sum on cohorts", "rate on cohorts"}),
+    "everybody updates h": ((lambda *a: scaffnew(*a, mistake="all"),), {"sum on cohorts", "rate on cohorts"}),
+    "missing |S|/N": (scaffold(option("II", share=False)), {"sum on cohorts"}),
+    "lazy h": ((Lazy().round, Lazy().place, Lazy().controls), {"sum on cohorts", "rate on cohorts"}),
+    "one local step too many": ((lambda *a: scaffnew(*a, steps=1),), {"local steps", "reduction", "learning"}),
+    "one local step too few": ((lambda *a: scaffnew(*a, steps=-1),), {"local steps", "reduction", "learning"}),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_breaks_its_laws(mistake: str) -> None:
+    given, laws = MISTAKES[mistake]
+    report = check(*given)
+    assert laws <= set(report.broken), str(report)
+    assert "fixed point" not in report.broken
+
+
+def test_the_report_reads_well() -> None:
+    text = str(check(lambda *a: scaffnew(*a, mistake="never")))
+    assert "BROKEN  learning" in text
+    assert "holds   fixed point" in text
+    with pytest.raises(ps.InputError, match="shape"):
+        check(lambda x, h, *rest: (np.zeros(3), h))
+    assert conformance.Report(()).ok

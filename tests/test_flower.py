@@ -1,0 +1,493 @@
+"""The Flower apps on a grid in this process: the cpu engine's bytes, memory on disk, deadlines, refusals."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+
+flwr = pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from conftest import WEIGHTS, quadratics  # noqa: E402
+from proxskip import flower  # noqa: E402
+from proxskip.flower import Federated, client_app, from_arrays, from_svmlight, roster, strategy  # noqa: E402
+
+METHODS = {
+    "scaffnew": lambda p: ps.Scaffnew(1 / p.L_max, 0.4),
+    "local-gd": lambda p: ps.LocalGD(1 / p.L_max, 3),
+    "scaffold": lambda p: ps.Scaffold(0.3 / p.L_max, 3),
+    "fedlin": lambda p: ps.FedLin(0.2 / p.L_max, 3),
+    "s-local-gd": lambda p: ps.SLocalGD(0.2 / p.L_max, 0.5, 0.5),
+}
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-3)
+
+
+class Here(Grid):
+    """Nodes in this process; what fails is what a test says.
+
+    Args:
+        hook: ``hook(node, message)`` before a node works: True loses the message, an Error is the reply.
+    """
+
+    def __init__(self, app: Any, n: int, hook: Callable[[int, Message], Any] = lambda node, m: False) -> None:
+        self.app, self.hook = app, hook
+        self.contexts = {100 + i: self.context(i, n) for i in range(n)}
+        self.replies: dict[str, Message] = {}
+        self.count = 0
+        self.sent: list[Message] = []
+
+    def context(self, i: int, n: int) -> Context:
+        return Context(7, 100 + i, {"partition-id": i, "num-partitions": n}, RecordDict(), {})
+
+    def set_run(self, run: Any) -> None: ...
+    @property
+    def run(self) -> Any: ...
+    def create_message(self, *args: Any, **given: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        keys = []
+        for m in messages:
+            self.count += 1
+            key = str(self.count)
+            keys.append(key)
+            self.sent.append(m)
+            node = m.metadata.dst_node_id
+            m.metadata.__dict__["_message_id"] = key
+            m.metadata.__dict__["_run_id"] = 7
+            what = self.hook(node, m)
+            if what is True or node not in self.contexts:
+                continue
+            if isinstance(what, Error):
+                self.replies[key] = Message(what, reply_to=m)
+                continue
+            self.replies[key] = self.app(m, self.contexts[node])
+        return keys
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(k) for k in list(message_ids) if k in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The strategy's clock, and a home of its own for memories."""
+    clock = Clock()
+    right = roster.Post
+    monkeypatch.setattr(strategy.roster, "Post", lambda grid, pause: right(grid, pause, clock, clock.sleep))
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    for name in ("task", "run", "node"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", 7)
+    return tmp_path / "home" / "proxskip"
+
+
+def app_of(problem: ps.Problem, **given: Any) -> Any:
+    return client_app(lambda context: problem.clients[int(context.node_config["partition-id"])], **given)
+
+
+def rows() -> ps.Problem:
+    rng = np.random.Generator(np.random.Philox(5))
+    A = rng.standard_normal((60, 5))
+    b = np.where(A[:, 0] + 0.3 * rng.standard_normal(60) > 0, 1.0, -1.0)
+    return ps.split(ps.Logistic(A, b, l2=0.05), clients=4, by="label", weights="equal")
+
+
+# -- the trajectory ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_is_the_cpu_engines_bit_for_bit(name: str, closing: str, clock: Clock) -> None:
+    problem = rows()
+    method = METHODS[name](problem)
+    if closing == "deadline" and "cohort" not in method.handles:
+        pytest.skip("waits for everybody")
+    grid = Here(app_of(problem), 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        out = Federated(method, 4, closing=closing, seed=3, insist=True).start(grid, num_rounds=12)
+        cohort = None if closing == "everyone" else [[0, 1, 2, 3]]
+        judge = ps.run(method, problem, rounds=12, seed=3, cohort=cohort, allow_unsafe_step=True)
+    assert np.array_equal(out.x, judge.x)
+    assert out.summary["f"] == pytest.approx(judge.summary()["f"], rel=1e-12)
+    assert out.summary["grad_norm"] == pytest.approx(judge.summary()["grad_norm"], rel=1e-9)
+    assert out.summary["iterations"] == judge.summary()["iterations"]
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_the_theorems_parameters_from_what_the_clients_say(batch: int | None, clock: Clock) -> None:
+    """L, mu and with minibatches A come from the clients; the parameters are those of a run with all data in one place."""
+    problem = rows().with_batch(batch)
+    out = Federated(ps.Scaffnew.theory, 4, closing="everyone", batch=batch, seed=1).start(
+        Here(app_of(problem), 4), num_rounds=9
+    )
+    judge = ps.run(ps.Scaffnew.theory(problem), problem, rounds=9, seed=1)
+    assert out.summary["gamma"] == pytest.approx(judge.summary()["gamma"])
+    assert np.allclose(out.x, judge.x, rtol=1e-12, atol=1e-14)
+
+
+def test_cohorts_weights_and_the_tolerance(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    grid = Here(app_of(problem), 4)
+    made = lambda p: ps.Scaffnew.theory(p, cohort=3)  # noqa: E731
+    out = Federated(made, 4, cohort=3, weights=WEIGHTS, tol=1e-6, measure=10).start(grid, num_rounds=2000)
+    assert out.success
+    assert out.summary["grad_norm"] <= 1e-6
+    assert problem.solution is not None
+    assert np.linalg.norm(out.x - problem.solution.x) <= 1e-4
+    assert "the tolerance holds" in str(out)
+    assert sum(out.summary["participation"].values()) == 3 * out.summary["rounds"]
+
+
+def test_float32_uploads(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    out = Federated(METHODS["scaffnew"], 4, upload="float32", audit=5).start(Here(app_of(problem), 4), num_rounds=60)
+    assert out.summary["sum_h"] <= 1e-12
+    assert problem.solution is not None
+    assert np.linalg.norm(out.x - problem.solution.x) <= 1e-6
+
+
+def test_arrays_come_back_in_their_shapes(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    start = ArrayRecord({"a": Array(np.ones((1, 2), np.float32)), "b": Array(np.zeros(problem.d - 2))})
+    seen = []
+
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+        seen.append((round, arrays["a"].numpy().shape))
+        return MetricRecord({"round": round})
+
+    out = Federated(METHODS["scaffnew"], 4).start(Here(app_of(problem), 4), start, num_rounds=3, evaluate_fn=evaluate)
+    assert seen == [(r, (1, 2)) for r in range(4)]
+    assert out.arrays["a"].numpy().dtype == np.float32
+    assert np.allclose(np.concatenate([v.numpy().ravel() for v in out.arrays.values()]), out.x, rtol=1e-6)
+    assert set(out.evaluate_metrics_serverapp) == {0, 1, 2, 3}
+
+
+def test_what_is_sent_is_little_more_than_the_vectors(clock: Clock) -> None:
+    """One vector each way a round; everything beside it within two percent at 20,000 unknowns."""
+    d = 20_000
+    problem = ps.Problem([ps.Quadratic(np.full(d, 1.0 + i), np.ones(d)) for i in range(2)])
+    grid = Here(app_of(problem), 2)
+    Federated(METHODS["scaffnew"], 2, audit=0).start(grid, num_rounds=5)
+    sizes = [
+        sum(len(a.data) for a in m.content["proxskip.bytes"].values()) + len(str(m.content["proxskip"]))
+        for m in grid.sent
+        if "proxskip.bytes" in m.content
+    ]
+    assert max(sizes) <= 1.02 * 8 * d
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+class Restarting(Here):
+    """Node 2's process starts anew before each of its messages from the 5th on, with its disk or without."""
+
+    def __init__(self, app: Any, n: int, home: Path, wipe: int | None) -> None:
+        super().__init__(app, n, self.restart)
+        self.home, self.wipe, self.messages = home, wipe, 0
+
+    def restart(self, node: int, message: Message) -> bool:
+        if node == 102:
+            self.messages += 1
+            if self.messages >= 5:
+                self.contexts[102] = self.context(2, 4)
+            if self.messages == self.wipe:
+                shutil.rmtree(self.home)
+                for i in (0, 1, 3):
+                    self.contexts[100 + i] = self.contexts[100 + i]
+        return False
+
+
+def test_a_restarted_node_goes_on_from_its_disk(clock: Clock, home: Path) -> None:
+    problem = rows()
+    method = METHODS["scaffnew"](problem)
+    out = Federated(method, 4, closing="everyone", seed=3).start(
+        Restarting(app_of(problem), 4, home, None), num_rounds=12
+    )
+    assert np.array_equal(out.x, ps.run(method, problem, rounds=12, seed=3).x)
+    assert out.summary["counts"]["lost"] == 0
+
+
+def test_a_wiped_node_is_reported_and_repaired(clock: Clock, home: Path) -> None:
+    problem = rows()
+    out = Federated(METHODS["scaffnew"], 4, tol=1e-7, measure=20).start(
+        Restarting(app_of(problem), 4, home, 9), num_rounds=800
+    )
+    assert out.success
+    assert out.summary["counts"]["repaired"] == 1
+    assert any("client-2 has lost its memory" in note for note in out.summary["warnings"])
+    assert out.summary["sum_h"] <= 1e-12
+
+
+def test_without_a_disk_a_restart_is_repaired_too(clock: Clock, home: Path) -> None:
+    problem = rows()
+    out = Federated(METHODS["scaffnew"], 4, tol=1e-7, measure=20).start(
+        Restarting(app_of(problem, on_disk=False), 4, home, None), num_rounds=900
+    )
+    assert out.summary["counts"]["lost"] > 1
+    assert not home.exists()
+
+
+def test_a_memory_cut_short_counts_as_lost(clock: Clock, home: Path) -> None:
+    problem = rows()
+    grid = Restarting(app_of(problem), 4, home, None)
+    right = grid.restart
+
+    def cut(node: int, message: Message) -> bool:
+        right(node, message)
+        if node == 102 and grid.messages == 8:
+            for file in home.glob("*/client-2*"):
+                file.write_bytes(file.read_bytes()[:-9])
+        return False
+
+    grid.hook = cut
+    out = Federated(METHODS["scaffnew"], 4).start(grid, num_rounds=15)
+    assert out.summary["counts"]["repaired"] == 1
+
+
+def test_a_server_goes_on_from_its_folder(clock: Clock, tmp_path: Path) -> None:
+    """Killed in the middle of a round; the next start finishes with the same bytes."""
+    problem = rows()
+    method = METHODS["scaffnew"](problem)
+    app = app_of(problem)
+
+    class Killed(Exception): ...
+
+    def kill(node: int, message: Message) -> bool:
+        if message.metadata.group_id == "6" and node == 102:
+            raise Killed
+        return False
+
+    grid = Here(app, 4, kill)
+    given: dict[str, Any] = {"closing": "everyone", "seed": 3, "folder": tmp_path / "server"}
+    with pytest.raises(Killed):
+        Federated(method, 4, **given).start(grid, num_rounds=12)
+    grid.hook = lambda node, m: False
+    out = Federated(method, 4, **given).start(grid, num_rounds=12)
+    assert np.array_equal(out.x, ps.run(method, problem, rounds=12, seed=3).x)
+    with pytest.raises(ps.InputError, match="holds another run: seed: saved 3, now 4"):
+        Federated(method, 4, **{**given, "seed": 4}).start(grid, num_rounds=12)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+def test_a_round_closes_at_its_deadline_without_the_client_that_hangs(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    grid = Here(app_of(problem), 4, lambda node, m: node == 103 and m.metadata.group_id != "hello")
+    out = Federated(METHODS["scaffnew"], 4, deadline=30.0, audit=0).start(grid, num_rounds=3)
+    seconds = [float(m["seconds"]) for m in out.train_metrics_clientapp.values()]
+    assert len(seconds) == 3
+    assert all(30.0 <= s <= 33.0 for s in seconds)
+    assert any("client-3 missed the deadline of round 0" in note for note in out.notes)
+    assert "the answer leaves out client-3" in out.notes[-1]
+
+
+def test_messages_do_not_outlive_their_round(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    grid = Here(app_of(problem), 4)
+    Federated(METHODS["scaffnew"], 4, deadline=30.0).start(grid, num_rounds=2)
+    assert all(m.metadata.ttl <= 36.0 for m in grid.sent if m.metadata.group_id != "hello")
+
+
+def test_waiting_ends_with_those_who_are_missing(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    with pytest.raises(
+        ps.InputError,
+        match=r"have 3 of 5 clients after 20 s \(client-0, client-1, client-2\), missing partition 3, partition 4",
+    ):
+        Federated(METHODS["scaffnew"], 5, wait=20.0).start(Here(app_of(problem), 3), num_rounds=2)
+    assert 20.0 <= clock.now <= 22.0
+    broken = client_app(lambda context: 1 / 0)  # type: ignore[arg-type,return-value]
+    grid = Here(broken, 2, lambda node, m: Error(2, "Traceback ...\nZeroDivisionError: division by zero"))
+    with pytest.raises(ps.InputError, match="ZeroDivisionError"):
+        Federated(METHODS["scaffnew"], 2, wait=5.0).start(grid, num_rounds=2)
+
+
+def test_an_error_reply_is_asked_again_within_the_deadline(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    failed: set[str] = set()
+
+    def flaky(node: int, message: Message) -> Any:
+        ticket = message.metadata.group_id
+        if node == 101 and ticket != "hello" and ticket not in failed:
+            failed.add(ticket)
+            return Error(5, "Node Unavailable")
+        return False
+
+    out = Federated(METHODS["scaffnew"], 4, deadline=60.0, closing="everyone").start(
+        Here(app_of(problem), 4, flaky), num_rounds=4
+    )
+    assert out.summary["rounds"] == 4
+    assert out.summary["counts"]["void"] == 0
+
+
+def test_a_client_that_comes_back_as_another_node_is_known_by_its_partition(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    grid = Here(app_of(problem), 4)
+
+    def move(node: int, message: Message) -> bool:
+        if message.metadata.group_id == "3" and 101 in grid.contexts:
+            old = grid.contexts.pop(101)
+            grid.contexts[777] = Context(7, 777, old.node_config, RecordDict(), {})
+        return False
+
+    grid.hook = move
+    out = Federated(METHODS["scaffnew"], 4, deadline=60.0).start(grid, num_rounds=8)
+    assert out.summary["participation"]["client-1"] >= 7
+    assert out.summary["counts"]["lost"] == 0
+
+
+def test_two_nodes_with_one_partition_are_refused(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    grid = Here(app_of(problem), 4)
+    grid.contexts[103] = grid.context(1, 4)
+    with pytest.raises(ps.InputError, match="two nodes say that they are partition 1"):
+        Federated(METHODS["scaffnew"], 4).start(grid, num_rounds=2)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+def test_clients_that_do_not_fit_are_refused_before_round_zero(clock: Clock) -> None:
+    uneven = [ps.Quadratic(np.ones(3 + i), np.ones(3 + i)) for i in range(2)]
+    app = client_app(lambda context: uneven[int(context.node_config["partition-id"])])
+    with pytest.raises(ps.InputError, match="client-1 has 4 unknowns but client-0 has 3"):
+        Federated(METHODS["scaffnew"], 2).start(Here(app, 2), num_rounds=2)
+    problem = ps.Problem(quadratics(4))
+    with pytest.raises(ps.InputError, match="gamma"):
+        Federated(ps.Scaffnew(100.0, 0.5), 4).start(Here(app_of(problem), 4), num_rounds=2)
+
+
+def test_what_changes_updates_on_their_way_is_refused() -> None:
+    from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod, message_size_mod
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    problem = ps.Problem(quadratics(4))
+    for mod in (fixedclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 1e-5)):
+        with pytest.raises(ps.InputError, match="sum_i w_i h_i would not stay zero"):
+            app_of(problem, mods=[mod])
+    app_of(problem, mods=[message_size_mod])
+    wrapped = DifferentialPrivacyServerSideFixedClipping(Federated(METHODS["scaffnew"], 4), 1.0, 1.0, 4)
+    with pytest.raises(ps.InputError, match="runs its own rounds"):
+        wrapped.configure_train(1, ArrayRecord(), ConfigRecord(), Here(app_of(problem), 4))
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for given, said in (
+        ({"upload": "float16"}, "float64"), ({"deadline": 0.0}, "deadline"), ({"wait": float("inf")}, "wait"),
+    ):  # fmt: skip
+        with pytest.raises(ps.InputError, match=said):
+            Federated(METHODS["scaffnew"], 4, **given)
+    with pytest.raises(ps.InputError, match="clients"):
+        Federated(METHODS["scaffnew"], 0)
+
+
+def test_replies_that_are_not_ours_are_counted_and_dropped(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    app = app_of(problem)
+
+    def forged(message: Message, context: Context) -> Message:
+        reply: Message = app(message, context)
+        if context.node_id == 102 and message.metadata.group_id != "hello":
+            reply.content["proxskip.bytes"]["message"] = Array("uint8", (9,), "numpy.ndarray", b"\x93NUMPY...")
+        return reply
+
+    out = Federated(METHODS["scaffnew"], 4, deadline=5.0).start(Here(forged, 4), num_rounds=3)
+    assert out.summary["counts"]["damaged"] >= 3
+    assert out.summary["participation"] == {"client-0": 3, "client-1": 3, "client-2": 0, "client-3": 3}
+
+
+# -- oracles -----------------------------------------------------------------------------------------------------------
+def test_oracles_from_arrays_and_files(tmp_path: Path) -> None:
+    A, b = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([1.0, -1.0])
+    one = from_arrays(A, b, l2=0.1)
+    (tmp_path / "part.svm").write_text("+1 1:1\n-1 2:2\n")
+    two = from_svmlight(tmp_path / "part.svm", features=2, l2=0.1)
+    x = np.array([0.3, -0.2])
+    assert np.allclose(one.gradient(x), two.gradient(x))
+    assert from_svmlight(tmp_path / "part.svm", features=5, l2=0.1).d == 5
+    with pytest.raises(ps.InputError, match="hinge"):
+        from_arrays(A, b, loss="hinge")
+
+
+def test_a_client_may_lack_classes_but_not_have_others() -> None:
+    """Labels mean the same on every client, also where a client has one class only."""
+    rng = np.random.Generator(np.random.Philox(6))
+    A, b = rng.standard_normal((30, 4)), np.repeat([0, 1, 2], 10)
+    x = rng.standard_normal(12)
+    whole = ps.split(ps.Softmax(A, b, l2=0.1), clients=3, by="label")
+    for i in range(3):
+        alone = from_arrays(A[b == i], b[b == i], loss="softmax", l2=0.1, classes=(0, 1, 2))
+        assert np.array_equal(alone.gradient(x), whole.clients[i].gradient(x))
+        assert alone.N == 10
+    one = from_arrays(A[:5], np.full(5, -1.0), l2=0.1)
+    assert np.array_equal(one.b, np.full(5, -1.0))
+    with pytest.raises(ps.InputError, match="label 3"):
+        from_arrays(A, b + 1, loss="softmax", classes=(0, 1, 2))
+    with pytest.raises(ps.InputError, match="its own lambda"):
+        from_arrays(A[:5], np.full(5, -1.0), l2=0.1, l2_relative=True)
+
+
+def test_a_module_and_its_loss() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    inputs, targets = torch.randn(20, 3).double(), torch.randint(0, 2, (20,))
+    f = flower.from_torch(module, torch.nn.functional.cross_entropy, inputs, targets, l2=0.01)
+    assert f.d == 3 * 4 + 4 + 4 * 2 + 2
+    x = f.start()
+    g, step = f.gradient(x), 1e-6
+    for k in range(0, f.d, 5):
+        e = np.zeros(f.d)
+        e[k] = step
+        assert (f.value(x + e) - f.value(x - e)) / (2 * step) == pytest.approx(g[k], abs=1e-7)
+    halves = [f.minibatch_gradient(x, np.arange(20)[s]) for s in (slice(0, 10), slice(10, 20))]
+    assert np.allclose(np.mean(halves, axis=0), g)
+    with pytest.raises(ps.InputError, match="batch normalisation"):
+        flower.from_torch(torch.nn.BatchNorm1d(3), torch.nn.functional.mse_loss, inputs, inputs)
+
+
+def test_a_network_trains_in_a_federation(clock: Clock) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0]])
+
+    def make(context: Context) -> Any:
+        i = int(context.node_config["partition-id"])
+        torch.manual_seed(10)
+        module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        inputs = centres[i] + 0.3 * torch.randn(30, 2)  # one class a client
+        return flower.from_torch(module, torch.nn.functional.cross_entropy, inputs, torch.full((30,), i), l2=1e-3)
+
+    net = make(Context(0, 0, {"partition-id": 0}, RecordDict(), {}))
+    start = ArrayRecord({"x": Array(net.start())})
+    out = Federated(ps.Scaffnew(0.2, 0.2), 3, batch=10, seed=1).start(Here(client_app(make), 3), start, num_rounds=40)
+    assert (net.load(out.x)(centres).argmax(dim=1) == torch.arange(3)).all()
+    assert out.summary["sum_h"] <= 1e-12

@@ -1,0 +1,731 @@
+"""The protocol: the engines' trajectory bit for bit, one commit for each counted ticket, and no harm from any message."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import proxskip as ps
+from chaos_protocol import LIMIT, campaign, hostile, mutated
+from conftest import METHODS, WEIGHTS, Row, quadratics
+from proxskip.cohorts import as_participation
+from proxskip.protocol import (
+    Again,
+    Arrived,
+    Ask,
+    Begin,
+    Client,
+    ClientState,
+    Deadline,
+    Restarted,
+    Server,
+    ServerState,
+    WireError,
+    Worker,
+    wire,
+)  # fmt: skip
+from proxskip.protocol import server as server_module
+from proxskip.protocol.lockstep import drive
+from proxskip.protocol.simulate import federation, simulate
+
+RUN = bytes(range(16))
+CENTRAL = [r for r in METHODS if not r.name.startswith("decentralized") and not r.split and r.clients > 1]
+
+
+def federate(method: Any, problem: ps.Problem, rounds: int = 8, **given: Any) -> tuple[Server, list[Client]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        given["cohort"] = as_participation(given.get("cohort"))
+        server = Server(method, problem, rounds, insist=True, **given)
+    size = given.get("itemsize", 8)
+    workers = [Worker(f, i, server.seed, problem.batch) for i, f in enumerate(problem.clients)]
+    return server, [Client(server.method, w, size) for w in workers]
+
+
+class Wires:
+    """A server and its clients by hand: nothing moves unless a test moves it."""
+
+    def __init__(self, rounds: int = 6, n: int = 4, **given: Any) -> None:
+        self.problem = ps.Problem(quadratics(n), given.pop("weights", None))
+        method = given.pop("method", None) or ps.Scaffnew(1 / self.problem.L_max, 0.4)
+        self.server, self.clients = federate(method, self.problem, rounds, **given)
+        self.state = self.server.start(RUN)
+        self.memory = [ClientState.fresh(RUN) for _ in self.clients]
+        self.asks: list[Ask] = []
+        self.send(Begin())
+
+    def send(self, event: Any) -> None:
+        self.state, asks = self.server.step(self.state, event)
+        self.asks = asks or self.asks
+
+    def work(self, ask: Ask) -> list[bytes]:
+        i = ask.client
+        self.memory[i], raw = self.clients[i].step(self.memory[i], wire.encode(ask))
+        return raw
+
+    def deliver(self, but: tuple[int, ...] = ()) -> None:
+        """All asks that are out, but not to these clients, whose time then runs out."""
+        ticket, exchange = self.state.ticket, self.state.exchange
+        for ask in self.asks:
+            if ask.client not in but:
+                for raw in self.work(ask):
+                    self.send(Arrived(raw, ask.client))
+        self.send(Deadline(ticket, exchange))
+
+    def finish(self, but: tuple[int, ...] = ()) -> None:
+        for _ in range(500):
+            if self.state.over:
+                return
+            self.deliver(but)
+        raise AssertionError("it does not end")
+
+    def wipe(self, i: int) -> None:
+        self.memory[i] = ClientState.fresh(RUN)
+
+    def truth(self) -> np.ndarray:
+        """Every client's h once it has heard its verdict."""
+        rows = []
+        for i, memory in enumerate(self.memory):
+            ask = self.asks[0]
+            counted = self.state.counted[i]
+            owed = self.state.outcomes.get(counted)
+            verdict = replace(
+                ask, ticket=10**9, exchange=0, client=i, half=".report", down=(), counted=counted,
+                upload=self.state.uploads[i], settle=owed.settle if owed else "", outcome=owed.vectors if owed else None,
+            )  # fmt: skip
+            told, _ = self.clients[i].step(memory, wire.encode(verdict))
+            rows.append(told.memory["h"] if told.memory else np.zeros(self.problem.d))
+        return np.array(rows)
+
+    def sum_h(self) -> float:
+        return float(np.abs(self.problem.weights @ self.truth()).max())
+
+
+# -- the same trajectory as an engine ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("batch", [None, 6])
+@pytest.mark.parametrize("row", CENTRAL, ids=lambda row: row.name)
+def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: int | None) -> None:
+    """Every method with client halves, full gradients and minibatches, rounds that wait and rounds that close."""
+    if batch and not row.claims("batch"):
+        pytest.skip("needs full gradients")
+    problem = row.rows(sparse=batch is not None).with_batch(batch)
+    forms = ["deadline"] if row.cohort else ["everyone"]
+    if not row.cohort and "cohort" in row.make(problem).handles and row.psi is None:
+        forms.append("deadline")
+    for closing in forms:
+        server, clients = federate(row.make(problem), problem, closing=closing, cohort=row.cohort, seed=4)
+        state, memories = drive(server, clients)
+        cohort = row.cohort or (None if closing == "everyone" else [list(range(problem.n))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+            judge = ps.run(row.make(problem), problem, rounds=8, seed=4, cohort=cohort, allow_unsafe_step=True)
+        assert state.round == 8
+        assert not state.failed
+        assert np.array_equal(state.vectors["x"], judge.x)
+        if "h" in judge.memory:
+            assert np.array_equal(np.array([m.memory["h"] for m in memories]), judge.memory["h"])
+        assert state.grad_norm == pytest.approx(judge.trace.last()["grad_norm"], rel=1e-9)
+        assert state.f == pytest.approx(judge.trace.last()["f"], rel=1e-12)
+
+
+def test_a_sparse_client_computes_alone_what_it_computes_among_others() -> None:
+    rng = np.random.Generator(np.random.Philox(3))
+    A = rng.standard_normal((240, 12)) * (rng.random((240, 12)) < 0.6)
+    whole = ps.Logistic(scipy.sparse.csr_matrix(A), np.where(A[:, 0] > 0.1, 1.0, -1.0), l2=0.1)
+    problem = ps.split(whole, clients=3, by="label")
+    method = ps.Scaffnew.theory(problem)
+    state, _ = drive(*federate(method, problem, 10, closing="everyone", seed=2))
+    assert np.array_equal(state.vectors["x"], ps.run(method, problem, rounds=10, seed=2).x)
+
+
+def test_methods_without_a_server_and_forms_that_do_not_exist_are_refused() -> None:
+    problem = ps.Problem(quadratics(4))
+    with pytest.raises(ps.InputError, match="has no server"):
+        federate(ps.DecentralizedScaffnew.theory(problem), problem)
+    with pytest.raises(ps.InputError, match="cannot run on cohorts"):
+        federate(ps.FedLin.theory(problem), problem, closing="deadline")
+    with pytest.raises(ps.InputError, match="needs everybody's h"):
+        federate(ps.Scaffnew(0.1, 0.5), problem.with_psi(ps.prox.L1(0.1)), closing="deadline")
+    with pytest.raises(ps.InputError, match="cohorts close at their deadline"):
+        federate(ps.Scaffnew(0.1, 0.5), problem, closing="everyone", cohort=2)
+
+
+# -- commits -----------------------------------------------------------------------------------------------------------
+def test_a_round_that_closes_without_a_client_leaves_the_sum_at_zero() -> None:
+    """Whoever is missing: only those who were averaged commit, with that x+, though they hear of it later."""
+    w = Wires(rounds=40, weights=WEIGHTS)
+    for k in range(40):
+        w.deliver(but=(k % 4,) if k % 3 else (k % 4, (k + 1) % 4))
+        assert w.sum_h() <= 1e-12 * (1 + np.abs(w.truth()).max())
+    assert sum(w.state.participated) < 4 * w.state.round
+    w.finish()
+    assert w.state.counts.recentred == 0
+
+
+def test_with_dropouts_the_run_still_finds_the_solution() -> None:
+    w = Wires(rounds=400)
+    rng = random.Random(1)
+    while w.state.round < 400 and not w.state.over:
+        w.deliver(but=tuple(i for i in range(4) if rng.random() < 0.3))
+    w.finish()
+    assert w.problem.solution is not None
+    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+
+
+def test_an_outcome_that_was_lost_on_the_way_is_told_again() -> None:
+    """Client 2 is counted in round 0 and hears nothing until round 3; its h is then that of round 0."""
+    w = Wires()
+    w.deliver()
+    pending = w.memory[2].pending
+    assert pending is not None
+    x1 = w.state.vectors["x"]
+    w.deliver(but=(2,))
+    w.deliver(but=(2,))
+    assert w.memory[2].committed == 0
+    w.deliver()
+    method: Any = w.server.method
+    eta = method.p * method.chi / method.gamma
+    assert np.array_equal(w.memory[2].memory["h"], 0.0 + eta * (x1 - pending.memory["xhat"]))
+    w.finish()
+    assert w.state.counts.lost == 0
+
+
+def test_asking_twice_changes_nothing() -> None:
+    a, b = Wires(), Wires()
+    a.finish()
+    while not b.state.over:
+        ticket, exchange = b.state.ticket, b.state.exchange
+        for ask in b.asks:
+            for raw in b.work(ask) + b.work(ask) + b.work(ask):
+                b.send(Arrived(raw, ask.client))
+        b.send(Deadline(ticket, exchange))
+    assert b.state.counts.duplicates + b.state.counts.stale > 0
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+    assert all(np.array_equal(m.memory["h"], n.memory["h"]) for m, n in zip(a.memory, b.memory, strict=True))
+
+
+def test_old_answers_and_those_of_other_runs_are_counted_and_dropped() -> None:
+    w = Wires()
+    old = [raw for ask in w.asks for raw in w.work(ask)]
+    for i, raw in enumerate(old):
+        w.send(Arrived(raw, i))
+    before = w.state
+    for i, raw in enumerate(old):
+        w.send(Arrived(raw, i))
+    assert w.state.counts.stale == 4
+    assert w.state.answers == before.answers
+    other = wire.decode(old[0], w.problem.d)
+    w.send(Arrived(wire.encode(replace(other, run=bytes(16))), 0))
+    w.send(Arrived(old[0], 1))  # somebody else's
+    assert w.state.counts.foreign == 2
+
+
+def test_all_sorts_of_ids_apply_nothing() -> None:
+    """Ten thousand forged (run, ticket, exchange, client, round, base): at most the one that is asked for counts."""
+    w = Wires()
+    (raw,) = w.work(w.asks[1])
+    answer = wire.decode(raw, w.problem.d)
+    rng = random.Random(5)
+    for _ in range(10_000):
+        forged = replace(
+            answer, run=rng.choice((RUN, rng.randbytes(16))), ticket=rng.choice((0, 1, 2, 2**60)),
+            exchange=rng.choice((0, 1, 9)), client=rng.choice((0, 1, 7)), round=rng.choice((0, 1)), base=rng.choice((0, 1)),
+        )  # fmt: skip
+        after, _ = w.server.step(w.state, Arrived(wire.encode(forged), 1))
+        assert (1 in after.answers) == (forged == answer)
+
+
+def test_two_exchanges_a_round_survive_a_client_that_forgets_between_them() -> None:
+    w = Wires(method=ps.FedLin(0.02, 3), rounds=3)
+    for ask in list(w.asks):
+        for raw in w.work(ask):
+            w.send(Arrived(raw, ask.client))
+    assert w.state.exchange == 1
+    w.wipe(2)
+    w.deliver()
+    w.finish()
+    judge, _ = drive(*federate(ps.FedLin(0.02, 3), w.problem, 3))
+    assert np.array_equal(w.state.vectors["x"], judge.vectors["x"])
+    assert w.state.counts.void >= 1
+
+
+def test_a_round_that_needs_everybody_is_never_closed_without_one() -> None:
+    w = Wires(closing="everyone", patience=3)
+    w.deliver()
+    x = w.state.vectors["x"]
+    for _ in range(3):
+        w.deliver(but=(1, 3))
+    assert w.state.round == 1
+    assert w.state.vectors["x"] is x
+    w.deliver(but=(1, 3))
+    assert w.state.failed.startswith("have 2 of 4 clients, missing client-1, client-3: round 1")
+    a = Wires(closing="everyone")
+    a.deliver(but=(1,))
+    a.finish()
+    b = Wires(closing="everyone")
+    b.finish()
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+
+
+# -- lost memory -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize("method", ["scaffnew", "scaffold", "fedlin", "s-local-gd"])
+def test_a_wiped_client_gets_back_exactly_what_it_lost(method: str, closing: str) -> None:
+    made = {"scaffnew": ps.Scaffnew(0.5, 0.4), "scaffold": ps.Scaffold(0.1, 3), "fedlin": ps.FedLin(0.05, 3)}
+    given = made.get(method) or ps.SLocalGD(0.05, 0.5, 0.3)
+    if closing == "deadline" and "cohort" not in given.handles:
+        pytest.skip("waits for everybody")
+    w = Wires(rounds=9, method=given, closing=closing, weights=WEIGHTS)
+    while w.state.round < 5:
+        w.deliver()
+    truth = w.truth()[2]
+    w.wipe(2)
+    w.deliver()
+    assert w.state.counts.lost == 1
+    while w.state.counts.repaired < 1:
+        w.deliver()
+    owed = w.state.outcomes[w.state.counted[2]]
+    assert owed.settle == ".adopt"
+    assert np.abs(owed.vectors[0] - truth).max() <= 1e-14 * (1 + np.abs(truth).max())
+    w.finish()
+    assert w.state.counts.recentred == 0
+    assert any("client-2 has lost its memory at round" in note for note in w.state.notes)
+
+
+def test_a_client_that_forgets_before_it_was_ever_counted_has_lost_nothing() -> None:
+    w = Wires()
+    w.deliver(but=(3,))
+    w.wipe(3)
+    w.finish()
+    assert w.state.counts.lost == 0
+
+
+def test_all_clients_forget_at_once() -> None:
+    w = Wires(rounds=200)
+    while w.state.round < 20:
+        w.deliver()
+    for i in range(4):
+        w.wipe(i)
+    w.finish()
+    assert w.state.counts.repaired == 4
+    assert w.problem.solution is not None
+    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+
+
+def test_lost_memory_waits_until_everybody_else_is_there() -> None:
+    """The rounds go on without the client, the others' h stand still in the sum, and the repair is exact when it comes."""
+    w = Wires(rounds=30)
+    while w.state.round < 5:
+        w.deliver()
+    w.wipe(2)
+    while w.state.round < 12:
+        w.deliver(but=(0,) if w.state.kind == "audit" else ())
+    assert w.state.lost == {2}
+    assert w.state.participated[2] == 5
+    w.finish()
+    assert w.state.counts.repaired == 1
+    assert w.state.counts.recentred == 0
+    assert w.state.sum_h <= 1e-12
+
+
+def test_a_regulariser_heals_a_lost_h() -> None:
+    problem = ps.Problem(quadratics(4)).with_psi(ps.prox.L1(0.01))
+    server, clients = federate(ps.Scaffnew.theory(problem), problem, 300)
+    w = Wires()
+    w.problem, w.server, w.clients, w.state = problem, server, clients, server.start(RUN)
+    w.send(Begin())
+    while w.state.round < 20:
+        w.deliver()
+    w.wipe(1)
+    w.finish()
+    assert any("starts again from zero" in note for note in w.state.notes)
+    assert w.state.grad_norm <= 1e-8
+
+
+def test_a_memory_that_was_changed_behind_the_clients_back_is_noticed() -> None:
+    """Its digest is not the one that the client had for the same ticket; the h it had is restored."""
+    w = Wires(rounds=12)
+    while w.state.round < 4:
+        w.deliver()
+    w.send(Arrived(w.work(w.asks[1])[0], 1))  # the server hears that client 1 has committed round 3
+    w.send(Deadline(w.state.ticket, 0))  # and the round is void
+    state, truth = w.memory[1], w.truth()[1]
+    changed = {**state.memory, "h": state.memory["h"] + 1.0}
+    w.memory[1] = ClientState.of(state.but(memory=changed).arrays(), state.meta())
+    w.deliver()
+    assert any("answers from a memory that is not the one it had" in note for note in w.state.notes)
+    while w.state.counts.repaired < 1:
+        w.deliver()
+    assert np.abs(w.state.outcomes[w.state.counted[1]].vectors[0] - truth).max() <= 1e-14 * (1 + np.abs(truth).max())
+    w.finish()
+    assert w.state.counts.recentred == 0
+
+
+def test_an_old_copy_of_the_disk_is_not_taken_for_the_newest() -> None:
+    w = Wires(rounds=8)
+    w.deliver()
+    w.deliver()
+    backup = w.memory[0]
+    w.deliver()
+    w.deliver()
+    w.memory[0] = backup
+    w.finish()
+    assert w.state.counts.lost == 1
+    assert w.state.counts.recentred == 0
+
+
+# -- the audit ---------------------------------------------------------------------------------------------------------
+class Careless(Client):
+    """Applies each h update twice."""
+
+    def _commit(self, state: ClientState, ask: Ask, memory: Any) -> ClientState:
+        once = super()._commit(state, ask, memory)
+        twice = once.memory["h"] + (once.memory["h"] - memory["h"]) if ask.settle == "settle" else once.memory["h"]
+        return once.but(memory={**once.memory, "h": twice})
+
+
+def test_the_audit_sets_a_broken_sum_to_zero_and_says_so() -> None:
+    w = Wires(rounds=300, audit=10)
+    while w.state.round < 15:
+        w.deliver()
+    state = w.memory[1]
+    w.memory[1] = state.but(memory={**state.memory, "h": state.memory["h"] + 0.5})  # the digest is still the old one
+    w.finish()
+    assert w.state.counts.recentred == 1
+    assert any(note.startswith("sum_i w_i h_i was 0.1") for note in w.state.notes)
+    assert not w.state.failed
+    assert w.problem.solution is not None
+    assert np.linalg.norm(w.state.vectors["x"] - w.problem.solution.x) <= 1e-8
+
+
+def test_a_sum_that_breaks_again_ends_the_run() -> None:
+    w = Wires(rounds=100, audit=5)
+    w.clients[2] = Careless(w.server.method, w.clients[2].worker)
+    w.finish()
+    assert "again after it was set to zero" in w.state.failed
+
+
+def test_the_audit_has_no_false_alarm_at_large_constants() -> None:
+    """L = 1e8: rounding is far above 1e-12 in absolute terms, and far below the tolerance."""
+    clients = [ps.Quadratic(f.H * 1e8, f.b * 1e8) for f in quadratics(4)]
+    problem = ps.Problem(clients)
+    state, _ = drive(*federate(ps.Scaffnew.theory(problem), problem, 60, audit=3))
+    assert state.counts.audits >= 20
+    assert state.counts.recentred == 0
+
+
+# -- float32 -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize(
+    "method",
+    [ps.Scaffnew(0.5, 0.4), ps.Scaffold(0.1, 3), ps.Scaffold(0.1, 3, option="I"), ps.FedLin(0.05, 3), ps.SLocalGD(0.05, 0.5, 0.3)],
+    ids=["scaffnew", "scaffold", "scaffold-I", "fedlin", "s-local-gd"],
+)  # fmt: skip
+def test_float32_uploads_keep_the_sum_at_zero(method: Any, closing: str) -> None:
+    """h is updated from the vector as it was sent, so rounding moves x and not the sum."""
+    if closing == "deadline" and "cohort" not in method.handles:
+        pytest.skip("waits for everybody")
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    server, clients = federate(method, problem, 40, closing=closing, itemsize=4, audit=4)
+    state, _ = drive(server, clients)
+    exact, _ = drive(*federate(method, problem, 40, closing=closing))
+    assert state.counts.audits == 10
+    assert state.counts.recentred == 0
+    away = np.abs(state.vectors["x"] - exact.vectors["x"]).max()
+    assert 0 < away <= 1e-6
+
+
+def test_float32_is_refused_where_it_is_not_known_what_to_round() -> None:
+    class Unknown:
+        name, remembers = "unknown", ("h",)
+
+    with pytest.raises(ps.InputError, match="cannot send float32"):
+        Client(Unknown(), Worker(quadratics(2)[0], 0), 4)  # type: ignore[arg-type]
+
+
+# -- bad updates -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("i", "k"), list(itertools.product(range(4), (0, 1, -1))))
+def test_a_bad_number_leaves_the_others_as_if_the_client_were_absent(i: int, k: int, bad: float) -> None:
+    a, b = Wires(), Wires()
+    a.deliver()
+    b.deliver()
+    for ask in list(a.asks):
+        for raw in a.work(ask):
+            answer = wire.decode(raw, a.problem.d)
+            up = answer.up[0].copy()
+            if ask.client == i:
+                up[k] = bad
+            a.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    b.deliver(but=(i,))
+    assert a.state.counts.rejected == 1
+    at = k % a.problem.d
+    assert f"client-{i}, round 1: entry {at} of vector 0 is {bad}" in a.state.notes[-1]
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+    assert a.state.counted == b.state.counted
+
+
+def test_other_wrong_updates_are_named() -> None:
+    w = Wires()
+    (raw,) = w.work(w.asks[0])
+    answer = wire.decode(raw, w.problem.d)
+    for wrong, said in (
+        ({"up": ()}, "holds 0 vectors instead of 1"),
+        ({"up": answer.up * 2}, "holds 2 vectors instead of 1"),
+        ({"itemsize": 4}, "have 4 bytes instead of 8"),
+        ({"value": np.nan}, "its value is nan"),
+        ({"round": 7}, "it says round 7"),
+    ):
+        after, _ = w.server.step(w.state, Arrived(wire.encode(replace(answer, **wrong)), 0))
+        assert said in after.notes[-1]
+        assert 0 not in after.answers
+
+
+def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
+    w = Wires()
+    (raw,) = w.work(w.asks[1])
+    for k in range(8 * len(raw)):
+        flipped = bytearray(raw)
+        flipped[k // 8] ^= 1 << k % 8
+        after, _ = w.server.step(w.state, Arrived(bytes(flipped), 1))
+        assert not after.answers
+        assert after.counts.damaged == 1
+    w.send(Again())
+    assert [a.client for a in w.asks] == [0, 1, 2, 3]
+    w.send(Arrived(raw, 1))
+    w.send(Again())
+    assert [a.client for a in w.asks] == [0, 2, 3]
+
+
+def test_hostile_messages_are_all_refused() -> None:
+    accepted, why, _, most = hostile(5_000, seed=1)
+    assert accepted == 0
+    assert why["failed"] == 0
+    assert min(why[k] for k in ("damaged", "rejected", "foreign", "stale")) > 0
+    assert most <= 2 * LIMIT
+
+
+def test_damaged_asks_do_not_disturb_clients() -> None:
+    """Bits flipped, cut, or for another client or run: nothing changes and nothing is answered."""
+    w = Wires()
+    w.deliver()
+    raw, rng, before = wire.encode(w.asks[1]), random.Random(2), w.memory[1]
+    for _ in range(2_000):
+        message = mutated(rng, raw, kinds=4)
+        assert w.clients[1].step(before, message) == (before, [])
+    for ask in (w.asks[0], replace(w.asks[1], run=bytes(16))):
+        assert w.clients[1].step(before, wire.encode(ask)) == (before, [])
+
+
+def test_names_that_are_no_halves_run_nothing() -> None:
+    w = Wires()
+    for name in ("round", "check", "theory", "zeta", "lyapunov", "for_cohorts", "paper_figure"):
+        _, answers = w.clients[0].step(w.memory[0], wire.encode(replace(w.asks[0], half=name)))
+        assert answers == []
+    with pytest.raises(WireError):
+        wire.encode(replace(w.asks[0], half="__init__"))
+
+
+def test_the_limit_holds_to_the_byte() -> None:
+    w = Wires()
+    size = len(wire.encode(w.asks[0]))
+    assert len(wire.encode(w.asks[0], size)) == size
+    with pytest.raises(ps.InputError, match=f"{size} bytes is over the limit of {size - 1}"):
+        wire.encode(w.asks[0], size - 1)
+    raw = wire.encode(w.asks[0])
+    assert wire.decode(raw, w.problem.d, size)
+    with pytest.raises(WireError, match="over the limit"):
+        wire.decode(raw, w.problem.d, size - 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_what_is_sent_is_what_arrives(data: st.DataObject) -> None:
+    d = data.draw(st.integers(1, 5))
+    number = st.floats(allow_nan=False, allow_infinity=False)
+    vector = st.lists(number, min_size=d, max_size=d).map(np.array)
+    count = st.integers(0, 2**60)
+    small = st.integers(0, 2**32 - 1)
+    down = tuple(data.draw(st.lists(vector, min_size=1, max_size=4)))
+    outcome = data.draw(st.none() | st.lists(vector, max_size=3).map(tuple))
+    ask = Ask(
+        data.draw(st.binary(min_size=16, max_size=16)), data.draw(count), data.draw(count), data.draw(small),
+        data.draw(small), "local_in_cohort", data.draw(small), down, data.draw(count),
+        data.draw(st.sampled_from(["", "settle"])), outcome,
+    )  # fmt: skip
+    back = wire.decode(wire.encode(ask), d)
+    assert isinstance(back, Ask)
+    assert all(
+        getattr(ask, k) == getattr(back, k)
+        for k in ("run", "ticket", "round", "exchange", "client", "half", "K", "counted", "settle")
+    )
+    assert [v.tobytes() for v in back.down] == [v.tobytes() for v in down]
+    assert (back.outcome is None) == (outcome is None)
+    assert [v.tobytes() for v in back.outcome or ()] == [v.tobytes() for v in outcome or ()]
+
+
+def test_a_vector_needed_twice_is_sent_once() -> None:
+    """Scaffnew with everybody: one vector down, which is the outcome of the last round as well."""
+    w = Wires()
+    first = len(wire.encode(w.asks[0]))
+    w.deliver()
+    assert w.asks[0].outcome is not None
+    assert len(wire.encode(w.asks[0])) == first == wire.HEADER + 8 * w.problem.d
+
+
+# -- restarts and notes ------------------------------------------------------------------------------------------------
+def test_states_read_back_from_their_arrays() -> None:
+    w = Wires(rounds=12, audit=3)
+    while not w.state.over:
+        w.deliver(but=(w.state.ticket % 5,) if w.state.ticket % 2 else ())
+        back = ServerState.of(w.state.arrays(), w.state.meta())
+        assert back.meta() == w.state.meta()
+        assert all(np.array_equal(v, back.arrays()[k]) for k, v in w.state.arrays().items())
+        for k, memory in enumerate(w.memory):
+            w.memory[k] = ClientState.of(memory.arrays(), memory.meta())
+            assert w.memory[k].digest == memory.digest
+            assert w.memory[k].meta() == memory.meta()
+
+
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+def test_a_server_that_restarts_does_its_round_once(closing: str) -> None:
+    a, b = Wires(closing=closing), Wires(closing=closing)
+    a.finish()
+    for k in range(40):
+        if b.state.over:
+            break
+        if k % 3 == 1:
+            for ask in b.asks[:2]:
+                for raw in b.work(ask):
+                    b.send(Arrived(raw, ask.client))
+            b.state = ServerState.of(b.state.arrays(), b.state.meta())
+            b.send(Restarted())
+        b.deliver()
+    assert b.state.over
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+
+
+def test_a_client_that_never_comes_is_named_in_the_result() -> None:
+    w = Wires(rounds=10)
+    w.finish(but=(3,))
+    assert w.state.notes[-1] == "the answer leaves out client-3: absent from the last half of the rounds."
+    assert w.state.participated == (10, 10, 10, 0)
+    assert any("client-3 missed the deadline of round 0" in note for note in w.state.notes)
+
+
+def test_too_few_clients_end_with_their_names() -> None:
+    w = Wires(n=5, least=4, patience=2)
+    w.finish(but=(1, 4))
+    assert w.state.failed.startswith("have 3 of 5 clients, missing client-1, client-4")
+
+
+def test_it_stops_at_the_tolerance() -> None:
+    w = Wires(rounds=1000, measure=5, tol=1e-6)
+    w.finish()
+    assert w.state.reached
+    assert w.state.grad_norm <= 1e-6
+    assert w.state.round % 5 == 0
+    assert w.state.round < 1000
+
+
+def test_steps_do_not_change_what_they_are_given() -> None:
+    """Pure: the same state and event, the same result, whatever came in between."""
+    w = Wires()
+    w.deliver()
+    raws = [raw for ask in w.asks for raw in w.work(ask)]
+    once, _ = w.server.step(w.state, Arrived(raws[0], 0))
+    w.server.step(once, Arrived(raws[1], 1))
+    again, _ = w.server.step(w.state, Arrived(raws[0], 0))
+    assert once.meta() == again.meta()
+    assert set(once.answers) == set(again.answers) == {0}
+    assert set(w.state.answers) == set()
+
+
+# -- the simulator -----------------------------------------------------------------------------------------------------
+def test_two_thousand_seeds_of_faults() -> None:
+    bad, faults, counts = campaign(0, 2000)
+    assert bad == []
+    assert min(faults.values()) > 0
+    assert all(counts[k] > 0 for k in ("damaged", "stale", "duplicates", "late", "lost", "repaired", "void", "audits"))
+    assert counts["recentred"] == 0
+
+
+def test_a_seed_replays_identically() -> None:
+    for seed in range(20):
+        assert simulate(seed) == simulate(seed)
+
+
+def broken_verdict(self: Any, state: Any, ask: Any) -> Any:
+    """Commits what is pending, whatever ticket it was made for."""
+    return replaced(self, state, replace(ask, counted=state.pending.ticket) if state.pending and ask.outcome else ask)
+
+
+def broken_forgetful(self: Any, state: Any, ask: Any) -> Any:
+    """Takes an empty memory for a fresh one."""
+    state, status = replaced(self, state, ask)
+    return (state.but(committed=ask.counted, pending=None), 0) if status else (state, status)
+
+
+def broken_upload(self: Any, state: Any, ask: Any) -> Any:
+    """Does not compare its pending work with what was counted."""
+    p = state.pending
+    return replaced(self, state, replace(ask, upload=wire.upload_digest(p.up)) if p else ask)
+
+
+replaced: Callable[..., Any] = Client._heed
+
+
+@pytest.mark.parametrize("bug", [broken_verdict, broken_forgetful, broken_upload], ids=lambda f: f.__name__)
+def test_the_simulator_finds_bugs_in_clients(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "_heed", bug)
+    assert campaign(1140, 1200, first=True)[0]
+
+
+def test_the_simulator_finds_a_server_that_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that averages everybody it asked with the answers of an older ticket."""
+    right = server_module.Server._arrived
+
+    def late(self: Any, state: Any, event: Any) -> Any:
+        try:
+            answer = wire.decode(event.raw, self.problem.d, self.limit)
+        except WireError:
+            return right(self, state, event)
+        if isinstance(answer, wire.Answer) and answer.ticket < state.ticket and answer.up:
+            event = Arrived(
+                wire.encode(replace(answer, ticket=state.ticket, round=state.round, exchange=state.exchange)),
+                event.sender,
+            )
+        return right(self, state, event)
+
+    monkeypatch.setattr(server_module.Server, "_arrived", late)
+    assert campaign(0, 300, first=True)[0]
+
+
+def test_the_simulator_finds_a_partial_round_in_the_prox_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a round of the everyone form with those who came is wrong: the answer changes."""
+    right = server_module.Server._close
+
+    def partial(self: Any, state: Any) -> Any:
+        if self.closing == "everyone" and state.kind == "round" and len(state.answers) >= 2:
+            state = state.but(asked=tuple(i for i in state.asked if i in state.answers))
+        return right(self, state)
+
+    monkeypatch.setattr(server_module.Server, "_close", partial)
+    assert campaign(0, 400, first=True)[0]
+
+
+def test_every_form_is_in_the_simulator() -> None:
+    kinds = {federation(k)[0] for k in range(48)}
+    assert "scaffnew, everyone" in kinds
+    assert "scaffnew, deadline" in kinds
+    assert {k.split(",")[0] for k in kinds} == {"scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd"}
