@@ -43,7 +43,8 @@ def render(report: Report, machine: str = "") -> str:
     lines = [
         "# The paper, reproduced",
         "",
-        f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine{' ' if machine else ''}{machine}",
+        f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine",
+        *([machine] if machine else []),
         "and written down by `docs/make_reproduction.py`. The folder of the run holds a page with the same figures to",
         "explore, and all of its numbers in `results.json`.",
         "",

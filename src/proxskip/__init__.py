@@ -39,7 +39,7 @@ from proxskip.run import resume, run
 from proxskip.seam import EngineError, InputError, UnsafeStepWarning
 from proxskip.sweep import sweep
 from proxskip.trace import Trace
-from proxskip.version import __version__
+from proxskip.version import __version__ as __version__
 
 __all__ = [
     "EXTRA",
@@ -80,7 +80,6 @@ __all__ = [
     "Trace",
     "Uniform",
     "UnsafeStepWarning",
-    "__version__",
     "datasets",
     "from_matrix",
     "graph",
