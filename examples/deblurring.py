@@ -74,9 +74,9 @@ def conclusion(found: tuple[race.Race, np.ndarray]) -> str:
     return (
         f"A prox costs ProxSkip {done.cost('ProxSkip'):.0f} gradients and ProxGD {done.cost('ProxGD'):.0f}, since its "
         f"inner solver starts nearer to its end. ProxSkip takes {gd.nprox / skip.nprox:.1f} times fewer proxes than "
-        f"ProxGD{'' if gd.success else ' made without arriving'}, is {done.faster('ProxGD', 'ProxSkip')} times as fast, "
-        f"and {done.faster('FISTA with restart', 'ProxSkip')} times as fast as FISTA with restart. Skipping pays against "
-        "ProxGD, because kappa is large; not against FISTA, as long as the inner solver starts where it ended."
+        f"ProxGD{'' if gd.success else ' made without arriving'}, is {done.faster('ProxGD', 'ProxSkip')} times as "
+        f"fast, and {done.faster('FISTA with restart', 'ProxSkip')} times as fast as FISTA with restart. Skipping pays "
+        "against ProxGD, because kappa is large; not against FISTA, as long as the inner solver starts where it ended."
     )
 
 

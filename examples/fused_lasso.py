@@ -64,9 +64,9 @@ def conclusion(done: race.Race) -> str:
     apart = float(np.max(np.abs(skip.x - papc.x)))
     return (
         f"With p = {skip.parameters['p']:.3g} SplitSkip talks {papc.nprox / skip.nprox:.1f} times less than PAPC, for "
-        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. A dual step costs PAPC "
-        f"{done.cost('PAPC'):.1f} gradients in one memory. Skipping pays over a network, where an exchange takes far "
-        "longer than a gradient; in one memory it saves little or nothing.\n"
+        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. A dual step costs "
+        f"PAPC {done.cost('PAPC'):.1f} gradients in one memory. Skipping pays over a network, where an exchange takes "
+        "far longer than a gradient; in one memory it saves little or nothing.\n"
     )
 
 

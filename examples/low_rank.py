@@ -73,8 +73,8 @@ def conclusion(found: tuple[race.Race, np.ndarray]) -> str:
         f"A prox costs {done.cost(SKIP):.0f} gradients. ProxSkip takes "
         f"{done.results['ProxGD'].nprox / best.nprox:.1f} times fewer proxes than ProxGD and is "
         f"{done.faster('ProxGD', SKIP)} times as fast, {done.faster('FISTA with restart', SKIP)} times as fast as "
-        "FISTA with restart. Skipping pays because an SVD is so much dearer than a gradient; where the two cost the same, "
-        "FISTA with restart wins."
+        "FISTA with restart. Skipping pays because an SVD is so much dearer than a gradient; where the two cost the "
+        "same, FISTA with restart wins."
     )
 
 

@@ -136,9 +136,10 @@ def conclusion(solved: tuple[ps.Logistic, dict[str, Seen], float]) -> str:
         return f"SProxSkip or FISTA did not come within {WITHIN[-1]:.0%}."
     return (
         f"A prox costs SProxSkip {found['SProxSkip'].prox_seconds / gradient:.0f} gradients of a minibatch. To "
-        f"{WITHIN[-1]:.0%} it is {fista[1] / mine[1]:.1f} times as fast as FISTA with restart, with {mine[0]} proxes for "
-        f"{fista[0]}; ProxSGD {'never gets there' if sgd is None else f'takes {sgd[0]}'}. Skipping pays at low accuracy "
-        "with many pictures; beyond the noise of the minibatches FISTA wins, and ProxSkip takes the fewest proxes."
+        f"{WITHIN[-1]:.0%} it is {fista[1] / mine[1]:.1f} times as fast as FISTA with restart, with {mine[0]} proxes "
+        f"for {fista[0]}; ProxSGD {'never gets there' if sgd is None else f'takes {sgd[0]}'}. Skipping pays at low "
+        "accuracy with many pictures; beyond the noise of the minibatches FISTA wins, and ProxSkip needs the "
+        "fewest proxes."
     )
 
 
