@@ -52,7 +52,7 @@ class Blur:
 
 def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
     """The race, and the picture."""
-    side, mu, tol, limit = (32, 1e-3, 1e-4, 60) if small else (64, 1e-5, 1e-6, 100)
+    side, mu, tol, limit = (32, 1e-3, 1e-4, 60) if small else (64, 1e-5, 1e-6, 90)
     k = 256 // side
     picture = camera()[40:296, 130:386].reshape(side, k, side, k).mean(axis=(1, 3)) / 255.0
     f = Blur(picture, width=1.5, noise=3e-3, mu=mu)

@@ -52,7 +52,7 @@ def solve(small: bool = False) -> list[tuple[race.Race, np.ndarray]]:
     ):
         f, psi = stations(level, rng), L1(0.02)
         methods = {"PAPC": ("papc", {}), "PDHG": ("pdhg", {}), "SplitSkip": ("splitskip", skip)}
-        common = {"D": incidence(graph), "max_grad": 4_000_000, "seconds": 60 if small else 12}
+        common = {"D": incidence(graph), "max_grad": 4_000_000, "seconds": 60 if small else 8}
         size = tol * float(np.linalg.norm(f.gradient(np.zeros(f.d))))
         out.append((race.Race(title, f, psi, np.zeros(f.d), methods, size, common).run(), level))
     return out

@@ -51,7 +51,7 @@ def problem(d: int, N: int) -> tuple[ps.Quadratic, Polyhedron, np.ndarray, np.nd
 
 def solve(small: bool = False) -> tuple[race.Race, np.ndarray, np.ndarray]:
     """The race, the ages and the truth."""
-    d, N, limit = (30, 300, 60) if small else (200, 4000, 30)
+    d, N, limit = (30, 300, 60) if small else (80, 4000, 20)
     f, psi, ages, truth = problem(d, N)
     methods = {
         "ProxGD": ("proxgd", {"seconds": limit, "max_prox": 400 if small else None}),
