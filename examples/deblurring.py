@@ -52,9 +52,9 @@ class Blur:
 
 def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
     """The race, and the picture."""
-    side, mu, tol, limit = (32, 1e-3, 1e-4, 60) if small else (64, 1e-5, 1e-6, 90)
-    k = 256 // side
-    picture = camera()[40:296, 130:386].reshape(side, k, side, k).mean(axis=(1, 3)) / 255.0
+    side, mu, tol, limit = (30, 1e-3, 1e-4, 60) if small else (48, 1e-5, 1e-6, 90)
+    k = 240 // side
+    picture = camera()[48:288, 138:378].reshape(side, k, side, k).mean(axis=(1, 3)) / 255.0
     f = Blur(picture, width=1.5, noise=3e-3, mu=mu)
     psi = TV2D(3e-4, picture.shape, isotropic=False)
     methods = {

@@ -56,7 +56,7 @@ def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
         SKIP: ("proxskip", {"p": 0.1}),
     }
     title = f"Weighted low-rank approximation, {m} x {m}, kappa = {f.L / f.mu:.0f}"
-    return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0), {"seconds": 120}).run(), truth
+    return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0), {"seconds": 150}).run(), truth
 
 
 def conclusion(found: tuple[race.Race, np.ndarray]) -> str:
