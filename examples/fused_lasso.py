@@ -64,9 +64,9 @@ def conclusion(done: race.Race) -> str:
     apart = float(np.max(np.abs(skip.x - papc.x)))
     return (
         f"With p = {skip.parameters['p']:.3g} SplitSkip talks {papc.nprox / skip.nprox:.1f} times less than PAPC, for "
-        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. In one memory a "
-        f"dual step costs PAPC {done.cost('PAPC'):.1f} gradients, and SplitSkip is {done.faster('PAPC', 'SplitSkip')} "
-        "times as fast. Skipping pays over a network, where an exchange takes far longer than a gradient; where the "
+        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. In one memory "
+        f"the prox costs {done.cost('PAPC'):.1f} gradients, and SplitSkip is {done.faster('PAPC', 'SplitSkip')} times "
+        "as fast. Skipping pays over a network, where an exchange takes far longer than a gradient; where the "
         "gradients of a step cost more than its exchange, it does not.\n"
     )
 
