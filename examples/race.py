@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,21 +38,23 @@ class Race:
     common: dict[str, Any] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
     gradient_seconds: float = math.nan
+    prox_seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> Race:
         """Every method until the certificate is ``tol`` or its time is up; to be read with ``table``."""
         print(self.title, flush=True)
         self.gradient_seconds = seconds_of_a_gradient(self.f, self.x0)
         for label, (method, more) in self.methods.items():
-            r = ps.minimize(self.f, self.psi, self.x0, **{"method": method, "tol": self.tol, **self.common, **more})
-            self.results[label] = r
+            options = {"method": method, "tol": self.tol, **self.common, **more}
+            with timed(self.psi) as spent:
+                r = ps.minimize(self.f, self.psi, self.x0, **options)
+            self.results[label], self.prox_seconds[label] = r, float(np.mean(spent))
             print(f"  {label}: {r.message}", flush=True)
         return self
 
     def cost(self, label: str) -> float:
         """What a prox of this method cost on average, in gradients."""
-        r, g = self.results[label], self.gradient_seconds
-        return float(max(r.seconds - r.ngrad * g, 0.0) / r.nprox / g)
+        return self.prox_seconds[label] / self.gradient_seconds
 
     def faster(self, than: str, label: str) -> str:
         """How many times faster ``label`` is; at least so many times where the other one did not arrive."""
@@ -86,11 +90,34 @@ class Race:
         axes[-1].legend(frameon=False, fontsize=9, loc="lower left")
 
 
-def seconds_of_a_gradient(f: Any, x0: Any, count: int = 200) -> float:
-    """In the loop that the methods run in, without a prox."""
-    ps.minimize(f, None, x0, method="proxgd", tol=1e-300, max_iter=2)
-    free = ps.minimize(f, None, x0, method="proxgd", tol=1e-300, max_iter=count)
-    return float(free.seconds / free.ngrad)
+def seconds_of_a_gradient(f: Any, x: Any, count: int = 100) -> float:
+    """Of a call of f.gradient: the least of five means."""
+    means = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        for _ in range(count):
+            f.gradient(x)
+        means.append((time.perf_counter() - begin) / count)
+    return min(means)
+
+
+@contextmanager
+def timed(psi: Any) -> Iterator[list[float]]:
+    """The seconds of every prox of psi's class within the block."""
+    kind, spent = type(psi), []
+    plain = kind.prox
+
+    def prox(self: Any, x: Any, t: float) -> Any:
+        begin = time.perf_counter()
+        y = plain(self, x, t)
+        spent.append(time.perf_counter() - begin)
+        return y
+
+    kind.prox = prox
+    try:
+        yield spent
+    finally:
+        kind.prox = plain
 
 
 def start(f: Any, psi: Any, x0: Any) -> float:

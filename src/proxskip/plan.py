@@ -111,10 +111,10 @@ def plan_task(
 
 
 def _candidates(task: Task) -> list[tuple[str, float | None]]:
-    """Methods, and for those that skip some p around the theorem's."""
+    """Methods, and for those that skip some p around the theorem's, rather larger: f may be better than its mu says."""
     if task.f.mu is not None and task.f.L is not None:
         best = theory.best_p(1.0 / task.f.L, task.f.mu)
-        grid = sorted({min(1.0, s * best) for s in (1 / 3, 1.0, 3.0)}, reverse=True)
+        grid = sorted({min(1.0, s * best) for s in (1 / 3, 1.0, 3.0, 10.0)}, reverse=True)
     else:
         grid = [0.3, 0.1, 0.03, 0.01]
     grid = [p for p in grid if p < 0.9]
