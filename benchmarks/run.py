@@ -1,7 +1,8 @@
-"""``make bench``: measure the CPU engine and write benchmarks/RESULTS.md and its figures.
+"""``make bench``: measure the CPU engine, minimize and the examples, and write benchmarks/RESULTS.md and its figures.
 
-    python benchmarks/run.py            all of it, about ten minutes on two cores
-    python benchmarks/run.py --quick    small sizes, to see that it works
+    python benchmarks/run.py                      all of it, about a quarter of an hour on two cores
+    python benchmarks/run.py --only examples      one part of it; the others stay as they are
+    python benchmarks/run.py --quick --out DIR    small sizes, to see that it works
 
 w8a is read from PROXSKIP_DATA or the cache; without it a synthetic set of the same shape takes its place, and says so.
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -31,35 +33,66 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--quick", action="store_true", help="small sizes")
     options.add_argument("--out", type=Path, default=HERE, help="where RESULTS.md and the figures go")
+    options.add_argument("--only", nargs="*", choices=tuple(PARTS), help="measure these anew and keep the others")
     o = options.parse_args()
-    start = time.perf_counter()
-    page = [head(o.quick)]
-    problem, name = w8a()
-    page.append(section(f"One local step of all 20 clients, {name}, float64", *cpu.local_step(problem)))
-    shape = (1200, 1000) if o.quick else (6000, 5000)
-    page.append(section(f"One local step on dense data, {shape[0]} x {shape[1]}", *cpu.dense_data(*shape)))
-    wide = (4000, 60_000) if o.quick else (40_000, 60_000)
-    page.append(section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", *cpu.wide_data(*wide)))
-    page.append(section(f"A whole round, 20 clients, 100 local steps, {name}", *cpu.whole_round(problem)))
-    page.append(in_nonzeros(o.out, 1e6 if o.quick else 1e8))
-    page.append(
-        in_clients(
-            o.out, 20_000 if o.quick else 1_000_000, [10, 100, 1000] if o.quick else [10, 100, 1000, 10_000, 100_000]
-        )
-    )
-    page.append(f"\nMeasured in {time.perf_counter() - start:.0f} seconds.\n")
-    (o.out / "RESULTS.md").write_text("\n".join(page))
-    print("\n".join(page))
+    page = o.out / "RESULTS.md"
+    kept = parts_of(page.read_text(encoding="utf-8")) if o.only and page.is_file() else {}
+    for name in o.only or PARTS:
+        start = time.perf_counter()
+        made = PARTS[name](o.out, o.quick).strip()
+        kept[name] = f"{made}\n\nMeasured in {time.perf_counter() - start:.0f} seconds.\n"
+        print(kept[name], flush=True)
+        parts = "\n".join(f"<!-- {k} -->\n{kept[k]}" for k in PARTS if k in kept)
+        page.write_text(f"{head(o.quick)}\n{parts}", encoding="utf-8")
+
+
+def parts_of(page: str) -> dict[str, str]:
+    """The parts of an earlier page by their names."""
+    found = re.split(r"^<!-- (\w+) -->\n", page, flags=re.MULTILINE)[1:]
+    return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def head(quick: bool) -> str:
     command = "python benchmarks/run.py --quick" if quick else "make bench"
     return f"""# Results
 
-Written by `{command}`. Machine: {platform.machine()}, {os.cpu_count()} cores, {platform.system()}; Python {platform.python_version()},
-numpy {np.__version__}. Each time is the least of several, taken in turns with its rivals; BLAS on one thread. On a shared machine
-only the ratios mean anything. The GPU engine has a page of its own, [GPU.md](GPU.md).
+Written by `{command}`, part by part (`python benchmarks/run.py --only {" ".join(PARTS)}`). Machine: {platform.machine()},
+{os.cpu_count()} cores, {platform.system()}; Python {platform.python_version()}, numpy {np.__version__}. Each time is the least of several, taken in turns
+with its rivals; BLAS on one thread. On a shared machine only the ratios mean anything. The GPU engine has a page of its
+own, [GPU.md](GPU.md), and so has Ray's, [RAY.md](RAY.md).
 """
+
+
+def engine(out: Path, quick: bool) -> str:
+    """The cpu engine against scipy, numpy, C, BLAS, JAX and Ray, and its growth."""
+    problem, name = w8a()
+    page = [section(f"One local step of all 20 clients, {name}, float64", *cpu.local_step(problem))]
+    shape = (1200, 1000) if quick else (6000, 5000)
+    page.append(section(f"One local step on dense data, {shape[0]} x {shape[1]}", *cpu.dense_data(*shape)))
+    wide = (4000, 60_000) if quick else (40_000, 60_000)
+    page.append(section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", *cpu.wide_data(*wide)))
+    page.append(section(f"A whole round, 20 clients, 100 local steps, {name}", *cpu.whole_round(problem)))
+    page.append(in_nonzeros(out, 1e6 if quick else 1e8))
+    counts = [10, 100, 1000] if quick else [10, 100, 1000, 10_000, 100_000]
+    page.append(in_clients(out, 20_000 if quick else 1_000_000, counts))
+    return "\n".join(page)
+
+
+def minimizing(out: Path, quick: bool) -> str:
+    """Proxes, the overhead of the loop, the planner's choices."""
+    import minimize
+
+    return minimize.report(quick)
+
+
+def worked(out: Path, quick: bool) -> str:
+    """The examples at full size, against FISTA and pyproximal."""
+    import examples
+
+    return f"## Worked examples\n\n{examples.tables(quick)}"
+
+
+PARTS: dict[str, Callable[[Path, bool], str]] = {"engine": engine, "minimize": minimizing, "examples": worked}
 
 
 def w8a() -> tuple[ps.Problem, str]:
