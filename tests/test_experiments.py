@@ -304,6 +304,22 @@ def one_point(s: Series) -> Series:
     return replace(s, y=y, low=None if s.low is None else [100 * v if j == k else v for j, v in enumerate(s.low)])
 
 
+def broken(s: Series) -> Series:
+    """One point that is no number."""
+    y = [float("nan") if k == 2 else v for k, v in enumerate(s.y)]
+    return replace(s, y=y, low=None if s.low is None else y)
+
+
+def barely(s: Series) -> Series:
+    """A mean above its bound, with an error bar that reaches below it."""
+    return replace(s, y=[100 * v if k == 2 else v for k, v in enumerate(s.y)])
+
+
+def shorter(s: Series) -> Series:
+    """One kappa was not reached."""
+    return replace(s, x={k: v[:-1] for k, v in s.x.items()}, y=s.y[:-1])
+
+
 DOCTORED = {
     "table1-slow": ("table1", "quadratics", "scaffold", lambda s: tilted(s, -0.4)),
     "table1-fast": ("table1", "quadratics", "scaffnew", tilted),
@@ -330,6 +346,25 @@ def test_a_doctored_curve_fails(claim: str, made: Any) -> None:
     assert [k for k in before if before[k] != after[k]] == [claim]
 
 
+@pytest.mark.parametrize(
+    ("name", "panel", "method", "change", "claim"),
+    [
+        ("lyapunov", "scaffnew", "scaffnew", broken, "lyapunov-bound"),
+        ("lyapunov", "scaffnew", "scaffnew", barely, "lyapunov-bound"),
+        ("table1", "quadratics", "scaffold", shorter, "table1-slow"),
+    ],
+)
+def test_other_forgeries_fail(name: str, panel: str, method: str, change: Any, claim: str, made: Any) -> None:
+    wrong = doctored(made[name][0], panel, method, change)
+    assert {c.id: c.verdict for c in JUDGED[name](wrong)}[claim] == "FAIL"
+
+
+def test_what_is_no_number_does_not_arrive() -> None:
+    affine = Affine(ps.GD(1.0), small())
+    affine.M[0, 0, 0] = np.nan
+    assert affine.rounds_to(1e-4)[0] is None
+
+
 def test_a_missing_curve_fails(made: Any) -> None:
     """A method that is left out did not show what it must."""
     experiment = made["table1"][0]
@@ -343,9 +378,10 @@ def test_a_slow_contraction_fails(made: Any) -> None:
     experiment = made["skipping"][0]
     (table,) = experiment.tables
     at = table.columns.index("measured")
-    rows = [[0.4 * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
-    wrong = replace(experiment, tables=[replace(table, rows=rows)])
-    assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+    for by in (0.4, float("nan"), float("inf")):
+        rows = [[by * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
+        wrong = replace(experiment, tables=[replace(table, rows=rows)])
+        assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
 
 
 def test_every_claim_has_its_forgery(made: Any) -> None:

@@ -336,6 +336,14 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path) -> None:
     assert bench.tries(problem, methods, 80, "trying") == [good, None]
 
 
+def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:
+    kept = Bench(tmp_path, data).runs([Job("x", "gd", {}, {}, {"rounds": 5})])[0]
+    assert kept.first(1.0) is not None
+    columns: Any = {name: kept.trace[name] for name in ("round", "gap")}
+    shifted = replace(kept, trace=columns | {"gap": columns["gap"] - 9.0})
+    assert shifted.first(1.0) is None
+
+
 def test_flags_default_as_on_the_command_line() -> None:
     top, _ = cli_flags.parser("0")
     parsed = vars(top.parse_args(["run", "gd", "--data", "digits", "--rounds", "1"]))
@@ -418,6 +426,11 @@ def verdicts(found: list[Claim]) -> dict[str, str]:
     return {c.id: c.verdict for c in found}
 
 
+def broken(s: Series) -> Series:
+    """The curve with one value that is no number."""
+    return replace(s, y=[*s.y[:3], float("nan"), *s.y[4:]])
+
+
 SLOW = [falling(m, 2e-3) for m in ("local-gd", "scaffold", "fedlin", "s-local-gd")]
 
 
@@ -436,6 +449,11 @@ def test_figure_1b_is_judged_by_its_curves() -> None:
         "fig1b", figure=[falling("local-gd", 0.1, 300, 1e-2, status="stalled"), *SLOW[1:], falling("scaffnew", 0.05)]
     )
     assert verdicts(claims_fig1.fig1b(stalled, True))["fig1b-slow"] == "PASS"
+    for lost in (falling("local-gd", 2e-3, 300, status="diverged"), broken(SLOW[0])):
+        wrong = of("fig1b", figure=[lost, *SLOW[1:], falling("scaffnew", 0.05)])
+        assert verdicts(claims_fig1.fig1b(wrong, True))["fig1b-slow"] == "FAIL"
+    shifted = of("fig1b", figure=[*SLOW, falling("scaffnew", 1e-4, floor=-2.0)])
+    assert verdicts(claims_fig1.fig1b(shifted, True))["fig1b-fast"] == "FAIL"
 
 
 def test_figure_1c_is_judged_by_its_curves() -> None:
@@ -449,6 +467,10 @@ def test_figure_1c_is_judged_by_its_curves() -> None:
     assert found(0.004, 0.05, 0.1, 0.004, rounds=400) == {"fig1c-best": "PASS", "fig1c-ends": "PASS"}  # 400 are too few
     assert found(0.004, 0.05, 0.1, 0.004, rounds=200) == {"fig1c-best": "PASS", "fig1c-ends": "NOT RUN"}
     assert found(0.004, 0.05, 0.1, 0.004, rounds=50) == {"fig1c-best": "NOT RUN", "fig1c-ends": "NOT RUN"}
+    drawn = [falling("scaffnew", r) for r in (0.01, 0.05, 0.1, 0.02)]
+    for lost in (replace(drawn[-1], about={"status": "diverged"}), broken(drawn[-1])):
+        wrong = of("fig1c", p=[*drawn[:-1], lost])
+        assert verdicts(claims_fig1.fig1c(wrong, True)) == {"fig1c-best": "FAIL", "fig1c-ends": "FAIL"}
 
 
 def fig1a(
@@ -488,6 +510,8 @@ def test_figure_2c_is_judged_by_its_curves() -> None:
 
     assert found(3e-3, 2e-3, 1e-3) == {"fig2c-floor": "PASS", "fig2c-total": "REPORTED"}
     assert found(3e-3, 1e-3, 2e-3)["fig2c-floor"] == "FAIL"
+    assert found(3e-3, 2e-3, -1e-3)["fig2c-floor"] == "FAIL"
+    assert found(3e-3, 2e-3, 1.9e-3)["fig2c-floor"] == "FAIL"  # hardly lower
     assert found(3e-3, 2e-3, 1e-9, rate=5e-3)["fig2c-floor"] == "PASS"  # the last one still falls, and is the lowest
     assert found(1e-9, 2e-9, 3e-9, rate=5e-3)["fig2c-floor"] == "NOT RUN"  # all of them still fall
 

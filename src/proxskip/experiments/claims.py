@@ -30,8 +30,13 @@ def curve(panel: Panel, method: str) -> Series:
 
 
 def first_below(s: Series, eps: float, axis: str = "rounds") -> float | None:
-    """Where the curve first is at or below eps; None if it never is."""
-    return next((x for x, y in zip(s.x[axis], s.y, strict=True) if y is not None and y <= eps), None)
+    """Where the curve first is within eps of zero; None if it never is."""
+    return next((x for x, y in zip(s.x[axis], s.y, strict=True) if y is not None and abs(y) <= eps), None)
+
+
+def diverged(s: Series) -> bool:
+    """The run says so, or one of its values is no number."""
+    return s.about.get("status") == "diverged" or not all(y is not None and math.isfinite(y) for y in s.y)
 
 
 def at_least(s: Series, eps: float, axis: str = "rounds") -> float:

@@ -9,6 +9,7 @@ from proxskip.experiments.claims import (
     EPS,
     at_least,
     curve,
+    diverged,
     eps_of,
     first_below,
     judge,
@@ -47,15 +48,21 @@ def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
     last = {m: curve(panel, m).y[-1] for m in SLOW}
     ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW)
     shown, rounds = (known, after) if complete else (last, ran)
+    lost = [m for m in SLOW if diverged(curve(panel, m))]
+    ok = False if lost else all(v > 1e-3 for v in known.values()) if complete else None
     words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in shown.items())
     return Claim(
         "fig1b-slow",
         "fig1b",
         f"LocalGD, Scaffold, FedLin and S-Local-GD at 1/(100 L) are still above 1e-3 after {after} rounds.",
-        judge(all(v > 1e-3 for v in known.values()) if complete else None, asserted),
+        judge(ok, asserted),
         f"f - f* after {rounds:.0f} rounds: {words}.",
         dict(shown),
-        "" if complete else f"only {ran:.0f} rounds were run",
+        f"diverged: {', '.join(NAMES[m] for m in lost)}"
+        if lost
+        else ""
+        if complete
+        else f"only {ran:.0f} rounds were run",
     )
 
 
@@ -71,10 +78,11 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     measured = f"Rounds to {eps:g}: {words}."
     ends_at = f"{drawn[0].label} and {drawn[-1].label}"
     texts = ("The best 1/p is interior.", f"{ends_at} need at least twice the rounds of the best to {eps:g}.")
+    lost = [s.label for s in drawn if diverged(s)]
     if not reached:
-        why = f"no run was long enough to reach {eps:g}"
+        why = f"diverged: {', '.join(lost)}" if lost else f"no run was long enough to reach {eps:g}"
         return [
-            Claim(i, "fig1c", t, "NOT RUN", measured, numbers, why)
+            Claim(i, "fig1c", t, judge(False if lost else None, asserted), measured, numbers, why)
             for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
         ]
     best = min(reached)
@@ -82,11 +90,12 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     least = [at_least(s, eps) for s in drawn]
     at = [k for k, r in enumerate(needed) if r == best]
     undecided = [s.label for s, r, low in zip(drawn, needed, least, strict=True) if r is None and low <= best]
-    interior = None if undecided else all(0 < k < len(drawn) - 1 for k in at)
+    interior = False if lost else None if undecided else all(0 < k < len(drawn) - 1 for k in at)
     ends = [(needed[k], least[k]) for k in (0, -1)]
     twice = all(low >= 2 * best for _, low in ends)
     told = None if not twice and any(r is None and low < 2 * best for r, low in ends) else twice
-    note = "too few rounds to tell" if interior is None or told is None else ""
+    told = False if lost else told
+    note = f"diverged: {', '.join(lost)}" if lost else "too few rounds to tell"
     names = ", ".join(drawn[k].label for k in at)
     return [
         Claim(
@@ -96,9 +105,17 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
             judge(interior, asserted),
             f"The best is {names} with {best:.0f} rounds.",
             {"rounds": best},
-            note if interior is None else "",
+            note if lost or interior is None else "",
         ),
-        Claim("fig1c-ends", "fig1c", texts[1], judge(told, asserted), measured, numbers, note if told is None else ""),
+        Claim(
+            "fig1c-ends",
+            "fig1c",
+            texts[1],
+            judge(told, asserted),
+            measured,
+            numbers,
+            note if lost or told is None else "",
+        ),
     ]
 
 

@@ -9,6 +9,9 @@ from proxskip.experiments.claims import judge, number, panel_of
 from proxskip.figures import Claim, Experiment, Series
 from proxskip.plots import NAMES
 
+CLEARLY = 0.8
+"""What a floor is at most, as a share of the one before it."""
+
 
 def floor(s: Series) -> float:
     """The median of the curve over the last third of its rounds."""
@@ -61,8 +64,10 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
 
 
 def _lower(a: Series, b: Series) -> bool | None:
-    """Whether b's floor is below a's; a curve that still falls can only end lower than it is."""
-    below = floor(b) < floor(a)
+    """Whether b's floor is a fifth below a's; a curve that still falls can only end lower than it is."""
+    if not (floor(a) >= 0 and floor(b) >= 0):
+        return False
+    below = floor(b) < CLEARLY * floor(a)
     return None if not _settled(a if below else b) else below
 
 

@@ -63,8 +63,8 @@ class Kept:
         return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
 
     def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
-        """Where the first record with ``column <= below`` stands on another column; None if there is none."""
-        hit = np.flatnonzero(self.trace[column] <= below)
+        """Where the first record with ``|column| <= below`` stands on another column; None if there is none."""
+        hit = np.flatnonzero(np.abs(self.trace[column]) <= below)
         return float(self.trace[x][hit[0]]) if len(hit) else None
 
 

@@ -196,18 +196,24 @@ def _row(case: Case, panel: Panel) -> list[Any]:
 # -- judging -----------------------------------------------------------------------------------------------------------
 def _worst(mean: Series, bound: Series) -> float:
     """The largest (mean - 3 standard errors)/bound after t = 0, where the two are equal."""
-    low = mean.low if mean.low is not None else mean.y
-    return max(v / b for v, b in zip(low[1:], bound.y[1:], strict=True))
+    return _largest(mean.low if mean.low is not None else mean.y, bound.y)
+
+
+def _largest(values: Sequence[float], bound: Sequence[float]) -> float:
+    """The largest ratio after t = 0; infinite if one of them is no number."""
+    found = [v / b for v, b in zip(values[1:], bound[1:], strict=True)]
+    return max(found) if all(math.isfinite(r) for r in found) else math.inf
 
 
 def judged(experiment: Experiment) -> list[Claim]:
-    """Below the bound at every t, and h learnt."""
+    """The mean below the bound at every t, and h learnt."""
     pairs: Mapping[str, Panel] = {p.id: p for p in experiment.panels if p.id != "h"}
-    ratios: dict[str, float | None] = {k: _worst(*p.series) for k, p in pairs.items()}
-    ok = all(r is not None and r <= 1.0 + 1e-9 for r in ratios.values())
-    text = "The mean of the Lyapunov function is within 3 standard errors of being below its bound at every recorded t."
-    words = ", ".join(f"{k} {v or 0:.2f}" for k, v in ratios.items())
-    measured = f"The largest (mean - 3 s.e.)/bound after the start: {words}."
+    low = {k: _worst(*p.series) for k, p in pairs.items()}
+    ratios: dict[str, float | None] = {k: _largest(p.series[0].y, p.series[1].y) for k, p in pairs.items()}
+    ok = all(r is not None and max(r, low[k]) <= 1.0 + 1e-9 for k, r in ratios.items())
+    text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
+    words = ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
+    measured = f"The largest mean/bound after the start: {words}."
     out = [Claim("lyapunov-bound", "lyapunov", text, claims.judge(ok, True), measured, ratios)]
     last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
     learnt = all(v is not None and v <= LEARNT for v in last.values())

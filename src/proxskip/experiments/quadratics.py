@@ -268,7 +268,7 @@ class Affine:
         """
         start = self.error(self.z0)
         powers, z, floor = [self.M], self.z0, 1.0
-        while (now := self.error(_turn(powers[-1], self.z0)) / start) > eps:
+        while not (now := self.error(_turn(powers[-1], self.z0)) / start) <= eps:
             floor = min(floor, now)
             if len(powers) > most or not now < 1e12:
                 return None, floor

@@ -212,10 +212,11 @@ def _no_slower(experiment: Experiment) -> Claim:
     theory, measured = table.columns.index("rate an iteration, theory"), table.columns.index("measured")
     ratios: dict[str, float | None] = {}
     for row in table.rows:
-        name, ratio = str(row[0]), float(row[measured] or 0) / float(row[theory] or 1)
-        ratios[name] = min(ratio, ratios.get(name) or math.inf)
+        name, ratio = str(row[0]), float(row[measured] or 0) / float(row[theory] or math.nan)
+        least = ratios.get(name, math.inf)
+        ratios[name] = None if least is None or not math.isfinite(ratio) else min(ratio, least)
     ok = all(r is not None and r >= 1 for r in ratios.values())
-    words = ", ".join(f"{k} {v:.1f}" for k, v in ratios.items())
+    words = ", ".join(f"{k} {'no number' if v is None else f'{v:.1f}'}" for k, v in ratios.items())
     text = "No method contracts slower than its theorem says."
     return Claim(
         "skipping-rates",
