@@ -245,7 +245,7 @@ def test_the_claims_hold(name: str, made: Any) -> None:
     assert {c.id: c.verdict for c in found if c.verdict not in ("PASS", "REPORTED")} == {}
     assert sum(c.verdict == "PASS" for c in found) >= 2
     assert all(c.experiment == name and c.measured for c in found)
-    assert all(c.measured in experiment.sentence for c in found)
+    assert [c.measured in experiment.sentence for c in found] == [True] + [False] * (len(found) - 1)
     for panel in experiment.panels:
         assert panel.series
         assert set(panel.xs) >= {panel.x}
@@ -382,6 +382,14 @@ def test_a_slow_contraction_fails(made: Any) -> None:
         rows = [[by * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
         wrong = replace(experiment, tables=[replace(table, rows=rows)])
         assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+
+
+def test_the_proved_step_is_among_the_candidates() -> None:
+    slow = {"rounds": [90], "gamma": 0.5, "proved": {"gamma": 0.1, "rounds": 70}}
+    never = {"rounds": [90], "gamma": 0.5, "proved": {"gamma": 0.1, "rounds": None}}
+    found = decentralized.with_proved({"extra": slow, "diging": never})
+    assert (found["extra"]["rounds"], found["extra"]["gamma"]) == ([70], 0.1)
+    assert found["diging"] == never
 
 
 def test_every_claim_has_its_forgery(made: Any) -> None:

@@ -21,7 +21,7 @@ from proxskip import build, cli, describe, experiments, figures
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
 from proxskip.experiments import bench as bench_module
-from proxskip.experiments import claims_fig1, claims_fig2, reproduce
+from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
 from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
@@ -132,6 +132,9 @@ def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
     drawn = {s.label: s.about for s in report.experiments[0].panels[0].series}
     for row in winners.rows:
         assert row[2] == pytest.approx(drawn[str(row[0])]["gamma"])
+    ends = [str(row[0]) for row in grid.rows if "*" in str(row[2]) or "*" in str(row[-1])]
+    assert all(f"The winner of {name} lies at the end of the grid." in grid.note for name in ends)
+    assert grid.note.count("lies at the end") == len(ends)
     assert {row[4] for row in winners.rows} == {6, 3}  # 3 x 2 for methods with local steps, 3 without
 
 
@@ -168,6 +171,41 @@ def test_one_experiment_at_a_time(small: None, data: str, tmp_path: Path) -> Non
     found = results(order.out)
     assert [e["id"] for e in found["experiments"]] == ["fig1b", "fig1c"]
     assert [c["experiment"] for c in found["claims"]] == ["fig1b"] * 2 + ["fig1c"] * 2
+
+
+def test_two_calls_on_one_folder_keep_each_others_experiments(
+    small: None, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, whole, called = Order(data, tmp_path / "r"), experiments.function, []
+
+    def function(name: str) -> Any:
+        if not called:
+            called.append(name)
+            reproduce.reproduce(["fig1c"], order)  # by another call, while this one runs
+        return whole(name)
+
+    monkeypatch.setattr(experiments, "function", function)
+    reproduce.reproduce(["fig1b"], order)
+    assert called == ["fig1b"]
+    assert [e["id"] for e in results(order.out)["experiments"]] == ["fig1b", "fig1c"]
+
+
+def test_a_finished_stopwatch_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
+
+    def work(seconds: float, end: type[BaseException] | None = None) -> float:
+        with reproduce.stopwatch(tmp_path, "x") as spent:
+            now[0] += seconds
+            if end is not None:
+                raise end
+            return spent()
+
+    with pytest.raises(KeyboardInterrupt):
+        work(10.0, KeyboardInterrupt)
+    assert work(5.0) == 15.0
+    assert work(1.0) == 15.0
+    assert work(20.0) == 20.0
 
 
 # -- stop and continue -------------------------------------------------------------------------------------------------
@@ -514,6 +552,18 @@ def test_figure_2c_is_judged_by_its_curves() -> None:
     assert found(3e-3, 2e-3, 1.9e-3)["fig2c-floor"] == "FAIL"  # hardly lower
     assert found(3e-3, 2e-3, 1e-9, rate=5e-3)["fig2c-floor"] == "PASS"  # the last one still falls, and is the lowest
     assert found(1e-9, 2e-9, 3e-9, rate=5e-3)["fig2c-floor"] == "NOT RUN"  # all of them still fall
+
+
+def test_a_sentence_says_whether_it_was_seen() -> None:
+    shown = replace(of("fig1b"), sentence="It falls.")
+
+    def sentence(*given: Any) -> str:
+        found = [Claim(f"c{k}", "fig1b", "It must.", v, f"It does {k}.") for k, v in enumerate(given)]
+        return claims.said(shown, found)[0].sentence
+
+    assert sentence("PASS", "REPORTED") == "It falls. It does 0."
+    assert sentence("NOT RUN", "PASS") == "What is to be seen: It falls. It does 1."
+    assert sentence("FAIL") == "What is to be seen: It falls. It does 0."
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

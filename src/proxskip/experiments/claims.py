@@ -69,9 +69,12 @@ def judge(ok: bool | None, asserted: bool) -> Verdict:
 
 
 def said(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
-    """The experiment with a sentence that says what was seen, and its claims."""
-    seen = " ".join(c.measured for c in found if c.verdict != "NOT RUN")
-    return replace(experiment, sentence=f"{experiment.sentence} {seen}".strip()), list(found)
+    """The experiment with what it shows and the first thing that was measured, and its claims."""
+    shows = experiment.sentence
+    if any(c.verdict in ("FAIL", "NOT RUN") for c in found):
+        shows = f"What is to be seen: {shows}"
+    seen = next((c.measured for c in found if c.verdict != "NOT RUN"), "")
+    return replace(experiment, sentence=f"{shows} {seen}".strip()), list(found)
 
 
 def number(value: float | None) -> str:

@@ -215,16 +215,17 @@ def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
     rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
     ok = None if len(settled) < 2 else rising and all(end > above for _, end, _ in ends)
     words = ", ".join(f"{number(end)} at gamma L = {s.about['gamma_L']:.3g}" for s, end in settled)
-    least = min(end for _, end, _ in ends)
+    least, ran = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s in panel.series)
+    within = f"within {ran:.0f} rounds none came below {number(least)}."
     return Claim(
         "fig1a-biased",
         "fig1a",
-        "LocalGD stalls at a biased point, the higher the larger its step size; smaller steps only get there later.",
+        f"LocalGD stalls at a biased point above {above:g}, the higher the larger its step size; "
+        "smaller steps only get there later.",
         judge(ok, asserted),
-        f"Settled (less than 5 % change over the second half of the run) at f - f* = {words}; no step size came below "
-        f"{number(least)}."
+        f"Settled (less than 5 % change over the second half of the run) at f - f* = {words}; {within}"
         if settled
-        else f"No step size came below {number(least)}.",
+        else within[0].upper() + within[1:],
         {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends},
         "the runs are too short to have settled" if ok is None else "",
     )

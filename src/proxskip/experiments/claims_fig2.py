@@ -55,9 +55,9 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
         Claim(
             "fig2c-total",
             "fig2c",
-            "The fall is confounded: the sampled share of the data grows with M. With the total batch held fixed:",
+            "The fall is confounded: the sampled share of the data grows with M.",
             "REPORTED",
-            f"noise floors {other}.",
+            f"With the total batch held fixed the noise floors are {other}.",
             {f"M={M}": v for M, v in total.items()},
         ),
     ]

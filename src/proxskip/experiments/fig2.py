@@ -31,8 +31,9 @@ def tuned(bench: Bench) -> tuple[Experiment, list[Claim]]:
         for j, m in enumerate(METHODS):
             (won[m],) = tune(bench, problem, m, tried[m], asked["rungs"], (k + 0.4 * (j + 1) / len(METHODS)) / 2)
         drawn = _drawn(bench, {m: c.flags for m, c in won.items()}, flags, (k + 1) / 2, won)
-        panels.append(panel(kind, KINDS[kind], drawn))
-        tables += [_ends(kind, drawn), grid_table(f"{kind}-grid", tried, won)]
+        title = KINDS[kind] if kind == "decaying" else "a constant step"
+        panels.append(panel(kind, title, drawn))
+        tables += [_ends(kind, title, drawn), grid_table(f"{kind}-grid", tried, won)]
     experiment = bench.experiment("fig2a", _parameters(bench, problem), panels, tables)
     return claims.said(experiment, claims_fig2.fig2_ends(experiment))
 
@@ -52,7 +53,7 @@ def theoretical(bench: Bench) -> tuple[Experiment, list[Claim]]:
     }
     panels = [panel(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
     experiment = bench.experiment(
-        "fig2b", _parameters(bench, problem), panels, [_ends(kind, drawn[kind]) for kind in KINDS]
+        "fig2b", _parameters(bench, problem), panels, [_ends(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
     )
     return claims.said(experiment, claims_fig2.fig2_ends(experiment))
 
@@ -154,14 +155,14 @@ def _drawn(
     return out
 
 
-def _ends(kind: str, drawn: list[Series]) -> Table:
+def _ends(kind: str, title: str, drawn: list[Series]) -> Table:
     columns = ["method", "gamma", "local steps", "rounds", "f - f* at the end (median)", "smallest", "largest"]
     rows: list[list[str | float | int | None]] = []
     for s in drawn:
         steps = s.about.get("K") or round(1 / s.about["p"], 1)
         low, high = s.low or s.y, s.high or s.y
         rows.append([s.label, s.about["gamma"], steps, s.x["rounds"][-1], s.y[-1], low[-1], high[-1]])
-    return Table(kind, f"At the end, with {KINDS[kind]}", columns, rows)
+    return Table(kind, f"At the end, with {title}", columns, rows)
 
 
 def _parameters(bench: Bench, problem: Problem) -> dict[str, Any]:

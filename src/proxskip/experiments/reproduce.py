@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -77,16 +78,13 @@ def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> R
     pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     bench = make_bench(order, pace)
     settle(order, bench.data_sha256)  # reads the data: what cannot be read is refused before anything is written
-    kept = earlier(order)
     for name in chosen:
         pace.enter(name)
         with stopwatch(order.out, name) as seconds:
             experiment, claims = experiments.function(name)(bench.on(presets[name]))
         experiment = replace(experiment, seconds=seconds(), command=order.command([name]))
-        kept[name] = (experiment, claims)
+        made = add_results(order, bench, {name: (experiment, claims)})
         pace.leave()
-        write_results(order, bench, kept)
-    made = write_results(order, bench, kept)
     pace.enter("")
     draw(made, order.out, pace)
     return made
@@ -157,18 +155,43 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
-    """Seconds spent on an experiment, in this call and in those before it that were interrupted."""
+    """Seconds spent on an experiment, in this call and in those before it that were interrupted.
+
+    Where a call before had finished it, the clock starts anew, and the longer of the two times counts.
+    """
     path = out / "cache" / f"seconds-{name}.json"
-    before = read_json(path) or 0.0
+    found = read_json(path) or 0.0
+    found = found if isinstance(found, dict) else {"seconds": found, "done": True}
+    finished, before = (found["seconds"], 0.0) if found["done"] else (0.0, found["seconds"])
     began = time.monotonic()
+    done = False
+
+    def spent() -> float:
+        return float(max(finished, before + time.monotonic() - began))
+
     try:
-        yield lambda: before + time.monotonic() - began
+        yield spent
+        done = True
     finally:
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.atomic_write_json(path, before + time.monotonic() - began)
+        checkpoint.atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
+
+
+@contextmanager
+def locked(order: Order) -> Iterator[None]:
+    """The folder's results are ours meanwhile, and nobody else writes them."""
+    with open(order.out / STAMP, encoding="utf-8") as stamp:
+        fcntl.flock(stamp, fcntl.LOCK_EX)
+        yield
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
+def add_results(order: Order, bench: Bench, new: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
+    """results.json with these experiments and those that it holds by now, perhaps from another call."""
+    with locked(order):
+        return write_results(order, bench, earlier(order) | new)
+
+
 def write_results(order: Order, bench: Bench, kept: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
     """results.json with every experiment that there is."""
     chosen = [name for name in experiments.FUNCTIONS if name in kept]

@@ -79,6 +79,8 @@ def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[s
             rows.append([NAMES[name], K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
     note = "f - f* after the rounds in brackets; the worst were cut at each rung; * marks the winner."
+    ends = [NAMES[name] for name, c in won.items() if c.times in (times[0], times[-1])]
+    note += "".join(f" The winner of {name} lies at the end of the grid." for name in ends)
     return Table(id, "The grid", columns, rows, note)
 
 
