@@ -39,7 +39,10 @@ from proxskip.protocol.lockstep import drive
 from proxskip.protocol.simulate import federation, simulate
 
 RUN = bytes(range(16))
-CENTRAL = [r for r in METHODS if not r.name.startswith("decentralized") and not r.split and r.clients > 1]
+GOSSIP = ("decentralized", "diging", "extra")
+CENTRAL = [
+    r for r in METHODS if not r.name.startswith(GOSSIP) and "decaying" not in r.name and not r.split and r.clients > 1
+]
 
 
 def federate(method: Any, problem: ps.Problem, rounds: int = 8, **given: Any) -> tuple[Server, list[Client]]:
@@ -152,6 +155,8 @@ def test_methods_without_a_server_and_forms_that_do_not_exist_are_refused() -> N
     problem = ps.Problem(quadratics(4))
     with pytest.raises(ps.InputError, match="has no server"):
         federate(ps.DecentralizedScaffnew.theory(problem), problem)
+    with pytest.raises(ps.InputError, match="decays is not known"):
+        federate(ps.Decaying(ps.Scaffnew.theory(problem), 0.1), problem)
     with pytest.raises(ps.InputError, match="cannot run on cohorts"):
         federate(ps.FedLin.theory(problem), problem, closing="deadline")
     with pytest.raises(ps.InputError, match="needs everybody's h"):

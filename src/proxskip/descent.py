@@ -256,11 +256,11 @@ class Descent:
         start = time.perf_counter()
         x, y, D = point.x, point.dual, self.task.D
         with np.errstate(all="ignore"):
-            g = self.client.gradient(x)
+            g = self.client.gradient(x, hold=False)
             if self.task.psi is None:
                 found = float(np.linalg.norm(g))
             elif D is None:
-                gamma = 1.0 / (self.f.L or 1.0)
+                gamma = 1.0 / max(self.f.L or 1.0, self.client.steepest)  # what was seen goes before what was said
                 gap = x - self._last_prox(x - gamma * g, gamma, gamma)
                 found = (float(np.linalg.norm(gap)) + self._accuracy()) / gamma
             else:

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from proxskip import theory
 from proxskip.problems import solve
 from proxskip.problems.glm import LinearModel
 from proxskip.seam import Array, InputError
 
+SMALL = 500
+"""Rows and columns up to which a linear operator is written out as a matrix where that helps."""
 STEEPER = 1e-3
 """How much steeper than L says a function may look (rounding) before it is said to be."""
 
@@ -45,6 +48,8 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
 
     What is given as L and mu goes before what the object says. mu is asked of it only if it is needed.
     """
+    if isinstance(f, type):
+        raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
     if isinstance(f, (tuple, list)) and len(f) == 2 and all(callable(part) for part in f):
         value, gradient = f
     elif callable(getattr(f, "value", None)) and callable(getattr(f, "gradient", None)):
@@ -69,7 +74,13 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
 
 
 def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
-    return (lambda x: float(value(x))) if flat else (lambda x: float(value(x.reshape(shape))))
+    def number(x: Array) -> float:
+        v = value(x if flat else x.reshape(shape))
+        if np.size(v) != 1 or v is None:
+            raise InputError(f"the value of f is {v!r}; it must be one number.")
+        return float(np.asarray(v, dtype=np.float64).item())
+
+    return number
 
 
 def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], Array]:
@@ -77,7 +88,7 @@ def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Ar
     wanted = (math.prod(shape),) if flat else shape
 
     def checked(x: Array) -> Array:
-        g = np.asarray(gradient(x if flat else x.reshape(shape)), dtype=np.float64)
+        g = np.array(gradient(x if flat else x.reshape(shape)), dtype=np.float64)  # a copy: f may reuse its own
         if g.shape != wanted:
             raise InputError(f"the gradient of f has shape {g.shape}; it must have shape {wanted}.")
         return g if flat else g.ravel()
@@ -88,9 +99,12 @@ def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Ar
 def well_mannered(f: Smooth, x: Array) -> Array:
     """The gradient at x as an array of its own, refused if computing it changes x."""
     before = x.copy()
-    g = f.gradient(x)
+    with np.errstate(all="ignore"):
+        g = f.gradient(x)
     if not np.array_equal(before, x, equal_nan=True):
         raise InputError("the gradient of f changes the x it is given; let it work on a copy.")
+    if not np.isfinite(g).all():
+        raise InputError("the gradient of f at x0 is not finite; start elsewhere.")
     return g.copy()
 
 
@@ -153,16 +167,23 @@ class Linear:
     """D with its squared norm, asked once: a matrix, or an operator of scipy or pylops."""
 
     def __init__(self, D: Any, d: int, norm: float | None) -> None:
-        if not hasattr(D, "shape"):
-            D = np.asarray(D, dtype=np.float64)
+        if isinstance(D, np.ndarray) or not hasattr(D, "shape"):
+            D = np.asarray(D)
         if len(D.shape) != 2 or D.shape[1] != d:
             raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
         if np.issubdtype(getattr(D, "dtype", np.float64) or np.float64, np.complexfloating):
             raise InputError("D is complex; it must be real.")
+        if isinstance(D, np.ndarray) or scipy.sparse.issparse(D):
+            D = np.asarray(D, dtype=np.float64) if isinstance(D, np.ndarray) else D.astype(np.float64)
+            entries = D if isinstance(D, np.ndarray) else D.data
+            if not (np.isfinite(entries).all() and np.any(entries)):
+                raise InputError("D must hold finite numbers, and not zeros alone.")
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
         if hasattr(D, "toarray") or isinstance(D, np.ndarray):
             self.toarray = lambda: D.toarray() if hasattr(D, "toarray") else D
+        elif max(self.shape) <= SMALL:
+            self.toarray = lambda: np.column_stack([np.asarray(D @ e) for e in np.eye(self.shape[1])])
         self.norm2 = solve.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
         if norm is not None:
             self._doubt(norm)

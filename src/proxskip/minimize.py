@@ -42,7 +42,7 @@ class Minimum:
 
     Args:
         x: the point with the smallest certificate, in the shape of x0.
-        fun: f(x) + psi(D x) there.
+        fun: f(x) + psi(D x) there; with D it may be infinite for the indicator of a set that D x meets only up to tol.
         nit, ngrad, nprox: iterations, gradients (of a minibatch or in full), proxes; certificates are included, and
             with "auto" what the pilots of all candidates cost.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)
@@ -78,6 +78,12 @@ class Minimum:
         if key not in self.keys():
             raise KeyError(key)
         return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return self.keys()
+
+    def __contains__(self, key: object) -> bool:
+        return key in list(self.keys())
 
     def keys(self) -> Iterator[str]:
         """The names of the fields."""
@@ -163,7 +169,7 @@ def minimize(
         L, mu: f's smoothness and strong convexity, in place of its own; without L it is found by backtracking.
         batch: minibatches of so many rows; eps then is the accuracy E Psi of the paper's Corollary 5.6, which sets
             gamma, p and the number of iterations.
-        max_iter, max_grad, max_prox, seconds: limits.
+        max_iter, max_grad, max_prox, seconds: limits, looked at after each prox, some 1/p gradients apart.
         dual: h (or y) to start from, such as an earlier result's.
         inner_tol: the accuracy of an inexact prox; tied to the certificate if not given.
         track: record f + psi in the trace too, which is off the clock.
@@ -178,12 +184,20 @@ def minimize(
     """
     limits = Limits(max_iter, max_grad, max_prox, seconds)
     tol = theory.positive("tol", tol)
+    if isinstance(method, type) or not (isinstance(method, str) or hasattr(method, "round")):
+        raise InputError(f"method = {method!r} is neither a name nor a method object such as ProxSkip(gamma, p).")
     name = method if isinstance(method, str) else method.name
+    _only_once(method, p, gamma, tau, dual, eps)
+    inner_tol = None if inner_tol is None else theory.positive("inner_tol", inner_tol)
+    p = p if isinstance(method, str) else getattr(method, "p", None)
     task, start = prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
     seed, chosen = _seed(seed), None
     if name == "auto":
-        if any(v is not None for v in (p, gamma, tau, dual)):
-            raise InputError('"auto" chooses p, gamma and tau by itself and starts anew; name a method to give them.')
+        if any(v is not None for v in (p, gamma, tau, dual, inner_tol, max_iter, max_grad, max_prox, seconds)):
+            raise InputError(
+                '"auto" runs pilots first and takes no p, gamma, tau, dual, inner_tol and no limits; '
+                "name a method to give them."
+            )
         chosen = plan_task(task, start, eps=tol, seed=seed, threads=threads)
         name, run = chosen.best.name, chosen.run
     else:
@@ -301,7 +315,7 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
     if callback is None:
         return False
     try:
-        callback(row, run.x.reshape(run.task.shape))
+        callback(row, run.x.reshape(run.task.shape).copy())
     except StopIteration:
         return True
     return False
@@ -335,6 +349,22 @@ def _result(
         warnings=tuple(run.notes),
         plan=plan,
     )
+
+
+def _only_once(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -> None:
+    """Refuse what the method would ignore."""
+    if not isinstance(method, str):
+        if any(v is not None for v in (p, gamma, tau)):
+            raise InputError("a method object has its own p, gamma and tau; leave them out.")
+        return
+    if eps is not None and (p is not None or gamma is not None):
+        raise InputError("eps lets the corollary choose p and gamma; leave them out.")
+    if p is not None and method in ("proxgd", "fista", "fista-restart", "papc", "pdhg"):
+        raise InputError(f"{method} has no p; leave it out.")
+    if tau is not None and method not in ("splitskip", "papc", "pdhg", "auto"):
+        raise InputError(f"{method} has no tau; leave it out.")
+    if dual is not None and method in ("proxgd", "fista", "fista-restart"):
+        raise InputError(f"{method} has no dual variable; leave dual out.")
 
 
 def _dual(dual: Any, task: Task) -> Array | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ NAMES = {
     "gd": "gradient descent",
     "proxgd": "proximal gradient descent",
     "accelerated": "accelerated gradient (Nesterov)",
+    "fista": "FISTA with restart",
     "local-gd": "LocalGD",
     "scaffold": "Scaffold",
     "fedlin": "FedLin",
@@ -51,6 +52,7 @@ NAMES = {
     "diging": "DIGing (gradient tracking)",
     "extra": "EXTRA",
     "splitskip": "SplitSkip",
+    "pdhg": "PDHG",
 }
 """Methods as a legend calls them."""
 
@@ -59,6 +61,7 @@ _STYLES = {
     "scaffnew": ("#D55E00", "-", "o"),
     "gd": ("#7F7F7F", "-", "s"),
     "accelerated": ("#000000", "-.", "^"),
+    "fista": ("#CC79A7", ":", "D"),
     "local-gd": ("#E69F00", ":", "v"),
     "scaffold": ("#0072B2", "--", "P"),
     "fedlin": ("#009E73", "-.", "X"),
@@ -70,6 +73,7 @@ _STYLES = {
     "proxgd": ("#7F7F7F", "-", "s"),
     "sproxskip": ("#CC79A7", "--", "D"),
     "splitskip": ("#0072B2", "--", "P"),
+    "pdhg": ("#000000", "-.", "^"),
 }
 PALETTE = ("#D55E00", "#7F7F7F", "#000000", "#E69F00", "#0072B2", "#009E73", "#56B4E9", "#CC79A7")
 """The colours of ``_STYLES``, each once."""
@@ -272,19 +276,29 @@ class Look:
         return PALETTE[self.slot]
 
 
-def looks(series: Sequence[Series]) -> list[Look]:
-    """Colour by the method, or by the position where one method is shown alone; bounds like what they bound."""
+def methods_in(panels: Sequence[Panel]) -> set[str]:
+    """The methods that some panel of a figure shows in their own looks."""
+    return {key for p in panels for key in _keys([s for s in p.series if s.kind != "bound"]) if key in _STYLES}
+
+
+def looks(series: Sequence[Series], figure: Collection[str] = ()) -> list[Look]:
+    """Colour by the method, or by the position where one method is shown alone; bounds like what they bound.
+
+    Args:
+        figure: the methods that the whole figure shows in their own looks: series by position are hollow beside them.
+    """
     measured = [s for s in series if s.kind != "bound"]
-    several = len(measured) == 1 or len({s.method for s in measured}) > 1
-    keys = [s.method if several and s.method in _STYLES else str(k) for k, s in enumerate(measured)]
-    slots = _slots(keys)
+    keys = _keys(measured)
+    named = {*figure, *keys} & set(_STYLES)
+    slots = _slots(keys, named)
     out, seen, by_method = [], list[str](), dict[str, Look]()
     for s, key in zip(measured, keys, strict=True):
         slot, again = slots[key] % len(PALETTE), seen.count(key)
         _, dashes, marker = _STYLES[key] if key in _STYLES else _CYCLE[slot]
         strong = key in _HIGHLIGHTED and not again
-        repeated = _DASHES[(_DASHES.index(dashes) + again) % len(_DASHES)]
-        look = Look(slot, repeated, marker, 2.4 if strong else 1.6, again > 0 or slots[key] >= len(PALETTE))
+        repeated = _DASHES[(_DASHES.index(dashes) + again + slots[key] // len(PALETTE)) % len(_DASHES)]
+        hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and key not in _STYLES)
+        look = Look(slot, repeated, marker, 2.4 if strong else 1.6, hollow)
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)
@@ -299,16 +313,24 @@ def looks(series: Sequence[Series]) -> list[Look]:
     ]
 
 
-def _slots(keys: Sequence[str]) -> dict[str, int]:
-    """Methods keep their own colour where it is free; the others take what is left."""
+def _keys(measured: Sequence[Series]) -> list[str]:
+    """The method of each, or its position."""
+    several = len(measured) == 1 or len({s.method for s in measured}) > 1
+    return [s.method if several and s.method in _STYLES else str(k) for k, s in enumerate(measured)]
+
+
+def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
+    """Methods keep their own colour where it is free; the others take what is left, those of no method first."""
     out: dict[str, int] = {}
+    theirs = {PALETTE.index(_STYLES[name][0]) for name in named}
+    order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
     for key in dict.fromkeys(keys):
         own = PALETTE.index(_STYLES[key][0]) if key in _STYLES else -1
         if own >= 0 and own not in out.values():
             out[key] = own
     for key in dict.fromkeys(keys):
         if key not in out:
-            out[key] = next(k for k in range(len(keys) + len(PALETTE)) if k not in out.values())
+            out[key] = next(k for k in order if k not in out.values())
     return out
 
 
@@ -338,7 +360,7 @@ def panel_figure(panels: Sequence[Panel], title: str = "") -> Any:
     ]
     notes: list[str] = []
     for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
-        notes += [n for n in _draw_panel(ax, panel) if n not in notes]
+        notes += [n for n in _draw_panel(ax, panel, methods_in(panels)) if n not in notes]
         if len(panels) > 1:
             ax.set_title(textwrap.fill(_plain(panel.title), 60), fontsize=10)
         if not shared:
@@ -357,11 +379,11 @@ def panel_figure(panels: Sequence[Panel], title: str = "") -> Any:
     return figure
 
 
-def _draw_panel(ax: Any, panel: Panel) -> list[str]:
+def _draw_panel(ax: Any, panel: Panel, figure: Collection[str]) -> list[str]:
     """Draw the series and dress the axes; what the reader must be told comes back."""
     notes = [panel.note] if panel.note else []
     floored = False
-    for s, look in zip(panel.series, looks(panel.series), strict=True):
+    for s, look in zip(panel.series, looks(panel.series, figure), strict=True):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else _at_floor(numbers(v), panel) for v in (s.low, s.high))

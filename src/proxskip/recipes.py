@@ -35,6 +35,8 @@ def prepare(
         if not hasattr(f, "d"):
             raise InputError("give x0: f does not say how many unknowns there are.")
         x0 = np.zeros(int(f.d))
+    if np.iscomplexobj(x0):
+        raise InputError("x0 is complex; it must be real.")
     start = np.array(x0, dtype=np.float64)
     if not np.isfinite(start).all() or start.size == 0:
         raise InputError("x0 must hold finite numbers, one at least.")

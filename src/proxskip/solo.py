@@ -63,14 +63,23 @@ class Alone:
         self.steepest = 0.0
         """The largest curvature seen between two points."""
 
-    def gradient(self, x: Array) -> Array:
-        """The full gradient at x, once for the same x."""
+    def gradient(self, x: Array, hold: bool = True) -> Array:
+        """The full gradient at x, once for the same x.
+
+        Args:
+            hold: hold it against L; without, what is steeper is only noted.
+        """
         if x is not self.at:
             g = self.f.gradient(x)
             self.calls += 1
             self.rows += self.f.rows
-            if self.at is not None and (self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES < 2):
-                self._steep(self.at, self.g, x, g)
+            often = not hold or self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES < 2
+            if self.at is not None and often:
+                try:
+                    self._steep(self.at, self.g, x, g)
+                except TooSteep:
+                    if hold:
+                        raise
             self.g, self.at = g, x
         return self.g
 
@@ -125,8 +134,9 @@ class Compiled(Alone):
             self.f = replace(f, gradient=self._gradient)
 
     def _gradient(self, x: Array) -> Array:
-        """x less one step of length one."""
-        return np.asarray(x - self._steps(x, self.zero, 1.0, 1))
+        """x less one step, over its length: a power of two near 1/L, so that neither part drowns the other."""
+        s = 2.0 ** round(-math.log2(self.f.L or 1.0))
+        return np.asarray(x - self._steps(x, self.zero, s, 1)) / s
 
     def _steps(self, x: Array, H: Array, gamma: float, K: int) -> Array:
         self.rate[0], self.count[0] = gamma, K

@@ -102,7 +102,7 @@ def _parameters(s: Mapping[str, Any]) -> str:
     else:
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
         words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
-    words += [f"{k} = {s[k]:.4g}" for k in ("p", "tau", "q", "eta_g", "beta", "chi", "decay") if s[k] is not None]
+    words += [f"{k} = {s[k]:.4g}" for k in ("p", "tau", "q", "eta_g", "beta", "chi", "decay") if s.get(k) is not None]
     words += [f"{k} = {s[k]}" for k in ("K", "option") if s[k] is not None]
     if s["graph"] is not None:
         words.append(f"graph = {s['graph']} (delta = {s['delta']:.3g})")

@@ -69,6 +69,8 @@ class Server:
             raise InputError('cohorts close at their deadline; use closing="deadline".')
         if hasattr(self.method, "graph"):
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
+        if hasattr(self.method, "decay"):
+            raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
         if self.itemsize == 4:
             halves.check_rounding(self.method)
         whole = isinstance(self.cohort, Everyone)

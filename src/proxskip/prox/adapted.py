@@ -22,18 +22,22 @@ NOT_CONVEX = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Adapted(Operator):
-    """Someone else's operator: it sees flat copies, a bool says inside or not, and its prox is checked.
+    """Someone else's operator (pyproximal's sees flat copies): a bool says inside or not, and its prox is checked.
 
     How exact its prox is, nobody knows; ``Checked`` finds what it can.
     """
 
     operator: Any
 
+    def _seen(self, x: Array) -> Array:
+        x = np.array(x, dtype=np.float64)
+        return x.ravel() if _theirs(self.operator) else x
+
     def __call__(self, x: Array) -> float:
-        return _value(self.operator, np.array(x, dtype=np.float64).ravel())
+        return _value(self.operator, self._seen(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        flat = start(x, t).flatten()
+        flat = self._seen(start(x, t))
         result = np.asarray(self.operator.prox(flat.copy(), t))
         if result.shape != flat.shape or (np.iscomplexobj(result) and largest(result.imag) > 1e-9 * largest(result)):
             raise InputError(

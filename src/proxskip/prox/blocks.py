@@ -59,8 +59,11 @@ class Blocks(Operator):
 
     def prox(self, x: Array, t: float) -> Array:
         x = start(x, t)
-        y = [np.ravel(psi.prox(part, t)) for psi, part in zip(self.psis, self._cut(x), strict=True)]
-        calls = [psi.last for psi in self._inner if psi.last is not None]
+        y, calls = [], []
+        for psi, part in zip(self.psis, self._cut(x), strict=True):
+            y.append(np.ravel(psi.prox(part, t)))
+            if isinstance(psi, Inexact) and psi.last is not None:  # now: the same operator may stand here twice
+                calls.append(psi.last)
         reached = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
         self.last = Inner(reached, self.tolerance, sum(call.iterations for call in calls))
         self.calls += 1
@@ -165,7 +168,8 @@ class Sum(Iterative):
                 total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
             else:
                 missed = norm(y - at)
-                total += 2 * norm(change) * missed if missed > rounding else 0.0
+                weight = norm(change) if math.isfinite(here) else norm(z)  # one without a multiplier may yet get it
+                total += 2 * weight * missed if missed > rounding else 0.0
         return math.sqrt(total) + norm(y - seen[-1]) + inner
 
 

@@ -60,7 +60,7 @@ def _means(x, lam, y):
     n = len(x)
     start, pull = 0, 0.0
     while start < n:
-        level, total, end = y[start], 0.0, start
+        level, total, end = y[start], 0.0, start + 1  # at least one: NaN equals nothing
         while end < n and y[end] == level:
             total += x[end] - x[start]
             end += 1

@@ -58,7 +58,11 @@ def shortened(norms: Array, by: float) -> Array:
 
 def norm(x: Array) -> float:
     """The Euclidean norm of x as one vector."""
-    return float(np.linalg.norm(np.ravel(x)))
+    with np.errstate(over="ignore"):
+        size = float(np.linalg.norm(np.ravel(x)))
+    if math.isinf(size) and (most := largest(x)) < math.inf:  # the squares overflow, the norm does not
+        return most * float(np.linalg.norm(np.ravel(x) / most))
+    return size
 
 
 def largest(x: Array) -> float:
@@ -74,14 +78,14 @@ def inside(excess: float, scale: float) -> float:
 def at_least_zero(psi: Any, name: str) -> None:
     """Refuse a weight that is negative or not finite."""
     value = getattr(psi, name)
-    if not 0 <= value < math.inf:
+    if np.ndim(value) or not 0 <= value < math.inf:
         raise InputError(f"{type(psi).__name__} needs a finite {name} >= 0, not {name} = {value}.")
 
 
 def positive(psi: Any, name: str) -> None:
     """Refuse a size that is zero, negative or not finite."""
     value = getattr(psi, name)
-    if not 0 < value < math.inf:
+    if np.ndim(value) or not 0 < value < math.inf:
         raise InputError(f"{type(psi).__name__} needs a finite {name} > 0, not {name} = {value}.")
 
 
@@ -89,6 +93,9 @@ def sized(psi: Any, x: Array, d: int) -> None:
     """Refuse a vector of another length than the operator was made for."""
     if np.size(x) != d:
         raise InputError(f"{type(psi).__name__} is made for {d} numbers, not for {np.size(x)}.")
+    shape = getattr(psi, "shape", None)
+    if shape is not None and np.ndim(x) > 1 and np.shape(x) != tuple(shape):
+        raise InputError(f"{type(psi).__name__} is made for shape {tuple(shape)}, not for {np.shape(x)}.")
 
 
 def matrix_shape(psi: Any) -> None:

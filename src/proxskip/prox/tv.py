@@ -57,10 +57,13 @@ class TV1D(Operator):
         _bounded(self)
 
     def __call__(self, x: Array) -> float:
+        x = np.asarray(x, dtype=np.float64)
         return float(self.lam * np.abs(np.diff(np.ravel(x))).sum()) + _pointwise(self, x)
 
     def prox(self, x: Array, t: float) -> Array:
         x = start(x, t)
+        if not np.isfinite(x).all():
+            return np.full_like(x, np.nan)
         flat, n = np.ascontiguousarray(x).ravel(), x.size
         y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
         kernels.tv1d(flat, t * self.lam, y, *queue, *ends)

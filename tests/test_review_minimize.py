@@ -1,0 +1,157 @@
+"""Mistakes that a reading of minimize and the operators found, each kept from coming back."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import aslinearoperator
+
+import proxskip as ps
+from proxskip import prox
+
+
+def quadratic(d: int = 20) -> ps.Quadratic:
+    return ps.Quadratic(np.geomspace(0.1, 1, d), np.ones(d))
+
+
+def test_a_part_without_a_multiplier_is_no_proof() -> None:
+    both = prox.intersection(prox.Box((0.0, 1.0), (2.0, 6.0)), prox.Consensus(2))
+    assert np.abs(both.prox(np.array([0.0, 6.0]), 1.0) - 2.0).max() < 1e-7
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        lo = rng.normal(size=3)
+        both = prox.intersection(prox.Box(tuple(lo), tuple(lo + 3 * rng.random(3))), prox.Consensus(3))
+        y = both.prox(np.clip(3 * rng.normal(size=3), lo, lo + 1), 1.0)
+        assert not both.last.reached or np.isfinite(both(y)) or not (np.max(lo) < np.min(lo + 3))
+
+
+@pytest.mark.timeout(20)
+def test_total_variation_of_what_is_not_finite_ends() -> None:
+    assert np.isnan(prox.TV1D(1.0).prox(np.array([1.0, 2.0, np.nan]), 1.0)).all()
+    q = quadratic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        assert not ps.minimize((q.value, q.gradient), prox.TV1D(0.1), np.zeros(20), L=1e-3, p=0.003).success
+
+
+class Rows:
+    """Half the sum of the rows' norms."""
+
+    def __call__(self, X: np.ndarray) -> float:
+        return 0.5 * float(np.linalg.norm(X, axis=-1).sum())
+
+    def prox(self, X: np.ndarray, t: float) -> np.ndarray:
+        n = np.linalg.norm(X, axis=-1, keepdims=True)
+        return X * np.maximum(1 - 0.5 * t / np.maximum(n, 1e-300), 0)
+
+
+def test_ones_own_operator_sees_the_shape_of_x0() -> None:
+    B = np.array([[3.0, 4.0], [0.1, 0.1], [1.0, 0.0]])
+    f = (lambda X: 0.5 * np.sum((X - B) ** 2), lambda X: X - B)
+    res = ps.minimize(f, Rows(), np.zeros((3, 2)), L=1.0, mu=1.0)
+    assert np.abs(res.x - [[2.7, 3.6], [0, 0], [0.5, 0]]).max() < 1e-7
+
+
+def test_a_matrix_of_the_transposed_shape_is_refused() -> None:
+    with pytest.raises(ps.InputError, match="made for shape"):
+        prox.NuclearNorm(0.5, (2, 3)).prox(np.zeros((3, 2)), 1.0)
+
+
+def test_a_certificate_does_not_trust_an_L_that_its_gradients_contradict() -> None:
+    q = ps.Quadratic(np.geomspace(0.1, 1, 5), np.array([1.0, -1, 0.03, 0.2, 0.02]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        res = ps.minimize((q.value, q.gradient), prox.Box(-1, 1), np.zeros(5), method="fista", L=1e-9)
+    assert not res.success
+
+
+def test_backtracking_ends_in_a_sentence() -> None:
+    f = (
+        lambda x: float(np.logaddexp(0, -4 * x).sum() + 0.1 * x @ x),
+        lambda x: -4 / (1 + np.exp(4 * x)) + 0.2 * x,
+    )
+    for most in range(1, 8):
+        ps.minimize(f, prox.L1(0.1), np.array([1.0, 1.0]), method="fista", max_grad=most)
+
+
+def test_a_callback_cannot_change_the_answer() -> None:
+    def shift(row: dict[str, float], x: np.ndarray) -> None:
+        x -= 1.0
+
+    f = quadratic(5)
+    assert np.array_equal(ps.minimize(f, prox.L1(0.1), callback=shift).x, ps.minimize(f, prox.L1(0.1)).x)
+
+
+def test_the_same_inexact_operator_twice_counts_twice() -> None:
+    P = prox.TV2D(0.5, (8, 8), max_iterations=5, tolerance=1e-10, warm=False)
+    both = prox.Blocks([P, P], [64, 64])
+    both.prox(np.concatenate([10 * np.random.default_rng(0).standard_normal(64), np.zeros(64)]), 1.0)
+    assert both.last.accuracy > 0
+
+
+def test_small_curvature_loses_no_digits() -> None:
+    rng = np.random.default_rng(0)
+    A, b = 1e-4 * rng.standard_normal((40, 10)), 1e4 * rng.standard_normal(40)
+    assert ps.minimize(ps.LeastSquares(A, b), prox.L1(1e-3), np.zeros(10), method="fista", tol=1e-9).success
+
+
+def test_a_gradient_may_reuse_its_buffer() -> None:
+    w, buffer = np.geomspace(0.01, 3.0, 20), np.empty(20)
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        np.multiply(w, x, out=buffer)
+        np.subtract(buffer, 1.0, out=buffer)
+        return buffer
+
+    f = (lambda x: float(0.5 * w @ x**2 - x.sum()), gradient)
+    assert ps.minimize(f, prox.L1(0.1), np.zeros(20), method="fista", tol=1e-7).success
+
+
+def test_operators_without_a_matrix_may_be_small() -> None:
+    D = np.diff(np.eye(12), axis=0)
+    f = ps.Quadratic(np.geomspace(0.1, 1, 12), np.arange(12) / 3)
+    x = ps.minimize(f, prox.L1(0.3), D=D, method="splitskip").x
+    assert np.abs(ps.minimize(f, prox.L1(0.3), D=aslinearoperator(D), method="splitskip").x - x).max() < 1e-6
+    assert np.abs(ps.minimize(f, prox.L1(0.3), D=D.astype(np.int8), method="splitskip").x - x).max() < 1e-6
+
+
+def test_numbers_that_are_whole_or_huge() -> None:
+    assert prox.TV1D(1.0)(np.array([1, 0], np.uint8)) == 1.0
+    assert np.allclose(prox.L2Ball().prox(np.array([1e200, 0.0]), 1.0), [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"method": "auto", "max_grad": 50}, "no limits"),
+        ({"method": "fista", "p": 0.5}, "has no p"),
+        ({"method": "fista", "tau": 0.5}, "has no tau"),
+        ({"method": ps.ProxSkip(0.5, 0.2), "p": 0.9}, "has its own p"),
+        ({"method": ps.ProxSkip}, "neither a name nor a method"),
+        ({"method": None}, "neither a name nor a method"),
+        ({"inner_tol": -1.0}, "inner_tol"),
+        ({"x0": np.zeros(20) + 1j}, "complex"),
+        ({"D": np.zeros((3, 20)), "method": "splitskip"}, "finite numbers, and not zeros"),
+        ({"D": np.full((3, 20), np.nan), "method": "splitskip"}, "finite numbers, and not zeros"),
+    ],
+)
+def test_what_would_be_ignored_or_break_is_refused(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ps.InputError, match=sentence):
+        ps.minimize(quadratic(), prox.L1(0.1), **{"x0": np.zeros(20), **given})
+
+
+def test_f_that_cannot_be_used_is_refused() -> None:
+    with pytest.raises(ps.InputError, match="is the class"):
+        ps.minimize(ps.LeastSquares, prox.L1(0.1), np.zeros(3))
+    with pytest.raises(ps.InputError, match="not finite; start elsewhere"):
+        ps.minimize((lambda x: float(np.log(x).sum()), lambda x: 1 / x), prox.L1(0.1), np.zeros(3), L=1.0, mu=1.0)
+    with pytest.raises(ps.InputError, match="finite lam"):
+        prox.L1(np.array([1.0, 2.0]))
+
+
+def test_a_minimum_reads_like_a_mapping() -> None:
+    res = ps.minimize(quadratic(), prox.L1(0.1))
+    assert "x" in res
+    assert set(dict(res)) == set(res.keys())
