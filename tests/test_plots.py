@@ -204,6 +204,18 @@ def test_no_two_series_of_a_panel_look_the_same(methods):
     assert len({look.color for look in found}) == min(len(set(methods)) if len(set(methods)) > 1 else len(methods), 8)
 
 
+def test_a_series_without_a_name_does_not_look_like_a_method_of_the_figure():
+    named = panel(line("a", "scaffnew"), line("b", "fedlin"), line("c"))
+    by_position = panel(*(line(str(k), "local-gd") for k in range(8)))
+    assert plots.methods_in([named, by_position]) == {"scaffnew", "fedlin"}
+    first, second = (plots.looks(p.series, {"scaffnew", "fedlin"}) for p in (named, by_position))
+    assert [look.hollow for look in first] == [False, False, True]
+    assert all(look.hollow for look in second)
+    theirs = {look.color for look in first[:2]}
+    assert theirs.isdisjoint(look.color for look in [first[2], *second[:6]])
+    assert not any(look.hollow for look in plots.looks(by_position.series))
+
+
 def test_a_panel_is_drawn_as_it_says(tmp_path):
     figure = plots.panel_figure(
         [

@@ -87,7 +87,7 @@ def build() -> Report:
         "data": "digits",
         "rows": 1797,
         "kappa": 10001.0,
-        "version": "0.1.0",
+        "versions": {"proxskip": "0.1.0"},
         "seconds": 75.0,
         "quick": True,
         "command": "proxskip reproduce --quick",
@@ -161,7 +161,12 @@ def dressed(names: Iterator[str]) -> Report:
         Claim(next(names), e.id, next(names), verdict, next(names), {next(names): 1.0}, next(names))
         for e, verdict in zip(experiments, itertools.cycle(("PASS", "FAIL", "REPORTED", "NOT RUN")), strict=False)
     ]
-    about = {"data": next(names), f"k{next(names)}": next(names), "command": next(names), "version": next(names)}
+    about = {
+        "data": next(names),
+        f"k{next(names)}": next(names),
+        "command": next(names),
+        "versions": {"proxskip": next(names)},
+    }
     return Report(next(names), about, claims, experiments)
 
 
@@ -253,6 +258,10 @@ def test_no_name_can_leave_its_place() -> None:
     assert "window.hacked" not in bad.blocks["code"]
     shown = "".join(bad.words)
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", shown)
+
+
+def test_the_footer_says_which_version_made_the_page(report: Report) -> None:
+    assert "Made by proxskip 0.1.0." in page(report)
 
 
 def test_the_data_block_keeps_every_character() -> None:

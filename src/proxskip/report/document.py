@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from proxskip.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
-from proxskip.plots import looks, numbers
+from proxskip.plots import Look, looks, methods_in, numbers
 from proxskip.report import svg
 from proxskip.report.text import attribute, block, data, duration, show, text
 from proxskip.report.thin import thin
@@ -40,7 +40,7 @@ def page(report: Report) -> str:
     styles = {
         "shapes": svg.SHAPES,
         "dashes": svg.DASHES,
-        "panels": [[[asdict(look) for look in looks(p.series)] for p in e.panels] for e in shown.experiments],
+        "panels": [[[asdict(look) for look in styles] for styles in _looks(e)] for e in shown.experiments],
     }
     body = [
         _bar(shown, anchors),
@@ -175,7 +175,8 @@ def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
         f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
     )
     size = WIDE if len(e.panels) == 1 else NARROW
-    panels = "".join(_panel(p, f"{index}-{k}", size) for k, p in enumerate(e.panels))
+    drawn = zip(e.panels, _looks(e), strict=True)
+    panels = "".join(_panel(p, f"{index}-{k}", size, styles) for k, (p, styles) in enumerate(drawn))
     parts = [
         f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2><p class="lead">{text(e.sentence)}</p>',
         f'<ul class="own">{own}</ul>' if own else "",
@@ -189,7 +190,12 @@ def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
     return "".join(parts)
 
 
-def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
+def _looks(e: Experiment) -> list[list[Look]]:
+    """Of every series of every panel."""
+    return [looks(p.series, methods_in(e.panels)) for p in e.panels]
+
+
+def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[Look]) -> str:
     e, k = name.split("-")
     title = f"<h3>{text(p.title)}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
@@ -198,9 +204,9 @@ def _panel(p: Panel, name: str, size: tuple[int, int]) -> str:
     note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
-        f'<div class="body"><div class="plot">{svg.figure(p, *size, name)}<div class="tip" hidden></div></div>'
+        f'<div class="body"><div class="plot">{svg.figure(p, *size, name, styles)}<div class="tip" hidden></div></div>'
         f'<div class="side"><p class="at">at the end</p><ul class="legend {"few" if len(p.series) < 5 else "more"}">'
-        f"{_legend(p)}</ul></div></div>"
+        f"{_legend(p, styles)}</ul></div></div>"
         f'<p class="live" aria-live="polite"></p>{note}</figure>'
     )
 
@@ -217,9 +223,8 @@ def _switch(p: Panel, name: str) -> str:
     return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
 
 
-def _legend(p: Panel) -> str:
+def _legend(p: Panel, styles: Sequence[Look]) -> str:
     """In the order in which the curves end, bounds last, each with its last value."""
-    styles = looks(p.series)
     last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
     order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
     return "".join(
@@ -263,8 +268,8 @@ def _parameters(e: Experiment) -> str:
 
 
 def _footer(report: Report) -> str:
-    version = report.about.get("version", "")
+    made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
-        f"<footer>Made by proxskip {text(str(version))}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this "
-        "page are in results.json beside it; of long curves it shows the ends and the extremes.</footer>"
+        f"<footer>Made by {text(made)}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this page "
+        "are in results.json beside it; of long curves it shows the ends and the extremes.</footer>"
     )

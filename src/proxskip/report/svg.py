@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from proxskip.figures import Panel, Series
-from proxskip.plots import Look, looks, numbers
+from proxskip.plots import Look, numbers
 from proxskip.report.axes import Scale, domain
 from proxskip.report.text import attribute, text
 
@@ -27,9 +27,8 @@ MARKERS_PER_CURVE = 8
 Points = list[tuple[float, float]]
 
 
-def figure(panel: Panel, width: int, height: int, name: str) -> str:
+def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Look]) -> str:
     """The whole figure; ``name`` is unique on the page."""
-    styles = looks(panel.series)
     x, y = _scales(panel, width, height)
     parts = [_axes(panel, x, y, width, height), f'<g clip-path="url(#clip-{name})">']
     order = sorted(range(len(styles)), key=lambda k: styles[k].width)
