@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from proxskip.seam import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
+from proxskip.engines import ray_pool  # noqa: E402
 from proxskip.engines.ray import RayEngine  # noqa: E402
 from proxskip.engines.ray_pool import exposed, start_here  # noqa: E402
 from proxskip.engines.ray_talk import Talk  # noqa: E402
@@ -179,6 +181,46 @@ def test_gossip_moves_no_vectors_through_the_driver(engines: Engines, monkeypatc
     assert all(not snapshot and vectors == () and up == () and memory is None for snapshot, vectors, up, memory in seen)
 
 
+def test_halves_are_forgotten(engines: Engines, monkeypatch: Any) -> None:
+    """With a falling step every round has its own."""
+    problem, engine = NAMED["scaffnew"].rows(), engines[2]
+    method = ps.Decaying(ps.Scaffnew.theory(problem), 0.02)
+    engine.snapshot_every = 10
+    most = {"kept": 0, "told": 0}
+    real = Talk.post
+
+    def post(self: Talk, a: int, *given: Any) -> Any:
+        known = set(self.knows[a])
+        sent = real(self, a, *given)
+        most["kept"] = max(most["kept"], len(self.halves), len(self.tokens))
+        most["told"] = max(most["told"], len(self.knows[a] ^ known))
+        return sent
+
+    monkeypatch.setattr(Talk, "post", post)
+    ours = ps.run(method, problem, rounds=200, every=200, engine=engine)
+    assert 0 < most["kept"] <= 2 * 2 * (10 + 2)  # two halves a round, since the snapshot before the last
+    assert 0 < most["told"] <= 2 * 2 * (10 + 2)
+    assert bits(ours) == bits(ps.run(method, problem, rounds=200, every=200))
+
+
+def test_an_actor_forgets_halves_too() -> None:
+    w, problem = worker()
+    method = ps.Scaffnew.theory(problem)
+    w.step(Message("r", 5, (), {0: method.local, 1: method.settle}))
+    w.step(Message("r", 5, (Op("run", 1, None, (0,), 0, 1),), {0: None, 1: method.local}), np.ones(problem.d))
+    assert list(w.halves) == [1]
+
+
+def test_gossiped_vectors_may_have_different_widths() -> None:
+    w, _ = worker(0, 4)
+    w.connect("r", 0, ps.graph("ring", 4).part(0, 4), [], {}, {})
+    w.waited = 0.0
+    U, V = np.arange(8.0).reshape(4, 2), np.arange(12.0).reshape(4, 3)
+    found = w._gossip((U, V), 5, 1.0)
+    assert [v.shape for v in found] == [(4, 2), (4, 3)]
+    assert np.array_equal(found[1], ps.graph("ring", 4).mix(V))
+
+
 # -- faults ------------------------------------------------------------------------------------------------------------
 class Killer(threading.Thread):
     """Kills workers while a run goes on: each time one of them, or all."""
@@ -214,7 +256,14 @@ class Killer(threading.Thread):
 
 @pytest.mark.parametrize(
     ("name", "everyone"),
-    [("scaffnew", False), ("scaffnew-cohort", True), ("scaffold-I", False), ("decentralized", False)],
+    [
+        ("scaffnew", False),
+        ("scaffnew-cohort", True),
+        ("scaffold-I", False),
+        ("decentralized", False),
+        ("diging", False),
+        ("scaffnew-decaying", False),
+    ],
 )
 def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engines) -> None:
     row = NAMED[name]
@@ -231,6 +280,33 @@ def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engin
     told = [w for w in result.warnings if "was lost in round" in w]
     assert len(told) == len(recoveries)
     assert f"clients {problem.n - 1}" in " ".join(told) or "client" in told[0]
+
+
+@dataclass(frozen=True)
+class Switching(ps.DecentralizedScaffnew):
+    """Gossips along another graph every third round."""
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        if exchange.round % 3:
+            return super().round(server, exchange)
+        exchange.gossip(self.local, RING, 2)
+        exchange.settle(self.settle)
+        return server
+
+
+RING = ps.graph("ring", 4)
+
+
+def test_killed_workers_with_changing_graphs(engines: Engines) -> None:
+    problem = NAMED["decentralized"].rows()
+    known = ps.DecentralizedScaffnew.theory(problem, ps.graph("complete", 4))
+    method = Switching(**{f.name: getattr(known, f.name) for f in fields(known) if f.init})
+    engine = engines[3]
+    killer = Killer(engine, times=2, everyone=False, seed=5)
+    ours = ps.run(method, problem, rounds=100, every=7, engine=engine, callbacks=(killer,), allow_unsafe_step=True)
+    assert killer.killed > 0
+    assert ours.summary()["cluster"]["recoveries"]
+    assert bits(ours) == bits(ps.run(method, problem, rounds=100, every=7, allow_unsafe_step=True))
 
 
 def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None:
@@ -341,6 +417,27 @@ def test_no_room_for_an_actor() -> None:
     ):
         run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=3))
     assert time.monotonic() - started < 30
+
+
+def test_a_full_object_store(engines: Engines, monkeypatch: Any) -> None:
+    def full(value: Any) -> Any:
+        raise ray.exceptions.ObjectStoreFullError("no room")
+
+    problem, engine = NAMED["scaffnew"].rows(), engines[2]
+    monkeypatch.setattr(ray_pool, "LARGE", 8)
+    monkeypatch.setattr(ray, "put", full)
+    with pytest.raises(EngineError, match=r"^the object store of the driver's machine is full"):
+        run(NAMED["scaffnew"], problem, engine)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(monkeypatch: Any) -> None:
+    def get(ref: Any, timeout: float) -> Any:
+        if ref == "late":
+            raise ray.exceptions.GetTimeoutError("no answer")
+        return ref
+
+    monkeypatch.setattr(ray, "get", get)
+    assert ray_pool.Pool._ready({0: "late", 1: "here", 2: "dead"}, {2: "its process ended"}) == {1: "here"}
 
 
 class Moody:
@@ -576,7 +673,15 @@ def test_there_is_no_cluster_at_that_address() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"actors": 0}, {"cores": 0}, {"deadline": 0.0}, {"memory": 1.5}, {"snapshot_every": True}]
+    "given",
+    [
+        {"actors": 0},
+        {"cores": 0},
+        {"deadline": 0.0},
+        {"deadline": float("inf")},
+        {"memory": 1.5},
+        {"snapshot_every": True},
+    ],
 )
 def test_bad_options_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ps.InputError, match=next(iter(given))):

@@ -61,8 +61,8 @@ class RayEngine:
         for what, v in (("actors", actors), ("cores", cores), ("memory", memory), ("snapshot_every", snapshot_every)):
             if v is not None and (isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < 1):
                 raise InputError(f"{what} = {v!r} must be a whole number of at least 1.")
-        if not deadline > 0:
-            raise InputError(f"deadline = {deadline} must be positive.")
+        if not 0 < deadline < float("inf"):
+            raise InputError(f"deadline = {deadline} must be positive and finite.")
         need_ray()
         self.actors, self.address, self.cores, self.memory_limit = actors, address, cores, memory
         self.deadline, self.snapshot_every, self.stay = float(deadline), snapshot_every, stay
@@ -161,8 +161,7 @@ class RayEngine:
         arguments = pool.data[-1][1]
 
         def go(until: float) -> Any:
-            refs = {a: getattr(pool.handles[a], verb).remote(*arguments(a)) for a in pool.all}
-            return pool.gather(refs, until, "did not load its shards")
+            return pool.gather(pool.give(verb, arguments, pool.all), until, "did not load its shards")
 
         try:
             found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])

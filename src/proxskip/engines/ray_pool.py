@@ -8,7 +8,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import ray
@@ -16,6 +16,7 @@ from ray.exceptions import (
     GetTimeoutError,
     ObjectLostError,
     ObjectStoreFullError,
+    OutOfDiskError,
     OutOfMemoryError,
     RayActorError,
     RayError,
@@ -196,9 +197,12 @@ class Pool:
         """Give these actors their shards; what each call answered."""
         found = {}
         for verb, arguments in self.data:
-            refs = {a: getattr(self.handles[a], verb).remote(*arguments(a)) for a in who}
-            found[verb] = self.gather(refs, until, "did not start")
+            found[verb] = self.gather(self.give(verb, arguments, who), until, "did not start")
         return found
+
+    def give(self, verb: str, arguments: Callable[[int], tuple[Any, ...]], who: Iterable[int]) -> dict[int, Any]:
+        """One of the calls that give these actors their shards."""
+        return submit_all(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), who)
 
     def refill(self, dead: Mapping[int, str]) -> set[int]:
         """New processes with their shards in the place of dead ones."""
@@ -291,7 +295,7 @@ class Pool:
         left = set(asked)
         while left:
             until = time.monotonic() + self.deadline
-            refs = {a: submit(a) for a in sorted(left)}
+            refs = submit_all(submit, sorted(left))
             try:
                 answers |= self.gather(refs, until, what, on_death)
                 left = set()
@@ -311,8 +315,20 @@ class Pool:
 
     @staticmethod
     def _ready(refs: Mapping[int, Any], dead: Mapping[int, str]) -> dict[int, Any]:
-        """The answers of those that are not dead; they are there already."""
-        return {a: ray.get(ref, timeout=60) for a, ref in refs.items() if a not in dead}
+        """The answers of those that are not dead; one that is lost meanwhile is asked for again."""
+        found = {}
+        for a in refs.keys() - dead.keys():
+            with suppress(RayError):
+                found[a] = ray.get(refs[a], timeout=60)
+        return found
+
+
+def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
+    """Ask each of these actors; an object store that is full here ends the run."""
+    try:
+        return {a: submit(a) for a in who}
+    except (ObjectStoreFullError, OutOfDiskError):
+        raise EngineError("the object store of the driver's machine is full; give Ray more of it.") from None
 
 
 class Parcel:

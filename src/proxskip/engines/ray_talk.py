@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.ray_pool import DEATHS, Died, Parcel, Pool
+from proxskip.engines.ray_pool import DEATHS, Died, Parcel, Pool, submit_all
 from proxskip.engines.ray_worker import MIXED, Message, Op
 from proxskip.engines.shards import Census
 from proxskip.links import Graph
@@ -21,7 +21,7 @@ from proxskip.problems.federated import Problem
 from proxskip.seam import Array, EngineError, Indices, Vectors
 
 REPLAY_SECONDS = 5.0
-"""Local work after which a snapshot is taken, so that redoing it takes no longer."""
+"""Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
 
 
 class Mixed:
@@ -51,9 +51,10 @@ class Talk:
         self.count = dict.fromkeys(everyone, 0)
         self.log: dict[int, list[Entry]] = {a: [] for a in everyone}
         self.queue: dict[int, list[Entry]] = {a: [] for a in everyone}
-        self.halves: list[Any] = []
+        self.halves: dict[int, Any] = {}
         self.tokens: dict[Any, int] = {}
-        self.knows: dict[int, int] = dict.fromkeys(everyone, 0)
+        self.next = 0
+        self.knows: dict[int, set[int]] = {a: set() for a in everyone}
         self.since, self.worked, self.round, self.asked = 0, 0.0, 0, 0
         self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
         self.busy = dict.fromkeys(everyone, 0.0)
@@ -64,6 +65,7 @@ class Talk:
     def link(self, graph: Graph) -> None:
         """Let the actors know who hears whom, unless they do."""
         if self.graph is not graph:
+            self.memory()  # what was gossiped along another graph is not redone along this one
             self.graph = graph
             self.lay(graph)
             self.pool.call(self.tie, self.pool.all, "did not connect", self.mend)
@@ -82,14 +84,21 @@ class Talk:
         """A half's number; it is sent to each actor once."""
         key = (id(getattr(half, "__self__", None)), getattr(half, "__func__", half))
         if key not in self.tokens:
-            self.tokens[key] = len(self.halves)
-            self.halves.append(half)
+            self.tokens[key] = self.next
+            self.halves[self.next] = half
+            self.next += 1
         return self.tokens[key]
+
+    def forget(self, used: set[int]) -> None:
+        """Keep these halves alone; a number is taken from a half with the half, for its id may come again."""
+        self.halves = {k: half for k, half in self.halves.items() if k in used}
+        self.tokens = {key: k for key, k in self.tokens.items() if k in used}
 
     def entries(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, vectors: Any) -> dict[int, Entry]:
         """The operation as each actor with members in the cohort sees it."""
         token, bounds = self.token(half), self.pool.bounds
         mixed = any(isinstance(v, Mixed) for v in vectors)
+        assert not mixed or len(vectors) == 1
         numbers = (MIXED,) if mixed else tuple(range(len(vectors)))
         if len(cohort) == self.problem.n and np.ndim(K) == 0 and all(mixed or v.ndim == 1 for v in vectors):
             entry = Entry(Op(verb, token, None, numbers, round, K), () if mixed else tuple(vectors))
@@ -131,6 +140,8 @@ class Talk:
         at = {a: len(self.queue[a]) for a in news} if snapshot else {}
         submit = lambda a: self.post(a, todo[a], parcel, at.get(a))  # noqa: E731
         what = f"did not finish round {self.round}"
+        told = (*self.log.values(), *self.queue.values(), *news.values()) if snapshot else ()
+        used = {entry.op.half for entries in told for entry in entries}
         replies: dict[int, Any] = self.pool.call(submit, news, what, self.mend, self.break_off)
         for a, reply in replies.items():
             self.count[a] += len(todo[a])
@@ -144,6 +155,7 @@ class Talk:
                 self.saved[k][lo:hi] = v
         if snapshot:
             self.since, self.worked = 0, 0.0
+            self.forget(used)
         return replies
 
     def post(self, a: int, entries: list[Entry], parcel: Any, snapshot: int | None, start: int | None = None) -> Any:
@@ -163,8 +175,9 @@ class Talk:
                     vectors.append(v)
                 numbers.append(places[id(v)])
             ops.append(replace(entry.op, vectors=tuple(numbers)))
-        new = {k: self.halves[k] for k in range(self.knows[a], len(self.halves))}
-        self.knows[a] = len(self.halves)
+        new = {k: half for k, half in self.halves.items() if k not in self.knows[a]}
+        new |= dict.fromkeys(self.knows[a] - self.halves.keys())
+        self.knows[a] = set(self.halves)
         start = self.count[a] if start is None else start
         message = Message(self.run_id, start, tuple(ops), new, snapshot, self.pool.deadline)
         return self.pool.handles[a].step.remote(message, *(parcel.of(v) for v in vectors))
@@ -232,16 +245,15 @@ class Talk:
         pool.start(gone)
         if gone:
             pool.supply(gone, until)
-        self.knows |= dict.fromkeys(gone, 0)
+        self.knows |= {a: set() for a in gone}
         back = set(pool.all) if self.graph is not None else lost
         self.epoch += 1
         if self.graph is not None:
-            pool.gather({a: self.tie(a) for a in pool.all}, until, "did not connect")
-        pool.gather({a: self.begin(a) for a in back}, until, "did not begin")
+            pool.gather(submit_all(self.tie, pool.all), until, "did not connect")
+        pool.gather(submit_all(self.begin, back), until, "did not begin")
         parcel = Parcel()
-        refs = {
-            a: self.post(a, self.log[a], parcel, None, self.count[a] - len(self.log[a])) for a in back if self.log[a]
-        }
+        again = lambda a: self.post(a, self.log[a], parcel, None, self.count[a] - len(self.log[a]))  # noqa: E731
+        refs = submit_all(again, (a for a in back if self.log[a]))
         pool.gather(refs, until, f"did not redo its part up to round {self.round}", self.break_off)
         return back
 

@@ -60,7 +60,7 @@ class Message:
     start: int
     ops: tuple[Op, ...]
     halves: Mapping[int, Any] = field(default_factory=dict)
-    """Halves that this actor has not met yet."""
+    """Halves that this actor has not met yet, and None for those that it may forget."""
     snapshot: int | None = None
     """Before which of the ops to copy the clients' memory into the reply; ``len(ops)`` for after them all."""
     patience: float = 600.0
@@ -152,11 +152,12 @@ class Worker:
 
     def step(self, message: Message, *vectors: Array) -> Reply:
         """Do the operations, or give the last reply again if they are done."""
+        if message.run == self.run:
+            self.halves = {k: half for k, half in {**self.halves, **message.halves}.items() if half is not None}
         if message.run == self.run and (message.start, len(message.ops)) == self.answered and self.reply is not None:
             return self.reply
         if message.run != self.run or message.start != self.done:
             raise Lost(f"actor {self.number} stands at operation {self.done}, not {message.start}")
-        self.halves |= message.halves
         own = [np.array(v) for v in vectors]
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
         up, gradients, memory, self.waited = (), 0, None, 0.0  # type: tuple[Array, ...], int, Vectors | None, float
@@ -215,7 +216,8 @@ class Worker:
             heard = self.letters.pop(key, {})
         self.waited += time.perf_counter() - started
         mixed = self.part.mix(U, np.concatenate([heard[p] for p in self.takes]) if self.takes else U[:0])
-        return tuple(np.ascontiguousarray(V) for V in np.split(mixed, len(up), axis=1))
+        ends = np.cumsum([V.shape[1] for V in up])
+        return tuple(np.ascontiguousarray(V) for V in np.split(mixed, ends[:-1], axis=1))
 
     def _heard_all(self, key: tuple[str, int, int]) -> bool:
         return self.broken == key[:2] or len(self.letters.get(key, {})) == len(self.takes)
