@@ -13,7 +13,9 @@ CLOCK = "import time; t = time.process_time(); import {}; print(time.process_tim
 
 def python(code: str, **env: str) -> str:
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | env).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | env
+    ).stdout
 
 
 def test_no_heavy_package_comes_along() -> None:

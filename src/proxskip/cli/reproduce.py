@@ -40,7 +40,7 @@ def command(o: Namespace) -> tuple[int, str]:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C does."""
+    """SIGTERM ends like Ctrl-C does, and Ctrl-C ends also what was started with it ignored, as in the background."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -48,11 +48,12 @@ def _terminated() -> Iterator[None]:
     def caught(number: int, frame: FrameType | None) -> None:
         raise Interrupted
 
-    old = signal.signal(signal.SIGTERM, caught)
+    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, old)
+        for s, handler in old.items():
+            signal.signal(s, handler)
 
 
 def _print(report: Report, out: Path) -> None:
