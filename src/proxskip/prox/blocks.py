@@ -168,7 +168,7 @@ class Sum(Iterative):
                 total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
             else:
                 missed = norm(y - at)
-                weight = norm(change) if math.isfinite(here) else norm(z)  # one without a multiplier may yet get it
+                weight = norm(change) or norm(z)  # one without a multiplier may yet get it
                 total += 2 * weight * missed if missed > rounding else 0.0
         return math.sqrt(total) + norm(y - seen[-1]) + inner
 
