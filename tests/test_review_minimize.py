@@ -73,7 +73,9 @@ def test_backtracking_ends_in_a_sentence() -> None:
         lambda x: -4 / (1 + np.exp(4 * x)) + 0.2 * x,
     )
     for most in range(1, 8):
-        ps.minimize(f, prox.L1(0.1), np.array([1.0, 1.0]), method="fista", max_grad=most)
+        res = ps.minimize(f, prox.L1(0.1), np.array([1.0, 1.0]), method="fista", max_grad=most)
+        assert res.status.name == "LIMIT"
+        assert "gradients without reaching" in res.message
 
 
 def test_a_callback_cannot_change_the_answer() -> None:
@@ -155,3 +157,14 @@ def test_a_minimum_reads_like_a_mapping() -> None:
     res = ps.minimize(quadratic(), prox.L1(0.1))
     assert "x" in res
     assert set(dict(res)) == set(res.keys())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_returned_x_is_the_best_certified_one(seed: int) -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((200, 10))
+    f = ps.LeastSquares(A, A @ rng.standard_normal(10) + rng.standard_normal(200), l2=0.1)
+    given = {"method": "sproxskip", "batch": 20, "tol": 1e-12, "max_grad": 4000, "seed": seed}
+    res = ps.minimize(f, prox.L1(0.05), np.zeros(10), **given)
+    seen = res.trace["certificate"]
+    assert res.certificate <= seen.min() * (1 + 1e-9) < 0.9 * seen[-1]

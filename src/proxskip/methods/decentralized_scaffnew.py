@@ -9,7 +9,7 @@ from proxskip import theory
 from proxskip.links import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Array, Client, Exchange, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,7 @@ class DecentralizedScaffnew:
         steps.check_probability("p", self.p)
         if self.K is not None:
             steps.check_count("K", self.K)
-        if self.graph.n != problem.n:
-            raise InputError(
-                f"the graph '{self.graph.name}' has {self.graph.n} nodes but there are {problem.n} clients."
-            )
-        if float(problem.weights.max() - problem.weights.min()) > 1e-12:
-            raise InputError(
-                'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
-            )
+        steps.check_gossip(self.graph, problem)
         warnings = steps.check_steps("decentralized-scaffnew", self.gamma, problem, insist)
         theory.check_tau(self.tau, self.gamma, self.p, self.graph.lmax)
         return warnings

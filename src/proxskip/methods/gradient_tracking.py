@@ -13,7 +13,7 @@ from proxskip import table1, theory
 from proxskip.links import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Array, Client, Exchange, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DIGing:
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """Equal weights, one node a client; from (2 - lmax)^2/(2 L) on it is refused."""
-        check_gossip(self.graph, problem)
+        steps.check_gossip(self.graph, problem)
         limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
         return steps.check_steps("diging", self.gamma, problem, insist, **limits)
 
@@ -104,7 +104,7 @@ class EXTRA:
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """Equal weights, one node a client; from (8 - 3 lmax)/(4 L) on it is refused."""
-        check_gossip(self.graph, problem)
+        steps.check_gossip(self.graph, problem)
         return steps.check_steps("extra", self.gamma, problem, insist, lmax=self.graph.lmax)
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -133,13 +133,3 @@ class EXTRA:
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """Not offered."""
         return None
-
-
-def check_gossip(graph: Graph, problem: Problem) -> None:
-    """One node a client, equal weights."""
-    if graph.n != problem.n:
-        raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
-    if float(problem.weights.max() - problem.weights.min()) > 1e-12:
-        raise InputError(
-            'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
-        )

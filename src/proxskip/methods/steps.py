@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import table1
+from proxskip.links import Graph
 from proxskip.problems.federated import Problem
 from proxskip.seam import InputError
 
@@ -68,3 +69,13 @@ def local_steps(problem: Problem) -> int:
     from proxskip import theory
 
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
+
+
+def check_gossip(graph: Graph, problem: Problem) -> None:
+    """One node a client, equal weights."""
+    if graph.n != problem.n:
+        raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
+    if float(problem.weights.max() - problem.weights.min()) > 1e-12:
+        raise InputError(
+            'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
+        )
