@@ -1,6 +1,6 @@
 """Write docs/reproduction.md from a reproduction: its claims, what each figure shows, and the figures.
 
-Run it as ``python docs/make_reproduction.py report "on which machine"``, where ``report`` is the folder of
+Run it as ``python docs/make_reproduction.py report "how it was made"``, where ``report`` is the folder of
 ``proxskip reproduce``.
 """
 
@@ -44,10 +44,10 @@ def render(report: Report, machine: str = "") -> str:
         "# The paper, reproduced",
         "",
         f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine",
-        *([machine] if machine else []),
         "and written down by `docs/make_reproduction.py`. The folder of the run holds a page with the same figures to",
         "explore, and all of its numbers in `results.json`.",
         "",
+        *([machine, ""] if machine else []),
         f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients",
         f"split by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g},",
         f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}.",
@@ -100,6 +100,6 @@ def cell(value: object) -> str:
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
         raise SystemExit(
-            'give the folder of a reproduction: python docs/make_reproduction.py report "on which machine"'
+            'give the folder of a reproduction: python docs/make_reproduction.py report "how it was made"'
         )
     main(Path(sys.argv[1]), *sys.argv[2:])
