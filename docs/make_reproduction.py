@@ -99,7 +99,5 @@ def cell(value: object) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        raise SystemExit(
-            'give the folder of a reproduction: python docs/make_reproduction.py report "how it was made"'
-        )
+        raise SystemExit('give the folder of a reproduction: python docs/make_reproduction.py report "how it was made"')
     main(Path(sys.argv[1]), *sys.argv[2:])
