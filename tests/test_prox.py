@@ -21,6 +21,7 @@ from proxskip.prox import (
     Blocks,
     Box,
     Consensus,
+    Eigenvalues,
     ElasticNet,
     GroupL1,
     Huber,
@@ -36,6 +37,7 @@ from proxskip.prox import (
     as_prox,
     conjugate_prox,
     nuclear_ball,
+    psd,
     spectral_ball,
 )
 from proxskip.seam import InputError, Prox
@@ -62,6 +64,17 @@ def on_singular_values(change):
         return (U @ np.diag(change(s, t)) @ V).ravel()
 
     return conjugate
+
+
+def on_eigenvalues(y, change):
+    """Of the symmetric part; what is antisymmetric has no bearing on symmetric matrices, and stays."""
+    Y = y.reshape(2, 2)
+    w, V = np.linalg.eigh((Y + Y.T) / 2)
+    return ((V * change(w)) @ V.T + (Y - Y.T) / 2).ravel()
+
+
+def negative_semidefinite(y):
+    return on_eigenvalues(y, lambda w: np.minimum(w, 0))
 
 
 def huber_conjugate(y, t):
@@ -138,6 +151,17 @@ OPERATORS = {
     "Blocks of sets": Row(
         Blocks([NonNegative(), L2Ball(1.5)], [2, 4]),
         lambda y, t: np.concatenate([np.minimum(y[:2], 0), L2(1.5).prox(y[2:], t)]),
+    ),
+    "positive semidefinite, then a set": Row(
+        Blocks([psd(2), NonNegative()], [4, 2]),
+        lambda y, t: np.concatenate([negative_semidefinite(y[:4]), np.minimum(y[4:], 0)]),
+    ),
+    "Eigenvalues, then L1": Row(
+        Blocks([Eigenvalues(L1(0.7), 2), L1(0.3)], [4, 2]),
+        lambda y, t: np.concatenate(
+            [on_eigenvalues(y[:4], lambda w: np.clip(w, -0.7, 0.7)), np.clip(y[4:], -0.3, 0.3)]
+        ),
+        lambda c: Blocks([Eigenvalues(L1(0.7 * c), 2), L1(0.3 * c)], [4, 2]),
     ),
     "Consensus": Row(Consensus(3), lambda y, t: y - np.tile(y.reshape(3, 2).mean(axis=0), 3)),
 }

@@ -168,3 +168,83 @@ def test_the_returned_x_is_the_best_certified_one(seed: int) -> None:
     res = ps.minimize(f, prox.L1(0.05), np.zeros(10), **given)
     seen = res.trace["certificate"]
     assert res.certificate <= seen.min() * (1 + 1e-9) < 0.9 * seen[-1]
+
+
+def test_values_of_small_integers_do_not_overflow() -> None:
+    x = np.array([100, -128, 100, 100], dtype=np.int8)
+    for psi in (prox.L1(0.5), prox.L2(0.5), prox.GroupL1(0.5, (2, 2)), prox.Huber(0.5, 1.0), prox.SquaredL2(0.5)):
+        assert psi(x) == psi(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [], [2, 0], [1.5, 2.5], "ab"])
+def test_groups_that_are_no_sizes_get_a_sentence(groups: object) -> None:
+    with pytest.raises(ps.InputError, match="needs group sizes"):
+        prox.GroupL1(0.5, groups)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"costs": (-1.0, 2.0)}, "the seconds of a gradient"),
+        ({"worth": 2.0}, "worth = 2"),
+    ],
+)
+def test_a_plan_refuses_what_it_cannot_use(words: dict, message: str) -> None:
+    with pytest.raises(ps.InputError, match=message):
+        ps.plan(quadratic(), prox.L1(0.1), **words)
+
+
+class Rowwise:
+    """A mean of squares of matrices."""
+
+    L, mu, L_rows, N = 1.0, 1.0, 1.0, 8
+
+    def __init__(self) -> None:
+        self.B = np.random.default_rng(0).standard_normal((8, 3, 4))
+
+    def value(self, X: np.ndarray) -> float:
+        return float(0.5 * np.mean([np.sum((X - B) ** 2) for B in self.B]))
+
+    def gradient(self, X: np.ndarray) -> np.ndarray:
+        return X - self.B.mean(axis=0)
+
+    def minibatch_gradient(self, X: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return X - self.B[rows].mean(axis=0)
+
+
+def test_minibatches_of_ones_own_f_see_the_shape_of_x0() -> None:
+    f = Rowwise()
+    res = ps.minimize(f, prox.L1(0.1), np.zeros((3, 4)), method="sproxskip", batch=8, tol=1e-8)
+    assert res.success
+    assert np.abs(res.x - prox.L1(0.1).prox(f.B.mean(axis=0), 1.0)).max() < 1e-7
+    f.minibatch_gradient = lambda X, rows: np.zeros(3)  # type: ignore[method-assign]
+    with pytest.raises(ps.InputError, match="the gradient of f has shape"):
+        ps.minimize(f, prox.L1(0.1), np.zeros((3, 4)), method="sproxskip", batch=2)
+
+
+@pytest.mark.parametrize("method", ["splitskip", "papc", "pdhg"])
+def test_an_operator_of_pylops_is_the_matrix_it_stands_for(method: str) -> None:
+    pylops = pytest.importorskip("pylops", reason="pylops is not installed")
+    f = ps.Quadratic(np.geomspace(0.1, 1, 30), np.linspace(-1, 1, 30))
+    D = pylops.FirstDerivative(30, kind="forward", edge=False)
+    M = np.diff(np.eye(30), axis=0)
+    M = np.vstack([M, np.zeros((1, 30))])  # the operator has as many rows as columns
+    p = 0.3 if method == "splitskip" else None
+    a, b = (ps.minimize(f, prox.L1(0.2), np.zeros(30), D=E, method=method, p=p, tol=1e-9) for E in (D, M))
+    assert a.success
+    assert np.abs(a.x - b.x).max() < 1e-8
+    exact = ps.minimize(f, prox.TV1D(0.2), np.zeros(30), tol=1e-10)
+    assert np.abs(a.x - exact.x).max() < 1e-7
+
+
+def test_data_behind_an_operator_of_pylops() -> None:
+    pylops = pytest.importorskip("pylops", reason="pylops is not installed")
+    rng = np.random.default_rng(1)
+    A, b = rng.standard_normal((40, 12)), rng.standard_normal(40)
+    a, c = (
+        ps.minimize(ps.LeastSquares(M, b, l2=0.1), prox.L1(0.05), np.zeros(12), tol=1e-9)
+        for M in (pylops.MatrixMult(A), A)
+    )
+    assert a.success
+    assert np.abs(a.x - c.x).max() < 1e-8

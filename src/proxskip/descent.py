@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ PASSES_BETWEEN = 10
 BLOWN_UP = 1e8
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """An iterate and what is certified of it."""
 
     bound: float
@@ -183,7 +182,7 @@ class Descent:
         solo, x = self.solo, self.x
         if self.plain and solo.start is not None and self.task.psi is not None:
             v = solo.start - x
-            raw = math.sqrt(float(np.dot(v, v))) / self.gamma
+            raw = math.sqrt(v.dot(v)) / self.gamma
         else:
             g = self.client.gradient(x)
             self.checked_rows = self.client.rows
@@ -196,12 +195,12 @@ class Descent:
         s, D = self.solo.subgradient, self.task.D
         if D is None:
             v = g + s
-            return math.sqrt(float(np.dot(v, v)))
+            return math.sqrt(v.dot(v))
         y = self.server["y"]
         back = -self.solo.memory["h"] if "h" in self.solo.memory else np.asarray(D.T @ y)
         self._hold(y, back)
         primal, dual = g + back, (D @ x) - s
-        return math.sqrt(float(np.dot(primal, primal))) + math.sqrt(float(np.dot(dual, dual)))
+        return math.sqrt(primal.dot(primal)) + math.sqrt(dual.dot(dual))
 
     def _hold(self, y: Array, back: Array) -> None:
         """A norm of D that was given is held against |D'y|/|y|."""
@@ -211,21 +210,21 @@ class Descent:
 
     def _judge(self, x: Array) -> None:
         """Keep the best point, and tie the next inner solve to how good this one is."""
-        if math.isinf(self.scale):
-            self.scale = self.bound
+        bound, solo = self.bound, self.solo
+        if self.scale == math.inf:
+            self.scale = bound
         self.since += 1
-        if self.bound < 0.99 * self.mark[0]:
-            self.mark, self.since = (self.bound, self.solo.iterations, self.solo.inner_failures), 0
-        if self.bound < self.best.bound:
-            self.best = Point(self.bound, x, self.dual, self.solo.iterations)
-        if math.isfinite(self.bound):
-            self.solo.hope = max(self.bound - self.solo.spoiled, self.tol or 1e-300)
-        L = self.f.L or 0.0
-        if (
-            not self.backtrack
-            and self.client.steepest > L * (1 + STEEPER)
-            and not any("steeper" in n for n in self.notes)
-        ):
+        if bound < 0.99 * self.mark[0]:
+            self.mark, self.since = (bound, solo.iterations, solo.inner_failures), 0
+        if bound < self.best.bound:
+            self.best = Point(bound, x, self.dual, solo.iterations)
+        if solo.inner is not None and math.isfinite(bound):
+            solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
+        if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + STEEPER):
+            self._warn_steep(L)
+
+    def _warn_steep(self, L: float) -> None:
+        if not any("steeper" in n for n in self.notes):
             self.notes.append(
                 f"f is steeper than L = {L:.6g} says: between two iterates its curvature is {self.client.steepest:.6g}."
             )

@@ -13,7 +13,7 @@ import scipy.sparse
 from proxskip import theory
 from proxskip.problems import solve
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import Array, InputError
+from proxskip.seam import Array, Indices, InputError
 
 SMALL = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
@@ -28,6 +28,7 @@ class Smooth:
     Args:
         of: what the caller gave.
         rows: the number of terms of a finite sum, else 1.
+        batch_gradient: the mean gradient of some of its rows, where it has them.
     """
 
     of: Any
@@ -37,6 +38,7 @@ class Smooth:
     L: float | None
     mu: float | None
     rows: int = 1
+    batch_gradient: Callable[[Array, Indices], Array] | None = None
 
     def with_L(self, L: float) -> Smooth:
         """The same with another bound on the smoothness."""
@@ -69,8 +71,9 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:
         L, mu = theory.ordered(L, mu)
-    rows = int(getattr(f, "N", 1)) if hasattr(f, "minibatch_gradient") else 1
-    return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows)
+    sampled = _gradient(f.minibatch_gradient, shape, flat) if hasattr(f, "minibatch_gradient") else None
+    rows = int(getattr(f, "N", 1)) if sampled else 1
+    return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows, sampled)
 
 
 def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], float]:
@@ -83,12 +86,12 @@ def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], 
     return number
 
 
-def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], Array]:
-    """The gradient of a flat x, whose shape is checked at every call and whose manners are at the first."""
+def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[..., Array]:
+    """The gradient (of some rows) at a flat x; its shape is checked at every call and its manners at the first."""
     wanted = (math.prod(shape),) if flat else shape
 
-    def checked(x: Array) -> Array:
-        g = np.array(gradient(x if flat else x.reshape(shape)), dtype=np.float64)  # a copy: f may reuse its own
+    def checked(x: Array, *rows: Indices) -> Array:
+        g = np.array(gradient(x if flat else x.reshape(shape), *rows), np.float64)  # a copy: f may reuse its own
         if g.shape != wanted:
             raise InputError(f"the gradient of f has shape {g.shape}; it must have shape {wanted}.")
         return g if flat else g.ravel()
@@ -159,7 +162,8 @@ def spread(f: Smooth, x: Array, most: int = 512) -> float:
     rng = np.random.Generator(np.random.Philox(0))
     picked = np.arange(f.rows) if f.rows <= most else rng.choice(f.rows, most, replace=False)
     g = f.gradient(x)
-    return float(np.mean([np.sum((f.of.minibatch_gradient(x, np.array([j])) - g) ** 2) for j in picked]))
+    assert f.batch_gradient is not None
+    return float(np.mean([np.sum((f.batch_gradient(x, np.array([j])) - g) ** 2) for j in picked]))
 
 
 # -- the operator D ----------------------------------------------------------------------------------------------------

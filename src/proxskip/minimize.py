@@ -191,7 +191,7 @@ def minimize(
     inner_tol = None if inner_tol is None else theory.positive("inner_tol", inner_tol)
     p = p if isinstance(method, str) else getattr(method, "p", None)
     task, start = prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
-    seed, chosen = _seed(seed), None
+    seed, chosen = theory.whole_seed(seed), None
     if name == "auto":
         if any(v is not None for v in (p, gamma, tau, dual, inner_tol, max_iter, max_grad, max_prox, seconds)):
             raise InputError(
@@ -375,12 +375,6 @@ def _dual(dual: Any, task: Task) -> Array | None:
     if v.shape != (want,) or not np.isfinite(v).all():
         raise InputError(f"dual must be {want} finite numbers; it has shape {np.shape(dual)}.")
     return v
-
-
-def _seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-        raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
-    return int(seed)
 
 
 def _text(v: Any) -> str:

@@ -58,7 +58,10 @@ def plan(
     True
     """
     eps = theory.positive("eps", eps)
-    pilot = theory.whole("pilot", pilot)
+    pilot, seed, worth = theory.whole("pilot", pilot), theory.whole_seed(seed), theory.probability("worth", worth)
+    if costs is not None:
+        gradient, call = costs
+        costs = theory.positive("the seconds of a gradient", gradient), theory.nonnegative("those of a prox", call)
     if isinstance(f, Problem):
         if any(v is not None for v in (psi, x0, D, L, mu, D_norm)):
             raise InputError("a Problem has its own psi, D, L and mu; give plan the problem and the network alone.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import describe, folder
+from proxskip import describe, folder, theory
 from proxskip.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.meter import Engine
@@ -73,7 +73,7 @@ def run(
     participation = as_participation(cohort)
     method, notes = prepare(method, problem, participation, allow_unsafe_step)
     stop.check(problem)
-    seed = _seed(seed)
+    seed = theory.whole_seed(seed)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
     loop.config = describe.config(method, problem, stop, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
@@ -184,9 +184,3 @@ def starting_point(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
         )
     return x, h, dual
-
-
-def _seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-        raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
-    return int(seed)

@@ -96,14 +96,14 @@ class Alone:
             x, g = new, k
         self.calls += K - 1
         self.rows += (K - 1) * self.f.rows
-        return np.asarray(x - gamma * (g - h))
+        return _step(x, g, h, gamma)
 
     def _sample(self, x: Array, h: Array | float, gamma: Any, K: int) -> Array:
-        f, b = self.f.of, self.batch
+        gradient, b = self.f.batch_gradient, self.batch
+        assert gradient is not None
         assert b is not None
         for k in range(K):
-            g = f.minibatch_gradient(x, minibatch(self.seed, 0, self.round, k, self.f.rows, b))
-            x = x - gamma * (np.asarray(g, dtype=np.float64) - h)
+            x = x - gamma * (gradient(x, minibatch(self.seed, 0, self.round, k, self.f.rows, b)) - h)
         self.calls += K
         self.rows += K * b
         return x
@@ -146,7 +146,7 @@ class Compiled(Alone):
         """K times  x <- x - gamma (g(x) - h)."""
         left = K
         if self.batch is None:
-            x, left = np.asarray(x - gamma * (self.gradient(x) - h)), K - 1
+            x, left = _step(x, self.gradient(x), h, gamma), K - 1
         if left == 0:
             return x
         self.calls += left
@@ -209,7 +209,8 @@ class Solo:
     ) -> tuple[Array, ...]:
         self.start = down[0] if down and K == 1 else None
         up, new = half(self.client, self.memory, K, *down)
-        self.memory = {**self.memory, **new}
+        if new:
+            self.memory = {**self.memory, **new}
         self.iterations += K  # type: ignore[operator]
         return up
 
@@ -259,10 +260,12 @@ class Solo:
         return new
 
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
-        then = time.perf_counter()
         try:
-            new = psi.prox(x, t)
-            if self.prox_times is not None:
+            if self.prox_times is None:
+                new = psi.prox(x, t)
+            else:
+                then = time.perf_counter()
+                new = psi.prox(x, t)
                 self.prox_times.append(time.perf_counter() - then)
             if new.shape != x.shape or not _finite(new):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
@@ -270,8 +273,16 @@ class Solo:
             if not _finite(x):
                 raise Overflow from None
             raise
-        return np.asarray(new if self.shape is None else new.ravel())
+        out: Array = new if self.shape is None else new.ravel()
+        return out
+
+
+def _step(x: Array, g: Array, h: Array | float, gamma: Any) -> Array:
+    """x - gamma (g - h), without a difference where h is zero."""
+    new: Array = x - gamma * (g if type(h) is float and h == 0.0 else g - h)
+    return new
 
 
 def _finite(x: Array) -> bool:
-    return math.isfinite(float(np.vdot(x, x))) or bool(np.isfinite(x).all())
+    v = x if x.ndim == 1 else x.ravel()
+    return math.isfinite(v.dot(v)) or bool(np.isfinite(x).all())

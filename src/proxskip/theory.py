@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,13 @@ def whole(name: str, value: int, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} = {value!r} must be a whole number of at least {least}.")
     return int(value)
+
+
+def whole_seed(seed: Any) -> int:
+    """The seed as an int, refused unless it is a whole number below 2^63."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
+    return int(seed)
 
 
 def probability(name: str, value: float) -> float:

@@ -55,10 +55,10 @@ class Fista:
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
         step = x - old
-        if float(np.vdot(y - x, step)) > 0:
-            return {"x": x, "y": x, "t": np.ones(1)}
+        if (y - x).dot(step) > 0:
+            return {"x": x, "y": x, "t": np.array([1.0])}
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
-        return {"x": x, "y": x + ((t - 1.0) / ahead) * step, "t": np.full(1, ahead)}
+        return {"x": x, "y": x + ((t - 1.0) / ahead) * step, "t": np.array([ahead])}
 
     def zeta(self, problem: Problem) -> float | None:
         """None: linear convergence is observed, the theorem is f - f* = O(1/k^2)."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, at_least_zero, norm, positive, shortened, sized, soft, start
+from proxskip.prox.parts import Operator, at_least_zero, floats, norm, positive, shortened, sized, soft, start
 from proxskip.seam import Array, InputError
 
 
@@ -31,7 +32,7 @@ class L1(Operator):
         at_least_zero(self, "lam")
 
     def __call__(self, x: Array) -> float:
-        return float(self.lam * np.abs(x).sum())
+        return float(self.lam * np.abs(floats(x)).sum())
 
     def prox(self, x: Array, t: float) -> Array:
         return soft(start(x, t), t * self.lam)
@@ -97,9 +98,13 @@ class GroupL1(Operator):
 
     def __post_init__(self) -> None:
         at_least_zero(self, "lam")
-        object.__setattr__(self, "groups", tuple(int(size) for size in self.groups))
-        if not self.groups or min(self.groups) < 1:
-            raise InputError(f"GroupL1 needs group sizes of one or more, not {self.groups}.")
+        try:
+            sizes = tuple(index(size) for size in self.groups)
+        except TypeError:
+            sizes = ()
+        if not sizes or min(sizes) < 1:
+            raise InputError(f"GroupL1 needs group sizes, whole numbers of one or more, not {self.groups!r}.")
+        object.__setattr__(self, "groups", sizes)
 
     def __call__(self, x: Array) -> float:
         return float(self.lam * self._norms(x).sum())
@@ -112,7 +117,7 @@ class GroupL1(Operator):
     def _norms(self, x: Array) -> Array:
         sized(self, x, sum(self.groups))
         starts = np.cumsum((0, *self.groups[:-1]))
-        return np.sqrt(np.add.reduceat(np.square(x).ravel(), starts))
+        return np.sqrt(np.add.reduceat(np.square(floats(x)).ravel(), starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ class Huber(Operator):
         positive(self, "alpha")
 
     def __call__(self, x: Array) -> float:
-        r = np.abs(x)
+        r = np.abs(floats(x))
         return float(self.lam * np.where(r <= self.alpha, r * r / (2 * self.alpha), r - self.alpha / 2).sum())
 
     def prox(self, x: Array, t: float) -> Array:

@@ -43,6 +43,11 @@ def start(x: npt.ArrayLike, t: float) -> Array:
     """x as floats, once t is known to be a step."""
     if not 0 < t < math.inf:
         raise InputError(f"the step of a prox must be positive and finite, not t = {t}.")
+    return floats(x)
+
+
+def floats(x: npt.ArrayLike) -> Array:
+    """x in float64, so that no square of small integers overflows."""
     return np.asarray(x, dtype=np.float64)
 
 
