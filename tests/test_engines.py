@@ -18,6 +18,7 @@ from conftest import METHODS, NAMED, Row, close, data, model, quadratics
 from proxskip.engines import cpu, kernels, shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.engines.shards import room_to_draw
 from proxskip.problems.sampling import minibatch, philox4x32
 
 R = 10
@@ -231,8 +232,8 @@ def test_compiled_minibatches_are_the_plain_ones(
 ) -> None:
     b = max(1, int(share * min(size, 200)))
     plain = minibatch(seed, client, round, step, size, b)
-    out = np.empty(b, dtype=np.int64)
-    kernels.minibatch(seed, client, round, step, size, b, out, np.empty(12, np.uint64))
+    out = np.empty(b, dtype=np.uint32)
+    kernels.minibatch(seed, client, round, step, size, b, out, room_to_draw(b))
     assert np.array_equal(plain, out)
     assert len(set(plain.tolist())) == b
     assert plain.min() >= 0
@@ -241,8 +242,8 @@ def test_compiled_minibatches_are_the_plain_ones(
 
 def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
-    out = np.empty(b, dtype=np.int64)
-    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out, np.empty(12, np.uint64))
+    out = np.empty(b, dtype=np.uint32)
+    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out, room_to_draw(b))
     return out
 
 

@@ -131,13 +131,13 @@ def test_slopes_are_accurate_to_the_last_bits():
     expected = -b * scipy.special.expit(-b * z)
     for safe in (True, False):
         ours = z.copy()
-        kernels.slopes(kernels.LOGISTIC, ours, b, scale, 0, len(z), safe, bits, bits.view(np.float64))
+        kernels.slopes(kernels.LOGISTIC, ours, b, scale, len(z), safe, bits, bits.view(np.float64))
         assert np.allclose(ours, expected, rtol=4e-15, atol=0)
 
 
 # -- the same bytes however the work is cut ----------------------------------------------------------------------------
 @pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
-@pytest.mark.parametrize("batch", [None, 40])
+@pytest.mark.parametrize("batch", [None, 40, 100])
 def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
     monkeypatch.setattr(shards, "LARGE", 64)
     monkeypatch.setattr(shards, "BLOCK", 16)

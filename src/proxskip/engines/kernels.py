@@ -7,8 +7,8 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 * Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at
   a time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the
   margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal
-  rows merged.
-* Sparse shards with few entries a column, and minibatches: row after row, scattered.
+  rows merged. A minibatch of most of the rows is a full gradient whose other rows weigh nothing.
+* Sparse shards with few entries a column, and small minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
 A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. Indices
@@ -68,25 +68,25 @@ def _exp_part(u, i, power, z):
 
 
 @njit(**_EXACT)
-def slopes(loss, z, b, scale, first, m, safe, bits, power):
-    """z <- scale * slope(z, b) for rows first .. first+m-1, vectorised; ``bits`` and ``power`` are one buffer.
+def slopes(loss, z, b, scale, m, safe, bits, power):
+    """z <- scale * slope(z, b) for the first m rows, vectorised; ``bits`` and ``power`` are one buffer.
 
     ``safe`` says that every margin is below SAFE_MARGIN, so that no clamp is needed.
     """
     if loss == SQUARED:
         for i in range(m):
-            z[i] = scale[first + i] * (z[i] - b[first + i])
+            z[i] = scale[i] * (z[i] - b[i])
         return
     if safe:
         for i in range(m):
-            _exp_part(b[first + i] * z[i], i, power, z)
+            _exp_part(b[i] * z[i], i, power, z)
     else:
         for i in range(m):
-            _exp_part(min(max(b[first + i] * z[i], -700.0), 700.0), i, power, z)
+            _exp_part(min(max(b[i] * z[i], -700.0), 700.0), i, power, z)
     for i in range(m):
         bits[i] = (bits[i] << 52) + (1023 << 52)  # 2^k from the low bits of k + magic
     for i in range(m):
-        z[i] = -b[first + i] * scale[first + i] / (1.0 + z[i] * power[i])
+        z[i] = -b[i] * scale[i] / (1.0 + z[i] * power[i])
 
 
 # -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
@@ -165,8 +165,11 @@ def step(x, lo, hi, gamma, g, reg, h):
 
 
 @njit(**_FAST)
-def block_tiles(u, x, d, groups, row_data, column_data, b, scale, loss, longest, z, bits, power, g):
-    """g <- the gradient sum of block u of rows, small enough for its slopes to stay in the cache."""
+def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, longest, z, bits, power, g):
+    """g <- the gradient sum of block u of rows, small enough for its slopes to stay in the cache.
+
+    ``at`` is the group whose rows come first in ``scale``.
+    """
     tiles, index, values = row_data
     columns, rows, by_column = column_data
     first, last = groups[u], groups[u + 1]
@@ -174,15 +177,28 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, loss, longest,
     z[m] = 0.0
     margins(x, first, last, first, tiles, index, values, z)
     safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
-    slopes(loss, z, b, scale, 8 * first, m, safe, bits, power)
+    slopes(loss, z, b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
     gather(z, 0, d, u * d, columns, rows, by_column, g)
 
 
 @njit(**_FAST)
+def weigh(i, k, row0, place, batch, seed, round, number0, share, picks, room):
+    """share <- how often each tiled row of client i is in its k-th minibatch, over the batch; the last is for none."""
+    first, m = row0[i], row0[i + 1] - row0[i]
+    minibatch(seed, number0 + i, round, k, m, batch, picks, room)
+    for r in range(share.shape[0]):
+        share[r] = 0.0
+    part = share.dtype.type(1.0 / batch)
+    for q in range(batch):
+        share[place[first + picks[q]]] += part
+
+
+@njit(**_FAST)
 def descend_tiles(
-    lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work
-):
-    """Full gradients of sparse shards; X0 has a row for each member of the cohort, or one for all."""
+    lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work,
+    row0, place, batch, seed, round, number0, share, picks, room,
+):  # fmt: skip
+    """Sparse shards, all rows or most; X0 has a row for each member of the cohort, or one for all."""
     d = X.shape[1]
     x, z, g, total, bits, power = work
     for j in range(lo, hi):
@@ -191,11 +207,14 @@ def descend_tiles(
         for c in range(d):
             x[c] = start[c]
         x[d] = 0.0
-        for _ in range(K[j]):
+        own, at = (share, groups[blocks[i]]) if batch > 0 else (scale, 0)
+        for k in range(K[j]):
             for c in range(d):
                 total[c] = 0.0
+            if batch > 0:
+                weigh(i, k, row0, place, batch, seed, round, number0, share, picks, room)
             for u in range(blocks[i], blocks[i + 1]):
-                block_tiles(u, x, d, groups, row_data, column_data, b, scale, loss, longest, z, bits, power, g)
+                block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
                 for c in range(d):
                     total[c] += g[c]
             step(x, 0, d, gamma[j], total, reg, H[j])
@@ -341,7 +360,7 @@ def descend_rows(
     ``number0`` is the first client's number among all, by which minibatches are drawn.
     """
     d = X.shape[1]
-    g, total, picks, p, keys = work
+    g, total, picks, p, room = work
     for j in range(lo, hi):
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
@@ -352,7 +371,7 @@ def descend_rows(
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, number0 + i, round, k, m, batch, picks, keys)
+                minibatch(seed, number0 + i, round, k, m, batch, picks, room)
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
@@ -501,44 +520,67 @@ SMALLEST_BITS = 6
 _MASK = np.uint64(0xFFFFFFFF)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_S0, _S1 = np.uint64(0x9E3779B1), np.uint64(0x85EBCA77)
-_13, _15, _32 = np.uint64(13), np.uint64(15), np.uint64(32)
+_u32 = np.uint32
+_S0, _S1 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
+_13, _15, _32 = np.uint32(13), np.uint32(15), np.uint64(32)
 
 
 @njit(inline="always")
 def scramble(v, key):
-    """The Feistel network's round function, 32 bits."""
-    v = ((v ^ key) * _S0) & _MASK
-    v = v ^ (v >> _15)
-    v = (v * _S1) & _MASK
+    """The Feistel network's round function."""
+    v = _u32((v ^ key) * _S0)
+    v = _u32((v ^ (v >> _15)) * _S1)
     return v ^ (v >> _13)
 
 
 @njit(nogil=True, cache=True)
-def minibatch(seed, client, round, step, m, b, out, keys):
+def _mix(a, b, n, key, mask):
+    """Half a round of the network for n numbers at once, a and b their halves."""
+    for q in range(n):
+        a[q] = _u32(a[q] ^ (scramble(b[q], key) & mask))
+
+
+@njit(nogil=True, cache=True)
+def permute(v, n, keys, bits, left, right):
+    """The network's value for each of v's first n numbers, in their place."""
+    low = _u32(bits // 2)
+    low_mask, high_mask = _u32((1 << (bits // 2)) - 1), _u32((1 << (bits - bits // 2)) - 1)
+    for q in range(n):
+        left[q], right[q] = _u32(v[q] >> low), _u32(v[q] & low_mask)
+    for k in range(0, 12, 2):
+        _mix(left, right, n, _u32(keys[k]), high_mask)
+        _mix(right, left, n, _u32(keys[k + 1]), low_mask)
+    for q in range(n):
+        v[q] = _u32((left[q] << low) | right[q])
+
+
+@njit(nogil=True, cache=True)
+def minibatch(seed, client, round, step, m, b, out, room):
     """The first b values of the keyed permutation of 0..m-1: see problems.sampling, which is the judge.
 
-    ``keys`` is room for twelve unsigned words.
+    ``room`` is for twelve keys and four times b numbers. All b numbers take each step of the network together, so that
+    it is vectorised; those that land beyond m walk on.
     """
+    keys, v, left, right, at = room
     for block in range(3):
         philox4x32(block, step, round, client, seed, keys[4 * block : 4 * block + 4])
     bits = SMALLEST_BITS
     while (1 << bits) < m:
         bits += 1
-    low = np.uint64(bits // 2)
-    low_mask = np.uint64((1 << (bits // 2)) - 1)
-    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
     for q in range(b):
-        v = np.uint64(q)
-        while True:
-            left, right = v >> low, v & low_mask
-            for k in range(0, 12, 2):
-                left = left ^ (scramble(right, keys[k]) & high_mask)
-                right = right ^ (scramble(left, keys[k + 1]) & low_mask)
-            v = (left << low) | right
-            if v < np.uint64(m):
-                break
-        out[q] = np.int64(v)
+        out[q] = _u32(q)
+    permute(out, b, keys, bits, left, right)
+    beyond = 0
+    for q in range(b):
+        v[beyond], at[beyond] = out[q], _u32(q)
+        beyond += out[q] >= m
+    while beyond > 0:
+        n, beyond = beyond, 0
+        permute(v, n, keys, bits, left, right)
+        for q in range(n):
+            out[at[q]] = v[q]
+            v[beyond], at[beyond] = v[q], at[q]
+            beyond += v[q] >= m
 
 
 @njit(nogil=True, cache=True)

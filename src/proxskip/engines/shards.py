@@ -1,4 +1,4 @@
-"""The clients' data in the layouts the kernels read: ``Tiles`` for full sparse gradients, ``Rows`` for the rest."""
+"""The clients' data in the layouts the kernels read: ``Tiles`` for sparse gradients of most rows, ``Rows`` else."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ SPARSE_COLUMNS = 4.0
 """Below so many entries a column and client, gathering columns costs more than scattering rows."""
 BLOCK = 1 << 14
 """Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits number them."""
+MOST = 0.4
+"""The part of a client's rows from which a minibatch is a full gradient whose other rows weigh nothing."""
 LARGE = 1 << 20
 """Stored entries from which a client's rows may be spread over threads."""
 
@@ -75,9 +77,10 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
     if census.kind is None:
         return None
     first: Any = problem.clients[0]
-    if problem.batch is None and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
+    most = problem.batch is None or problem.batch * census.clients >= MOST * census.rows
+    if most and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= SPARSE_COLUMNS * census.clients * problem.d:
-            return Tiles(problem, census)
+            return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
 
 
@@ -137,7 +140,7 @@ class Rows:
 
     def _buffers(self, d: int) -> tuple[Any, ...]:
         g = np.empty((2, d), self.dtype)
-        return g[0], g[1], np.empty(self.batch, np.int64), np.empty(max(1, self.C)), np.empty(12, np.uint64)
+        return g[0], g[1], np.empty(self.batch, np.uint32), np.empty(max(1, self.C)), room_to_draw(self.batch)
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
@@ -146,11 +149,11 @@ class Rows:
         first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
         taken = self.batch or m
         blocks = max(1, taken // self.per_block)
-        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), np.empty(self.batch, np.int64)
-        p, keys = np.empty((blocks, max(1, self.C))), np.empty(12, np.uint64)
+        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), np.empty(self.batch, np.uint32)
+        p, room = np.empty((blocks, max(1, self.C))), room_to_draw(self.batch)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, self.number0 + i, round, k, m, self.batch, picks, keys)
+                kernels.minibatch(seed, self.number0 + i, round, k, m, self.batch, picks, room)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -171,17 +174,17 @@ class Rows:
 class Tiles:
     """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out."""
 
-    def __init__(self, problem: Problem, census: Census | None = None) -> None:
+    def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
-        self.dtype, self.d = first.dtype, problem.d
+        self.dtype, self.d, self.number0, self.batch = first.dtype, problem.d, number0, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.reg = first.reg.astype(self.dtype)
         indptr, indices, values = _stacked([f.A for f in models])
         sizes = np.array([f.N for f in models])
         owner = np.repeat(np.arange(len(models)), sizes)
         b = np.concatenate([f.b for f in models])
-        kept, _, group = merged_rows(indptr, indices, values, owner, b)
+        kept, live, group = merged_rows(indptr, indices, values, owner, b)
         count = np.bincount(group, minlength=len(kept))
         length = np.diff(indptr)[kept]
         order = np.lexsort((kept, length, owner[kept]))
@@ -204,6 +207,18 @@ class Tiles:
         self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
         self.room = int(np.diff(self.groups).max()) * ROWS + 1
         self.work = np.bincount(owner, weights=length, minlength=len(models)) + 1.0
+        self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if self.batch:
+            self.place = self._places(slot[np.argsort(order)][group], live)
+
+    def _places(self, slot: Indices, live: Indices) -> Any:
+        """Where each row is in its client's tiles; those without entries at the end, where nobody looks."""
+        first = ROWS * self.groups[self.blocks]
+        self.most = int(np.diff(first).max())
+        of = np.searchsorted(self.row0, live, side="right") - 1
+        place = np.full(int(self.row0[-1]), self.most, np.uint32)
+        place[live] = slot - first[of]
+        return place
 
     def _row_tiles(self, slot: Indices, length: Indices, indices: Any, values: Any, unit: bool) -> tuple[Any, Any, Any]:
         group, lane = slot // ROWS, slot % ROWS
@@ -244,10 +259,16 @@ class Tiles:
         def work(lo: int, hi: int) -> None:
             kernels.descend_tiles(
                 lo, hi, cohort, X0, X, H, gamma, K, self.blocks, self.groups, self.row_data, self.column_data, self.b,
-                self.scale, self.reg, self.loss, self.longest, self._buffers(),
+                self.scale, self.reg, self.loss, self.longest, self._buffers(), *self._draw(seed, round),
             )  # fmt: skip
 
         return work
+
+    def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
+        """What a minibatch is drawn by, with room for its rows' weights."""
+        place, most = (self.place, self.most) if self.batch else (np.zeros(0, np.uint32), 0)
+        share, picks = np.empty(most + 1, self.dtype), np.empty(self.batch, np.uint32)
+        return self.row0, place, self.batch, seed, round, self.number0, share, picks, room_to_draw(self.batch)
 
     def _buffers(self) -> tuple[Any, ...]:
         bits, g = np.zeros(self.room, np.int64), np.empty((2, self.d), self.dtype)
@@ -261,15 +282,19 @@ class Tiles:
         first, count = int(self.blocks[i]), int(self.blocks[i + 1] - self.blocks[i])
         y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
         buffers = [self._buffers() for _ in range(count)]
+        draw = self._draw(seed, round)
+        scale, at = (draw[6], int(self.groups[first])) if self.batch else (self.scale, 0)
 
         def block(q: int, _: int) -> None:
             _, z, g, _, bits, power = buffers[q]
             kernels.block_tiles(
-                first + q, y, self.d, self.groups, self.row_data, self.column_data, self.b, self.scale, self.loss,
+                first + q, y, self.d, self.groups, self.row_data, self.column_data, self.b, scale, at, self.loss,
                 self.longest, z, bits, power, g,
             )  # fmt: skip
 
-        for _ in range(K):
+        for k in range(K):
+            if self.batch:
+                kernels.weigh(i, k, *draw)
             share(block, [(q, q + 1) for q in range(count)])
             total[:] = 0.0
             for own in buffers:
@@ -280,6 +305,11 @@ class Tiles:
     def large(self, i: int) -> bool:
         """Whether the client has several blocks of rows."""
         return bool(self.blocks[i + 1] - self.blocks[i] > 1)
+
+
+def room_to_draw(batch: int) -> tuple[Any, ...]:
+    """For ``kernels.minibatch``."""
+    return np.empty(12, np.uint64), *np.empty((4, batch), np.uint32)
 
 
 def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
