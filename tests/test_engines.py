@@ -233,8 +233,11 @@ def test_compiled_minibatches_are_the_plain_ones(
     b = max(1, int(share * min(size, 200)))
     plain = minibatch(seed, client, round, step, size, b)
     out = np.empty(b, dtype=np.uint32)
-    kernels.minibatch(seed, client, round, step, size, b, out, room_to_draw(b))
+    kernels.minibatch(seed, client, round, step, size, 0, b, out, room_to_draw(b))
     assert np.array_equal(plain, out)
+    others = np.empty(size - b, dtype=np.uint32)
+    kernels.minibatch(seed, client, round, step, size, b, size - b, others, room_to_draw(size - b))
+    assert np.array_equal(np.sort(np.concatenate([out, others])), np.arange(size))
     assert len(set(plain.tolist())) == b
     assert plain.min() >= 0
     assert plain.max() < size
@@ -243,7 +246,7 @@ def test_compiled_minibatches_are_the_plain_ones(
 def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
     out = np.empty(b, dtype=np.uint32)
-    kernels.minibatch(seed, 1, step // 100, step % 100, m, b, out, room_to_draw(b))
+    kernels.minibatch(seed, 1, step // 100, step % 100, m, 0, b, out, room_to_draw(b))
     return out
 
 

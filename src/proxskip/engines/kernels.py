@@ -182,21 +182,33 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
 
 
 @njit(**_FAST)
-def weigh(i, k, row0, place, batch, seed, round, number0, share, picks, room):
-    """share <- how often each tiled row of client i is in its k-th minibatch, over the batch; the last is for none."""
+def weigh(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
+    """share <- how often each tiled row (lo .. hi-1) of client i is in its k-th minibatch, over the batch.
+
+    The rows that are not in it are the other values of the permutation; whichever are fewer are drawn.
+    """
     first, m = row0[i], row0[i + 1] - row0[i]
-    minibatch(seed, number0 + i, round, k, m, batch, picks, room)
-    for r in range(share.shape[0]):
-        share[r] = 0.0
+    one = share.dtype.type(1.0)
+    if 2 * batch <= m:
+        start, n = 0, batch
+        for r in range(hi - lo):
+            share[r] = 0.0
+    else:
+        start, n, one = batch, m - batch, -one
+        for r in range(hi - lo):
+            share[r] = count[lo + r]
+    minibatch(seed, number0 + i, round, k, m, start, n, picks, room)
+    for q in range(n):
+        share[place[first + picks[q]]] += one
     part = share.dtype.type(1.0 / batch)
-    for q in range(batch):
-        share[place[first + picks[q]]] += part
+    for r in range(hi - lo):
+        share[r] *= part
 
 
 @njit(**_FAST)
 def descend_tiles(
     lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work,
-    row0, place, batch, seed, round, number0, share, picks, room,
+    row0, place, count, batch, seed, round, number0, share, picks, room,
 ):  # fmt: skip
     """Sparse shards, all rows or most; X0 has a row for each member of the cohort, or one for all."""
     d = X.shape[1]
@@ -212,7 +224,8 @@ def descend_tiles(
             for c in range(d):
                 total[c] = 0.0
             if batch > 0:
-                weigh(i, k, row0, place, batch, seed, round, number0, share, picks, room)
+                lo8, hi8 = 8 * at, 8 * groups[blocks[i + 1]]
+                weigh(i, k, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
             for u in range(blocks[i], blocks[i + 1]):
                 block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
                 for c in range(d):
@@ -371,7 +384,7 @@ def descend_rows(
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, number0 + i, round, k, m, batch, picks, room)
+                minibatch(seed, number0 + i, round, k, m, 0, batch, picks, room)
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
@@ -555,11 +568,11 @@ def permute(v, n, keys, bits, left, right):
 
 
 @njit(nogil=True, cache=True)
-def minibatch(seed, client, round, step, m, b, out, room):
-    """The first b values of the keyed permutation of 0..m-1: see problems.sampling, which is the judge.
+def minibatch(seed, client, round, step, m, start, n, out, room):
+    """Values start .. start+n-1 of the keyed permutation of 0..m-1: see problems.sampling, which is the judge.
 
-    ``room`` is for twelve keys and four times b numbers. All b numbers take each step of the network together, so that
-    it is vectorised; those that land beyond m walk on.
+    ``room`` is for twelve keys and four times n numbers. All n take each step of the network together, so that it is
+    vectorised; those that land beyond m walk on.
     """
     keys, v, left, right, at = room
     for block in range(3):
@@ -567,11 +580,11 @@ def minibatch(seed, client, round, step, m, b, out, room):
     bits = SMALLEST_BITS
     while (1 << bits) < m:
         bits += 1
-    for q in range(b):
-        out[q] = _u32(q)
-    permute(out, b, keys, bits, left, right)
+    for q in range(n):
+        out[q] = _u32(start + q)
+    permute(out, n, keys, bits, left, right)
     beyond = 0
-    for q in range(b):
+    for q in range(n):
         v[beyond], at[beyond] = out[q], _u32(q)
         beyond += out[q] >= m
     while beyond > 0:

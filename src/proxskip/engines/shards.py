@@ -26,6 +26,7 @@ BLOCK = 1 << 14
 """Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits number them."""
 MOST = 0.4
 """The part of a client's rows from which a minibatch is a full gradient whose other rows weigh nothing."""
+NO_PICKS = np.zeros(0, np.uint32)
 LARGE = 1 << 20
 """Stored entries from which a client's rows may be spread over threads."""
 
@@ -153,7 +154,7 @@ class Rows:
         p, room = np.empty((blocks, max(1, self.C))), room_to_draw(self.batch)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, self.number0 + i, round, k, m, self.batch, picks, room)
+                kernels.minibatch(seed, self.number0 + i, round, k, m, 0, self.batch, picks, room)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -210,6 +211,8 @@ class Tiles:
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.batch:
             self.place = self._places(slot[np.argsort(order)][group], live)
+            self.count = np.zeros(len(self.b), self.dtype)
+            self.count[slot] = count
 
     def _places(self, slot: Indices, live: Indices) -> Any:
         """Where each row is in its client's tiles; those without entries at the end, where nobody looks."""
@@ -266,9 +269,12 @@ class Tiles:
 
     def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
         """What a minibatch is drawn by, with room for its rows' weights."""
-        place, most = (self.place, self.most) if self.batch else (np.zeros(0, np.uint32), 0)
-        share, picks = np.empty(most + 1, self.dtype), np.empty(self.batch, np.uint32)
-        return self.row0, place, self.batch, seed, round, self.number0, share, picks, room_to_draw(self.batch)
+        if not self.batch:
+            nothing = np.zeros(0, self.dtype)
+            return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, room_to_draw(0)
+        share, picks = np.empty(self.most + 1, self.dtype), np.empty(self.batch, np.uint32)
+        given = self.row0, self.place, self.count, self.batch, seed, round, self.number0
+        return *given, share, picks, room_to_draw(self.batch)
 
     def _buffers(self) -> tuple[Any, ...]:
         bits, g = np.zeros(self.room, np.int64), np.empty((2, self.d), self.dtype)
@@ -283,7 +289,8 @@ class Tiles:
         y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
         buffers = [self._buffers() for _ in range(count)]
         draw = self._draw(seed, round)
-        scale, at = (draw[6], int(self.groups[first])) if self.batch else (self.scale, 0)
+        scale, at = (draw[7], int(self.groups[first])) if self.batch else (self.scale, 0)
+        end = int(self.groups[first + count])
 
         def block(q: int, _: int) -> None:
             _, z, g, _, bits, power = buffers[q]
@@ -294,7 +301,7 @@ class Tiles:
 
         for k in range(K):
             if self.batch:
-                kernels.weigh(i, k, *draw)
+                kernels.weigh(i, k, ROWS * at, ROWS * end, *draw)
             share(block, [(q, q + 1) for q in range(count)])
             total[:] = 0.0
             for own in buffers:
