@@ -125,6 +125,37 @@ def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
     return rows
 
 
+def scipy_batches(problem: ps.Problem, K: int) -> Callable[[], Any]:
+    """numpy draws the rows, scipy takes them out and multiplies."""
+    rng, b = np.random.default_rng(0), problem.batch
+
+    def act() -> None:
+        for f in problem.clients:
+            x = np.zeros(problem.d)
+            for _ in range(K):
+                rows = rng.choice(len(f.b), b, replace=False)
+                A, y = f.A[rows], f.b[rows]
+                x = x - 0.5 * (A.T @ (-y / (1.0 + np.exp(y * (A @ x))) / b) + f.reg * x)
+
+    return act
+
+
+def minibatch_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
+    """One stochastic step of all clients, with many and with few of their rows."""
+    K, rows = 100, []
+    for batch in (2000, 400, 32):
+        sampled = problem.with_batch(batch)
+        rivals = {
+            f"ours, {batch} rows": steps_of(CpuEngine(1), sampled, K),
+            f"numpy and scipy, {batch} rows": scipy_batches(sampled, K // 10),
+        }
+        ours, theirs = in_turns(rivals, 7).values()
+        names = list(rivals)
+        rows.append((names[0], ours / K, ""))
+        rows.append((names[1], theirs / (K // 10), f"{10 * theirs / ours:.1f}"))
+    return rows
+
+
 def dense_data(rows: int = 6000, d: int = 5000) -> list[tuple[str, float, str]]:
     """One client with dense data against two BLAS products."""
     rng = np.random.Generator(np.random.Philox(0))

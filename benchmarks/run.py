@@ -67,6 +67,7 @@ def engine(out: Path, quick: bool) -> str:
     """The cpu engine against scipy, numpy, C, BLAS, JAX and Ray, and its growth."""
     problem, name = w8a()
     page = [section(f"One local step of all 20 clients, {name}, float64", *cpu.local_step(problem))]
+    page.append(section(f"One step with minibatches of all 20 clients, {name}, 1 thread", *cpu.minibatch_step(problem)))
     shape = (1200, 1000) if quick else (6000, 5000)
     page.append(section(f"One local step on dense data, {shape[0]} x {shape[1]}", *cpu.dense_data(*shape)))
     wide = (4000, 60_000) if quick else (40_000, 60_000)
