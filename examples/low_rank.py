@@ -45,9 +45,10 @@ def problem(m: int, rank: int) -> tuple[Weighted, NuclearNorm, np.ndarray]:
     return f, NuclearNorm(0.2 * np.sqrt(m * w.mean()), (m, m)), truth
 
 
-def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
+def solve(small: bool = False, size: int | None = None) -> tuple[race.Race, np.ndarray]:
     """The race, and the truth."""
     m, rank = (60, 3) if small else (500, 10)
+    m = size or m
     f, psi, truth = problem(m, rank)
     x0 = np.zeros((m, m))
     methods = {
@@ -56,7 +57,8 @@ def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
         SKIP: ("proxskip", {"p": 0.1}),
     }
     title = f"Weighted low-rank approximation, {m} x {m}, kappa = {f.L / f.mu:.0f}"
-    return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0), {"seconds": 150}).run(), truth
+    limit = {"seconds": 150 * max(1.0, (m / 500) ** 3)}
+    return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0), limit).run(), truth
 
 
 def conclusion(found: tuple[race.Race, np.ndarray]) -> str:
@@ -102,8 +104,8 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
 
 
 def main() -> None:
-    o = race.arguments(__doc__, "low_rank")
-    found = solve(o.small)
+    o = race.arguments(__doc__, "low_rank", "rows and columns of the matrix; default: 500")
+    found = solve(o.small, o.size)
     print(found[0].table(), conclusion(found), sep="\n")
     draw(found, o.out)
 

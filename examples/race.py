@@ -127,11 +127,13 @@ def start(f: Any, psi: Any, x0: Any) -> float:
     return float(np.linalg.norm(x0 - psi.prox(step, 1 / f.L)) * f.L)
 
 
-def arguments(text: str, name: str) -> argparse.Namespace:
-    """--small for a run of seconds, --out for the picture."""
+def arguments(text: str, name: str, size: str | None = None) -> argparse.Namespace:
+    """--small for a run of seconds, --out for the picture, --size where the example has one."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a size that takes seconds")
     parser.add_argument("--out", type=Path, default=Path(name + ".png"), help=f"the picture; default: {name}.png")
+    if size is not None:
+        parser.add_argument("--size", type=int, help=size)
     return parser.parse_args()
 
 
