@@ -221,7 +221,7 @@ class Solo:
         raise InputError("a graph needs clients; use run.")
 
     def prox(self, x: Array, t: float) -> Array:
-        new = self._prox(x, t, self.L + abs(self.L - 1.0 / t))
+        new = self._exact(x, t) if self.inner is None else self._prox(x, t, self.L + abs(self.L - 1.0 / t))
         self.last = (x, new, t)
         return new
 
@@ -242,14 +242,9 @@ class Solo:
 
     # -- one prox ------------------------------------------------------------------------------------------------------
     def _prox(self, x: Array, t: float, spoils: float) -> Array:
-        assert self.psi is not None
-        n = self.proxes
-        self.proxes += 1
-        if self.shape is not None:
-            x = x.reshape(self.shape)
         if self.inner is None:
-            often = n < ALWAYS or n % SOMETIMES < 2
-            return self._plain(self.checked if often else self.psi, x, t)
+            return self._exact(x, t)
+        self.proxes += 1
         if self.inner_tol is None and self.hope < math.inf:
             self.inner.tolerance = SHARE * self.hope / spoils
         missed = self.inner.failures
@@ -259,7 +254,14 @@ class Solo:
         self.spoiled = 0.0 if last is None else spoils * last.accuracy
         return new
 
+    def _exact(self, x: Array, t: float) -> Array:
+        n = self.proxes
+        self.proxes = n + 1
+        return self._plain(self.checked if n < ALWAYS or n % SOMETIMES < 2 else self.psi, x, t)
+
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
+        if self.shape is not None:
+            x = x.reshape(self.shape)
         try:
             if self.prox_times is None:
                 new = psi.prox(x, t)
