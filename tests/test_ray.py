@@ -24,6 +24,7 @@ from conftest import METHODS, NAMED, Row, data, model, quadratics
 from proxskip.engines import shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.shards import Census
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import read_npz
 from proxskip.seam import EngineError
 
@@ -148,6 +149,61 @@ def test_a_part_is_packed_as_in_the_whole(
     found.append(engine.descend(np.arange(4), X, H, gamma, K, 9).tobytes())
     engine.close()
     assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("name", ["scaffnew", "scaffnew-weighted", "decentralized", "scaffnew-psi"])
+def test_records_are_computed_by_the_actors(name: str, engines: Engines, monkeypatch: Any) -> None:
+    """The driver asks no client for a value or a gradient, and records the cpu engine's bytes."""
+    row = NAMED[name]
+    problem = row.rows(sparse=True)
+    assert problem.solution is not None  # found once, from the arrays that are here
+    expected = bits(run(row, problem))
+    engine, asked = engines[3], [0]
+
+    def counted(real: Any) -> Any:
+        return lambda f, x: (asked.__setitem__(0, asked[0] + 1), real(f, x))[1]
+
+    for verb in ("value", "gradient"):
+        monkeypatch.setattr(LinearModel, verb, counted(getattr(LinearModel, verb)))
+    assert bits(run(row, problem, engine)) == expected
+    assert asked == [0]
+    problem.value(np.zeros(problem.d))
+    assert asked[0] > 0  # so the count counts
+
+
+class Slow:
+    """A client whose value takes its time."""
+
+    L, mu, d = 1.0, 0.5, 2
+
+    def value(self, x: Any) -> float:
+        time.sleep(0.3)
+        return 0.5 * float(x @ x)
+
+    def gradient(self, x: Any) -> Any:
+        return x - 1.0
+
+
+def test_records_are_off_the_clock(engines: Engines) -> None:
+    problem = ps.Problem([Slow(), Slow()])
+    problem.__dict__["solution"] = None
+    started = time.perf_counter()
+    result = ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=4, every=1, engine=engines[2])
+    assert time.perf_counter() - started > 5 * 0.3
+    assert result.trace["seconds"][-1] < 0.3
+
+
+def test_many_small_clients_are_judged_in_one_pass() -> None:
+    """On every engine, so that records do not depend on it."""
+    A, b = np.tile(data()[0], (4, 1)), np.tile(data()[1], 4)
+    few, many = (ps.split(ps.Logistic(A, b, l2=0.1), clients=n) for n in (64, 65))
+    assert few.by_client
+    assert not many.by_client
+    engine = RayEngine(1)
+    assert engine.judge(few) is not few
+    assert engine.judge(many) is many
+    large = ps.split(ps.Logistic(np.tile(A, (26, 65)), np.tile(b, 26), l2=0.1), clients=65)
+    assert large.by_client
 
 
 def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeypatch: Any) -> None:
