@@ -122,8 +122,7 @@ def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
 
 def _slope(problem: Problem) -> Callable[[Array], Array]:
     """The gradient of the smooth part in one pass over all rows, where there is a way: it is asked for often."""
-    slope: Callable[[Array], Array] = problem.gradient if problem.whole is None else problem.whole.gradient
-    return slope
+    return problem.gradient if problem.whole is None else lambda x: np.asarray(problem.whole.gradient(x))
 
 
 def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
