@@ -1,6 +1,6 @@
 """The Ray engine's numbers: ratios to the cpu engine and to the authors' way, memory, and the constants of a cluster.
 
-    python benchmarks/run.py --only ray              all of it, into benchmarks/RESULTS.md
+    python benchmarks/run.py --only ray ray_memory   all of it, into benchmarks/RESULTS.md
     python benchmarks/ray_engine.py --only round     some of it, printed
     python benchmarks/ray_engine.py --quick          small sizes, to see that it works
 
@@ -222,13 +222,12 @@ PARTS = {"round": a_round, "larger": larger_than_an_actor, "flat": flat, "consta
 
 
 def report(quick: bool, only: Sequence[str] | None = None) -> str:
-    """The part of the results that is about Ray."""
-    page = [f"## Ray {ray.__version__}, two nodes of a cluster on this machine\n"]
-    for name, part in PARTS.items():
-        if only is None or name in only:
-            with two_nodes(cpus=10 if name == "round" else 8):
-                page.append(part(quick))
-    return "\n".join(page)
+    """These of the parts, each on a cluster of its own."""
+    page = []
+    for name in only or PARTS:
+        with two_nodes(cpus=10 if name == "round" else 8):
+            page.append(PARTS[name](quick))
+    return "\n".join([*page, f"Ray {ray.__version__}."])
 
 
 def main() -> None:
