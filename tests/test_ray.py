@@ -435,9 +435,9 @@ sys.exit(main(sys.argv[1:]))
 def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     flags = ["--data", "digits", "--clients", "6", "--rounds", "200", "--every", "5", "--quiet"]
     go = [sys.executable, "-c", SCRIPT, "run", "scaffnew", *flags]
-    ours = [*go, "--out", str(tmp_path / "ray"), "--engine", "ray", "--actors", "2", "--checkpoint-every", "3"]
-    where = {**os.environ, "RAY_ADDRESS": ""}
-    with subprocess.Popen(ours, env=where, stderr=subprocess.PIPE) as driver:
+    at = ["--address", ray.get_runtime_context().gcs_address]
+    ours = [*go, "--out", str(tmp_path / "ray"), "--engine", "ray", *at, "--actors", "2", "--checkpoint-every", "3"]
+    with subprocess.Popen(ours, stderr=subprocess.PIPE) as driver:
         until = time.monotonic() + 120
         while time.monotonic() < until and not (tmp_path / "ray" / "checkpoint.previous").exists():
             time.sleep(0.05)
@@ -445,8 +445,8 @@ def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
         driver.kill()
     assert driver.returncode == -signal.SIGKILL, driver.stderr
     assert not (tmp_path / "ray" / "summary.json").exists()
-    resume = [sys.executable, "-c", SCRIPT, "resume", str(tmp_path / "ray"), "--actors", "1", "--quiet"]
-    again = subprocess.run(resume, env=where, capture_output=True, text=True, timeout=120)
+    resume = [sys.executable, "-c", SCRIPT, "resume", str(tmp_path / "ray"), "--actors", "1", *at, "--quiet"]
+    again = subprocess.run(resume, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     subprocess.run([*go, "--out", str(tmp_path / "cpu")], check=True, timeout=120)
     assert (tmp_path / "ray" / "x.npy").read_bytes() == (tmp_path / "cpu" / "x.npy").read_bytes()
@@ -520,7 +520,7 @@ class Moody:
     ("mood", "sentence"),
     [
         ("fails", r"^client 1 failed with ZeroDivisionError: the data are gone\.$"),
-        ("sleeps", r"^the actor with client 1 did not finish round \d+ within 4 seconds; look at its machine"),
+        ("sleeps", r"^the actor with client 1 did not (finish round \d+|answer) within 4 seconds; look at its machine"),
     ],
 )
 def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
@@ -548,7 +548,7 @@ def moody_shard(i: int) -> Any:
 
 
 def test_a_shard_that_cannot_be_loaded_is_named(tmp_path: Path, engines: Engines) -> None:
-    engine = engines[2]
+    engine = engines[1]
     with pytest.raises(
         ps.InputError, match=r"client 2 \(moody_shard\(2\)\) cannot be loaded: No such file or directory"
     ):
@@ -612,6 +612,8 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
     assert a.h.tobytes() == b.h.tobytes()
     with pytest.raises(ps.InputError, match="lie in Ray actors"):
         ps.run(method, problem, rounds=1, engine="reference", seed=3)
+    if batch is None:
+        return
     for handle in engine.pool.handles:  # shards are read again where an actor is rebuilt
         os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
     again = ps.run(method, problem, rounds=12, seed=3, every=2, engine=engine)
@@ -679,6 +681,16 @@ def test_a_cluster_without_token_is_warned_about(gcs: str, mode: str | None, war
     assert (note is not None) == warned
     if note is not None:
         assert "RAY_AUTH_MODE=token" in note
+
+
+def test_the_example_cluster_is_one_for_rays_launcher() -> None:
+    """Checked by Ray's own schema; its start commands ask for the token."""
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    file = Path(__file__).parents[1] / "examples" / "ray" / "cluster.yaml"
+    made = util.prepare_config(pytest.importorskip("yaml").safe_load(file.read_text()))
+    util.validate_config(made)
+    for who in ("head", "worker"):
+        assert "RAY_AUTH_MODE=token" in made[f"{who}_start_ray_commands"][-1]
 
 
 def test_nothing_listens_beyond_loopback() -> None:
