@@ -33,7 +33,6 @@ check: setup
 bench: setup
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
-	$(BIN)/python benchmarks/ray_engine.py
 
 chaos: setup
 	$(BIN)/python tests/chaos_protocol.py

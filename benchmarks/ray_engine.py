@@ -1,20 +1,18 @@
 """The Ray engine's numbers: ratios to the cpu engine and to the authors' way, memory, and the constants of a cluster.
 
-    python benchmarks/ray_engine.py            all of it, about ten minutes on two quiet cores
-    python benchmarks/ray_engine.py --quick    small sizes, to see that it works
+    python benchmarks/run.py --only ray ray_memory   all of it, into benchmarks/RESULTS.md
+    python benchmarks/ray_engine.py --only round     some of it, printed
+    python benchmarks/ray_engine.py --quick          small sizes, to see that it works
 
-Everything runs on a cluster of two Ray nodes on this machine. Writes benchmarks/RAY.md.
+Everything runs on a cluster of two Ray nodes on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ from proxskip.engines.meter import Line
 from proxskip.engines.ray import RayEngine
 from proxskip.engines.ray_pool import on_loopback
 
-HERE = Path(__file__).parent
 MB = 2**20
 
 
@@ -117,7 +114,7 @@ def a_round(quick: bool) -> str:
     bar = 1.15 * ours + 2 * trip
     lines = [f"| {what} | {1e3 * t:.2f} |" for what, t in best.items()]
     return "\n".join([
-        f"## A round: 20 clients, 100 local steps, {name}, 2 nodes\n", "| what | ms (least of several) |", "|---|---|", *lines, "",
+        f"### A round: 20 clients, 100 local steps, {name}, 2 nodes\n", "| what | ms (least of several) |", "|---|---|", *lines, "",
         f"Ray engine: {1e3 * theirs:.2f} ms; 1.15 times the cpu engine plus 2 bare trips: {1e3 * bar:.2f} ms ({'holds' if theirs <= bar else 'MISSED'}).",
         f"The authors' way takes {slow / theirs:.1f} times as long (bar: 10, {'holds' if slow >= 10 * theirs else 'MISSED'}).\n",
     ])  # fmt: skip
@@ -154,7 +151,7 @@ def larger_than_an_actor(quick: bool) -> str:
     b = ps.run(method, here, rounds=20, engine="cpu", seed=1)
     same = a.x.tobytes() == b.x.tobytes()
     return (
-        f"## Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, {n * mb:g} MB in all; an actor may hold {limit / MB:g} MB. "
+        f"### Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, {n * mb:g} MB in all; an actor may hold {limit / MB:g} MB. "
         f'One actor: "{refused}" Sixteen actors: 20 rounds, '
         f"x {'equal to' if same else 'DIFFERENT FROM'} that of the cpu engine with all data in one process, bit for bit.\n"
     )
@@ -189,7 +186,7 @@ def flat(quick: bool) -> str:
     grown = float(np.max(late / early - 1))
     per = 100 * grown / max(1e-9, (last[0] - first[0]) / 2000)
     return "\n".join([
-        f"## Memory over {rounds:,} rounds, d = {d:,}\n", "| round | driver, MB | actor 0, MB | actor 1, MB | object store, MB |", "|---|---|---|---|---|", *lines, "",
+        f"### Memory over {rounds:,} rounds, d = {d:,}\n", "| round | driver, MB | actor 0, MB | actor 1, MB | object store, MB |", "|---|---|---|---|---|", *lines, "",
         f"Private resident memory grows by at most {per:.2f} % per 1,000 rounds (bar: 1 %, {'holds' if per < 1 else 'MISSED'}); the object store holds {last[2] / MB:.1f} MB at the end, {first[2] / MB:.1f} MB near the start.\n",
     ])  # fmt: skip
 
@@ -211,38 +208,34 @@ def constants(quick: bool) -> str:
     fixed = next(t for a, d, t in rows if (a, d) == (1, 300))
     most = next(t for a, d, t in rows if (a, d) == (8, 300))
     large = next(t for a, d, t in rows if (a, d) == (1, 10**6))
-    w, U = np.ones(64) / 64, np.zeros((64, 10**5))
+    w, U = np.ones(64) / 64, np.ones((64, 10**5))
     add = cpu.in_turns({"t": lambda: RayEngine.sum(None, w, U)}, 5)["t"]  # type: ignore[arg-type]
     lines = [f"| {a} | {d:,} | {1e3 * t:.2f} |" for a, d, t in rows]
     return "\n".join([
-        "## Constants of a call\n", "| actors | d | ms, vector there and back |", "|---|---|---|", *lines, "",
+        "### Constants of a call\n", "| actors | d | ms, vector there and back |", "|---|---|---|", *lines, "",
         f"A call: {1e3 * fixed:.2f} ms, and {1e3 * (most - fixed) / 7:.2f} ms for every further actor. Vectors: {2 * 8e6 / max(large - fixed, 1e-9) / 1e9:.2f} GB/s.",
         f"Summing at the driver: {64 * 8e5 / add / 1e9:.2f} GB/s.\n",
     ])  # fmt: skip
 
 
+PARTS = {"round": a_round, "larger": larger_than_an_actor, "flat": flat, "constants": constants}
+
+
+def report(quick: bool, only: Sequence[str] | None = None) -> str:
+    """These of the parts, each on a cluster of its own."""
+    page = []
+    for name in only or PARTS:
+        with two_nodes(cpus=10 if name == "round" else 8):
+            page.append(PARTS[name](quick))
+    return "\n".join([*page, f"Ray {ray.__version__}."])
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--quick", action="store_true", help="small sizes")
-    options.add_argument("--out", type=Path, default=HERE, help="where RAY.md goes")
-    options.add_argument("--only", nargs="*", default=None, help="some of: round larger flat constants")
+    options.add_argument("--only", nargs="*", choices=tuple(PARTS), help="some of it")
     o = options.parse_args()
-    parts = {"round": a_round, "larger": larger_than_an_actor, "flat": flat, "constants": constants}
-    page = [
-        f"# Results of the Ray engine\n\nWritten by `python benchmarks/ray_engine.py{' --quick' if o.quick else ''}`. Machine: {platform.machine()}, "
-        f"{os.cpu_count()} cores; Ray {ray.__version__}, numpy {np.__version__}; two Ray nodes on one machine. Times are the least of several,\n"
-        "taken in turns with their rivals. On a shared machine only the ratios mean anything.\n"
-    ]
-    start = time.perf_counter()
-    for name, part in parts.items():
-        if o.only is not None and name not in o.only:
-            continue
-        with two_nodes(cpus=10 if name == "round" else 8):
-            page.append(part(o.quick))
-            print(page[-1], file=sys.stderr, flush=True)
-    page.append(f"Measured in {time.perf_counter() - start:.0f} seconds.\n")
-    if o.only is None:
-        (o.out / "RAY.md").write_text("\n".join(page))
+    print(report(o.quick, o.only))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``make bench``: measure the CPU engine, minimize and the examples, and write benchmarks/RESULTS.md and its figures.
+"""``make bench``: measure the CPU engine, minimize, the examples and Ray, and write benchmarks/RESULTS.md and its figures.
 
     python benchmarks/run.py                      all of it, about a quarter of an hour on two cores
     python benchmarks/run.py --only examples      one part of it; the others stay as they are
@@ -59,7 +59,7 @@ def head(quick: bool) -> str:
 Written by `{command}`, part by part (`python benchmarks/run.py --only {" ".join(PARTS)}`). Machine: {platform.machine()},
 {os.cpu_count()} cores, {platform.system()}; Python {platform.python_version()}, numpy {np.__version__}. Each time is the least of several, taken in turns
 with its rivals; BLAS on one thread. On a shared machine only the ratios mean anything. The GPU engine has a page of its
-own, [GPU.md](GPU.md), and so has Ray's, [RAY.md](RAY.md).
+own, [GPU.md](GPU.md).
 """
 
 
@@ -93,7 +93,27 @@ def worked(out: Path, quick: bool) -> str:
     return f"## Worked examples\n\n{examples.tables(quick)}"
 
 
-PARTS: dict[str, Callable[[Path, bool], str]] = {"engine": engine, "minimize": minimizing, "examples": worked}
+def on_ray(out: Path, quick: bool) -> str:
+    """The Ray engine against the cpu engine and the authors' way, and what a call costs."""
+    import ray_engine
+
+    return f"## Ray, two nodes of a cluster on this machine: time\n\n{ray_engine.report(quick, ('round', 'constants'))}"
+
+
+def memory_on_ray(out: Path, quick: bool) -> str:
+    """More data than an actor may hold, and many rounds."""
+    import ray_engine
+
+    return f"## Ray, two nodes of a cluster on this machine: memory\n\n{ray_engine.report(quick, ('larger', 'flat'))}"
+
+
+PARTS: dict[str, Callable[[Path, bool], str]] = {
+    "engine": engine,
+    "minimize": minimizing,
+    "examples": worked,
+    "ray": on_ray,
+    "ray_memory": memory_on_ray,
+}
 
 
 def w8a() -> tuple[ps.Problem, str]:

@@ -155,8 +155,9 @@ class Loop:
         self._prepare_watch()
 
     def _prepare_watch(self) -> None:
-        residual0 = describe.residual(self.problem, self.x0, self.method.start(self.problem, self.x0))
-        self.watch = Watch.of(self.method, self.problem, self.x0, self.h0, residual0)
+        self.judged = self.engine.judge(self.problem) if hasattr(self.engine, "judge") else self.problem
+        residual0 = describe.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
+        self.watch = Watch.of(self.method, self.judged, self.x0, self.h0, residual0)
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.method.zeta(self.problem)
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None
@@ -257,7 +258,7 @@ class Loop:
         self.line.timed(self.line.wait)
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
-        row = self._costs() | describe.measure(self.method, self.problem, self.x, server, memory)
+        row = self._costs() | describe.measure(self.method, self.judged, self.x, server, memory)
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
@@ -293,7 +294,7 @@ class Loop:
         memory = self.engine.memory()
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
-            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | describe.at_point(self.problem, self.x)
+            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | describe.at_point(self.judged, self.x)
         server = self.line.fetched(self.server)
         h = describe.controls(self.method, server, memory)
         cluster, happened = self.engine.report() if hasattr(self.engine, "report") else (None, [])

@@ -58,7 +58,8 @@ class Engine(Protocol):
     An engine whose clients can talk to each other has ``gossip(half, graph, round, K)``: run the half everywhere, mix
     along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, and how many
     vectors went along an edge. One whose clients' memory is dear to look at says ``remote = True``; then x without a
-    server is looked at only when a record is due. ``report()`` says what happened to it, for the result, and
+    server is looked at only when a record is due. ``judge(problem)`` gives the problem that records are made with where
+    values and gradients are to be computed elsewhere. ``report()`` says what happened to it, for the result, and
     ``pulse()`` how it goes, for progress.
     """
 

@@ -26,7 +26,7 @@ from proxskip.engines.shards import Census
 from proxskip.links import SUM_BLOCK, Graph, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
-from proxskip.problems.sharded import Files, Remote, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Files, Remote, Sharded, agree, as_source
 from proxskip.seam import Array, ClientHalf, EngineError, Indices, InputError, SettleHalf, Vectors
 
 
@@ -185,10 +185,14 @@ class RayEngine:
         raise EngineError(f"the actor with {self.pool.clients(a)} died {DEATHS} times while it was loaded: {why}.")
 
     def evaluate(self, x: Array) -> tuple[list[float], Array]:
-        """f_i(x) and grad f_i(x) of every client of the loaded problem, computed where they are."""
+        """f_i(x) and grad f_i(x) of every client, computed where they are."""
         found = self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True))
         values = [v for a in self.pool.all for v in found[a][0]]
         return values, np.concatenate([found[a][1] for a in self.pool.all])
+
+    def judge(self, problem: Problem) -> Problem:
+        """The open problem with its values and gradients computed by the actors, unless one pass here is faster."""
+        return Elsewhere.of(problem, self) if problem.by_client and not isinstance(problem, Sharded) else problem
 
     def _call(self, verb: str, arguments: Callable[[int, Any], tuple[Any, ...]]) -> dict[int, Any]:
         """Ask every actor something that changes nothing."""

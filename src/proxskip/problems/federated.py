@@ -17,6 +17,8 @@ from proxskip.prox import as_prox
 from proxskip.seam import Array, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
+FEW, MUCH = 64, 10_000
+"""Clients up to which, and stored numbers of a client from which, f is evaluated client by client."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +146,30 @@ class Problem:
             return smooth
         return smooth + float(self.psi(x if self.D is None else self.D @ x))
 
+    @cached_property
+    def by_client(self) -> bool:
+        """Whether f is summed over clients in their order, which can be done wherever they are, with the same bytes.
+
+        Otherwise it is computed in one pass over all rows, which for many small clients is much faster.
+        """
+        if self.whole is None or self.n <= FEW:
+            return True
+        return sum(np.size(getattr(f, "A", getattr(f, "H", 0))) for f in self.clients) >= MUCH * self.n
+
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x)."""
-        if self.whole is not None:
+        if not self.by_client:
             return float(self.whole.value(x))
+        if self.n == 1:
+            return float(self.clients[0].value(x))
         return float(sum(w * f.value(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
-        if self.whole is not None:
+        if not self.by_client:
             return np.asarray(self.whole.gradient(x))
+        if self.n == 1:
+            return np.asarray(self.clients[0].gradient(x))
         return np.asarray(sum(w * f.gradient(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def residual(self, x: Array, gamma: float) -> float:

@@ -300,28 +300,17 @@ class Remote:
 
 
 @dataclass(frozen=True)
-class Sharded(Problem):
-    """A problem whose clients' data lie elsewhere; values and gradients are computed there."""
+class Elsewhere(Problem):
+    """A problem whose values and gradients are computed by whoever holds its clients."""
 
     holder: Any = None
-    source: Any = None
 
-    @property
-    def sizes(self) -> list[int] | None:
-        """Rows of each client, where clients have rows."""
-        rows = [f.fact.N for f in self.clients if isinstance(f, Remote)]
-        return None if None in rows else [int(N) for N in rows if N is not None]
-
-    @property
-    def l2(self) -> float | None:
-        """The regulariser's lambda, where the clients are linear models."""
-        f = self.clients[0]
-        return f.fact.l2 if isinstance(f, Remote) else None
-
-    @cached_property
-    def solution(self) -> None:
-        """Not sought: it would take thousands of passes over all shards."""
-        return None
+    @staticmethod
+    def of(problem: Problem, holder: Holder) -> Problem:
+        """The same problem, judged there; what is known of it (x* with it, sought here) is known of this one too."""
+        made = object.__new__(Elsewhere)
+        made.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
+        return made
 
     def _at(self, x: Array) -> tuple[list[float], Array]:
         """Values and gradients at x; the last ones are kept, since a record asks for both."""
@@ -342,6 +331,30 @@ class Sharded(Problem):
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row a client."""
         return self._at(x)[1]
+
+
+@dataclass(frozen=True)
+class Sharded(Elsewhere):
+    """A problem whose clients' data were never here."""
+
+    source: Any = None
+
+    @property
+    def sizes(self) -> list[int] | None:
+        """Rows of each client, where clients have rows."""
+        rows = [f.fact.N for f in self.clients if isinstance(f, Remote)]
+        return None if None in rows else [int(N) for N in rows if N is not None]
+
+    @property
+    def l2(self) -> float | None:
+        """The regulariser's lambda, where the clients are linear models."""
+        f = self.clients[0]
+        return f.fact.l2 if isinstance(f, Remote) else None
+
+    @cached_property
+    def solution(self) -> None:
+        """Not sought: it would take thousands of passes over all shards."""
+        return None
 
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
