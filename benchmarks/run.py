@@ -92,7 +92,16 @@ def worked(out: Path, quick: bool) -> str:
     return f"## Worked examples\n\n{examples.tables(quick)}"
 
 
-PARTS: dict[str, Callable[[Path, bool], str]] = {"engine": engine, "minimize": minimizing, "examples": worked}
+def federated(out: Path, quick: bool) -> str:
+    """Our strategy and client against Flower's FedAvg."""
+    import flower
+
+    return flower.report(quick)
+
+
+PARTS: dict[str, Callable[[Path, bool], str]] = {
+    "engine": engine, "minimize": minimizing, "examples": worked, "flower": federated,
+}  # fmt: skip
 
 
 def w8a() -> tuple[ps.Problem, str]:

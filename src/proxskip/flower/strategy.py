@@ -315,8 +315,12 @@ class _Run:
     def _welcome(self, hellos: dict[str, int]) -> None:
         there = set(self.post.grid.get_node_ids())
         for node, reply in self.post.pull(hellos):
-            if not reply.has_error():
+            if reply.has_error():
+                continue
+            try:
                 self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+            except InputError as error:
+                log(WARNING, "\tnode %s stays outside: %s", node, error)
 
     # -- what comes of it ----------------------------------------------------------------------------------------------
     def _arrays(self) -> ArrayRecord:
