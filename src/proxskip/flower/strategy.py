@@ -28,9 +28,6 @@ from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, S
 from proxskip.seam import Array as Vector
 from proxskip.seam import InputError, Method, Prox
 
-SLACK = 5.0
-"""Seconds that a message outlives its deadline."""
-
 
 @dataclass
 class Outcome(Result):
@@ -278,7 +275,7 @@ class _Run:
         return []
 
     def _message(self, ask: Ask, end: float) -> Message:
-        ttl = max(1.0, end - self.post.clock()) + SLACK
+        ttl = max(1.0, end - self.post.clock()) + roster.SLACK
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
         words = self.words | {"client": ask.client, "run": ask.run.hex()}
@@ -346,7 +343,7 @@ class _Run:
         self.costs.seconds = time.perf_counter() - self.began
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
-        log(INFO, "\n%s", report(out.summary))
+        log(INFO, "\t%s", out.summary["message"])
         return out
 
 
