@@ -1,10 +1,13 @@
 """The protocol under faults and hostile messages, at length: `make chaos` prints what happened.
 
-python tests/chaos_protocol.py [seeds] [messages]
+    python tests/chaos_protocol.py [seeds] [messages] [--first 0]
+
+Seeds and messages are counted from ``--first`` on, so that a long campaign can be made in pieces.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import struct
 import sys
@@ -134,21 +137,26 @@ def hostile(count: int, seed: int = 0) -> Hostile:
 
 def main() -> int:
     """Print the counts; the exit code says whether all laws held."""
-    seeds, messages = (int(v) for v in (sys.argv[1:] + ["100000", "100000"][len(sys.argv) - 1 :])[:2])
-    begin, step = time.perf_counter(), 500
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", type=int, nargs="?", default=100_000)
+    parser.add_argument("messages", type=int, nargs="?", default=100_000)
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args()
+    seeds, messages, first, step = given.seeds, given.messages, given.first, 500
+    begin, starts = time.perf_counter(), range(first, first + seeds, step)
     bad: list[str] = []
     faults, counts = Counter[str](), Counter[str]()
     with ProcessPoolExecutor() as pool:
-        for b, f, c in pool.map(campaign, range(0, seeds, step), [min(k + step, seeds) for k in range(0, seeds, step)]):
+        for b, f, c in pool.map(campaign, starts, [min(k + step, first + seeds) for k in starts]):
             bad += b
             faults.update(f)
             counts.update(c)
-    print(f"{seeds} seeds in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
+    print(f"{seeds} seeds from {first} on in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
     print("  faults:", ", ".join(f"{k} {v}" for k, v in faults.items()))
     print("  server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
     for line in bad[:20]:
         print("  " + line)
-    h = hostile(messages)
+    h = hostile(messages, first)
     print(
         f"{messages} mutated messages: {len(h.crashes)} crashes, {h.accepted} accepted, at most {h.most} bytes allocated "
         f"({h.most / LIMIT:.2f} of the cap of {LIMIT}), slowest {1e3 * h.slowest:.1f} ms"
