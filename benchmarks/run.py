@@ -107,12 +107,20 @@ def memory_on_ray(out: Path, quick: bool) -> str:
     return f"## Ray, two nodes of a cluster on this machine: memory\n\n{ray_engine.report(quick, ('larger', 'flat'))}"
 
 
+def federated(out: Path, quick: bool) -> str:
+    """Our strategy and client against Flower's FedAvg."""
+    import flower
+
+    return flower.report(quick)
+
+
 PARTS: dict[str, Callable[[Path, bool], str]] = {
     "engine": engine,
     "minimize": minimizing,
     "examples": worked,
     "ray": on_ray,
     "ray_memory": memory_on_ray,
+    "flower": federated,
 }
 
 

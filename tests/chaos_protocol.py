@@ -1,10 +1,13 @@
 """The protocol under faults and hostile messages, at length: `make chaos` prints what happened.
 
-python tests/chaos_protocol.py [seeds] [messages]
+    python tests/chaos_protocol.py [seeds] [messages] [--first 0]
+
+Seeds and messages are counted from ``--first`` on, so that a long campaign can be made in pieces.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import struct
 import sys
@@ -12,6 +15,7 @@ import time
 import tracemalloc
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,9 +48,9 @@ def campaign(lo: int, hi: int, first: bool = False) -> tuple[list[str], Counter[
     return bad, faults, counts
 
 
-def waiting() -> tuple[Server, ServerState, bytes]:
+def waiting(d: int = 8) -> tuple[Server, ServerState, bytes]:
     """A server that waits for client 1, and the answer it waits for."""
-    problem = ps.Problem(ps.random_quadratics(n=3, d=8, L=1.0, mu=0.1, seed=1))
+    problem = ps.Problem([ps.Quadratic(np.linspace(0.1, 1.0, d), np.full(d, 1.0 + i)) for i in range(3)])
     server = Server(ps.Scaffnew(0.5, 0.5), problem, 5, limit=LIMIT)
     state, asks = server.step(server.start(bytes(range(16))), Begin())
     client = Client(server.method, Worker(problem.clients[1], 1))
@@ -89,49 +93,78 @@ def _other(rng: random.Random, old: bytes, size: int) -> bytes:
             return new
 
 
-def hostile(count: int, seed: int = 0) -> tuple[int, Counter[str], float, int]:
-    """So many messages to a waiting server: accepted, why not, the slowest in seconds, and the most bytes one took."""
-    server, state, raw = waiting()
-    rng, accepted, why, slowest = random.Random(seed), 0, Counter[str](), 0.0
-    most = 0
-    for k in range(count):
-        message = mutated(rng, raw)
-        if k % 10 == 0:
-            tracemalloc.start()
-            server.step(state, Arrived(message, 1))
-            most = max(most, tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-        begin = time.perf_counter()
-        after, _ = server.step(state, Arrived(message, 1))
-        slowest = max(slowest, time.perf_counter() - begin)
-        accepted += 1 in after.answers
-        why.update({k: n - getattr(state.counts, k) for k, n in vars(after.counts).items() if n})
-        why["failed"] += bool(after.failed)
-    return accepted, why, slowest, most
+@dataclass
+class Hostile:
+    """What came of mutated messages."""
+
+    accepted: int = 0
+    crashes: list[str] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    most: int = 0
+    """Bytes that one message made the server allocate, at most."""
+
+    def one(self, server: Server, state: ServerState, message: bytes) -> None:
+        """One message to a server that waits, with every allocation traced."""
+        tracemalloc.reset_peak()
+        held, begin = tracemalloc.get_traced_memory()[0], time.perf_counter()
+        try:
+            after, _ = server.step(state, Arrived(message, 1))
+        except Exception as error:
+            self.crashes.append(f"{type(error).__name__}: {error}")
+            return
+        self.slowest = max(self.slowest, time.perf_counter() - begin)
+        self.most = max(self.most, tracemalloc.get_traced_memory()[1] - held)
+        changed = 1 in after.answers or after.vectors is not state.vectors or bool(after.failed)
+        self.accepted += changed
+        self.refused.update({k: n - getattr(state.counts, k) for k, n in vars(after.counts).items() if n})
+
+
+def hostile(count: int, seed: int = 0) -> Hostile:
+    """So many messages to waiting servers, every fourth made from an answer that is as large as the cap allows."""
+    small, large = waiting(), waiting((LIMIT - HEADER) // 8)
+    assert LIMIT - 8 < len(large[2]) <= LIMIT
+    rng, found = random.Random(seed), Hostile()
+    tracemalloc.start()
+    try:
+        for k in range(count):
+            server, state, raw = small if k % 4 else large
+            found.one(server, state, mutated(rng, raw))
+    finally:
+        tracemalloc.stop()
+    return found
 
 
 def main() -> int:
     """Print the counts; the exit code says whether all laws held."""
-    seeds, messages = (int(v) for v in (sys.argv[1:] + ["100000", "100000"][len(sys.argv) - 1 :])[:2])
-    begin, step = time.perf_counter(), 500
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", type=int, nargs="?", default=100_000)
+    parser.add_argument("messages", type=int, nargs="?", default=100_000)
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args()
+    seeds, messages, first, step = given.seeds, given.messages, given.first, 500
+    begin, starts = time.perf_counter(), range(first, first + seeds, step)
     bad: list[str] = []
     faults, counts = Counter[str](), Counter[str]()
     with ProcessPoolExecutor() as pool:
-        for b, f, c in pool.map(campaign, range(0, seeds, step), [min(k + step, seeds) for k in range(0, seeds, step)]):
+        for b, f, c in pool.map(campaign, starts, [min(k + step, first + seeds) for k in starts]):
             bad += b
             faults.update(f)
             counts.update(c)
-    print(f"{seeds} seeds in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
+    print(f"{seeds} seeds from {first} on in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
     print("  faults:", ", ".join(f"{k} {v}" for k, v in faults.items()))
     print("  server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
     for line in bad[:20]:
         print("  " + line)
-    accepted, why, slowest, most = hostile(messages)
+    h = hostile(messages, first)
     print(
-        f"{messages} mutated messages: {accepted} accepted, slowest {1e3 * slowest:.1f} ms, at most {most} bytes allocated"
+        f"{messages} mutated messages: {len(h.crashes)} crashes, {h.accepted} accepted, at most {h.most} bytes allocated "
+        f"({h.most / LIMIT:.2f} of the cap of {LIMIT}), slowest {1e3 * h.slowest:.1f} ms"
     )
-    print("  refused as:", ", ".join(f"{k} {v}" for k, v in why.items()))
-    return int(bool(bad) or accepted > 0 or most > 2 * LIMIT)
+    print("  refused as:", ", ".join(f"{k} {v}" for k, v in h.refused.items()))
+    for line in h.crashes[:20]:
+        print("  " + line)
+    return int(bool(bad) or bool(h.crashes) or h.accepted > 0 or h.most > 2 * LIMIT)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,18 @@ def test_the_command_says_so_too(tmp_path: Path) -> None:
     assert "nothing is up" in federation(tmp_path / "fed", "run").stderr
 
 
+def test_settings_become_toml() -> None:
+    module = script()
+    for word, said in (
+        ("method=fedlin", 'method="fedlin"'), ("method=true-ish", 'method="true-ish"'), ("tol=1e-3", "tol=1e-3"),
+        ("rounds=30", "rounds=30"), ("deadline=60.0", "deadline=60.0"), ("x=true", "x=true"), ('m="a b"', 'm="a b"'),
+    ):  # fmt: skip
+        assert module.setting(word) == said
+    for word in ("rounds", "rounds=", "=3"):
+        with pytest.raises(module.Refused, match="no setting"):
+            module.setting(word)
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not TOOLS, reason="openssl or ssh-keygen is missing")
 def test_a_deployment_with_tls_and_keys_on_loopback(tmp_path: Path) -> None:

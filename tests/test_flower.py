@@ -22,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from conftest import WEIGHTS, quadratics  # noqa: E402
 from proxskip import flower  # noqa: E402
 from proxskip.flower import Federated, client_app, from_arrays, from_svmlight, roster, strategy  # noqa: E402
+from proxskip.flower.envelope import wrap  # noqa: E402
 
 METHODS = {
     "scaffnew": lambda p: ps.Scaffnew(1 / p.L_max, 0.4),
@@ -314,8 +315,10 @@ def test_a_round_closes_at_its_deadline_without_the_client_that_hangs(clock: Clo
 def test_messages_do_not_outlive_their_round(clock: Clock) -> None:
     problem = ps.Problem(quadratics(4))
     grid = Here(app_of(problem), 4)
-    Federated(METHODS["scaffnew"], 4, deadline=30.0).start(grid, num_rounds=2)
-    assert all(m.metadata.ttl <= 36.0 for m in grid.sent if m.metadata.group_id != "hello")
+    Federated(METHODS["scaffnew"], 4, deadline=30.0, wait=20.0).start(grid, num_rounds=2)
+    for m in grid.sent:  # nor does a round outlive its messages: Flower's simulation would not know them any more
+        least = 20.0 if m.metadata.group_id == "hello" else 30.0
+        assert least + 1.0 < m.metadata.ttl <= least + 6.0
 
 
 def test_waiting_ends_with_those_who_are_missing(clock: Clock) -> None:
@@ -422,6 +425,45 @@ def test_replies_that_are_not_ours_are_counted_and_dropped(clock: Clock) -> None
     out = Federated(METHODS["scaffnew"], 4, deadline=5.0).start(Here(forged, 4), num_rounds=3)
     assert out.summary["counts"]["damaged"] >= 3
     assert out.summary["participation"] == {"client-0": 3, "client-1": 3, "client-2": 0, "client-3": 3}
+
+
+@pytest.mark.parametrize("words", ["[" * 60_000, "{", "[]", '{"gradients": ' + "9" * 5000 + "}", "x" * (1 << 17)])
+def test_words_that_are_not_ours_are_dropped_too(words: str, clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4))
+    app = app_of(problem)
+
+    def forged(message: Message, context: Context) -> Message:
+        reply: Message = app(message, context)
+        if context.node_id == 102 and message.metadata.group_id != "hello":
+            reply.content["proxskip"] = ConfigRecord({"words": words})
+        return reply
+
+    out = Federated(METHODS["scaffnew"], 4, deadline=5.0).start(Here(forged, 4), num_rounds=3)
+    assert out.summary["counts"]["damaged"] >= 3
+    assert out.summary["participation"]["client-2"] == 0
+
+
+@pytest.mark.parametrize("said", [{"d": float("inf")}, {"mu": float("nan")}, {"name": "../x"}, {"L": "no"}])
+def test_a_stranger_who_talks_nonsense_stays_outside(said: dict[str, Any], clock: Clock) -> None:
+    """A node goes, and one comes that does not say who it is: the run goes on without both."""
+    problem = ps.Problem(quadratics(4))
+    app = app_of(problem)
+    about = {"d": 3, "N": 1, "L": 1.0, "mu": 0.1, "partition": 1, "name": None, "kind": "x", "lambda": 0.0}
+
+    def stranger(message: Message, context: Context) -> Message:
+        return Message(wrap(None, about | said), reply_to=message) if context.node_id == 777 else app(message, context)
+
+    grid = Here(stranger, 4)
+
+    def move(node: int, message: Message) -> bool:
+        if message.metadata.group_id == "3" and 101 in grid.contexts:
+            grid.contexts[777] = Context(7, 777, grid.contexts.pop(101).node_config, RecordDict(), {})
+        return False
+
+    grid.hook = move
+    out = Federated(METHODS["scaffnew"], 4, deadline=12.0).start(grid, num_rounds=6)
+    assert out.summary["rounds"] == 6
+    assert out.summary["participation"]["client-1"] <= 3
 
 
 # -- oracles -----------------------------------------------------------------------------------------------------------

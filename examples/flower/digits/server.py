@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the method, print what came of it, and keep it where ``out`` says."""
+    """Run the method, and print what came of it, or keep it where ``out`` says."""
     config = context.run_config
     strategy = Federated(
         methods.named(str(config["method"])).theory,
@@ -27,8 +27,9 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(config["seed"]),
     )
     outcome = strategy.start(grid=grid, num_rounds=int(config["rounds"]))
-    print(outcome)
-    if config["out"]:
+    if not config["out"]:
+        print(outcome)
+    else:
         seconds = [float(m["seconds"]) for m in outcome.train_metrics_clientapp.values()]
         found = {"summary": dict(outcome.summary), "x": outcome.x.tolist(), "seconds": seconds}
         Path(str(config["out"])).write_text(json.dumps(found, indent=2))

@@ -31,7 +31,7 @@ def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any
         raise InputError("a message without the words of proxskip came; run the same app on both sides.")
     try:
         found = json.loads(words)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError("the words of a message are not JSON.") from None
     if not isinstance(found, dict):
         raise InputError("the words of a message are not a JSON object.")

@@ -50,13 +50,14 @@ class Remote:
             L = float(words["L"]) if known else UNKNOWN_L
             mu = None if words["mu"] is None else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"node {node} does not say who it is ({error}); run the same app everywhere.") from None
         if not _NAME.fullmatch(name):
             raise InputError(f"node {node} has a name that cannot be one: use 1 to 64 of A-Z a-z 0-9 . _ -.")
-        if not (math.isfinite(L) and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31 and math.isfinite(l2)):
+        finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
+        if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
             raise InputError(
-                f"{name} says L = {L}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
+                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
             )
         return Remote(node, name, partition, d, N, L, mu, kind, l2, known)
 

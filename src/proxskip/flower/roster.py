@@ -15,6 +15,8 @@ from proxskip.seam import InputError
 
 BROKEN = (1, 2, 7, 8)
 """Error codes of an app that cannot be loaded or that raised: waiting does not help."""
+SLACK = 5.0
+"""Seconds that a message outlives its deadline: Flower's simulation knows nothing of one that has expired."""
 
 
 class Post:
@@ -63,7 +65,7 @@ def find(
     trouble, broken = "", 0
     while True:
         new = sorted(set(post.grid.get_node_ids()) - asked)
-        ttl = max(1.0, end - post.clock())
+        ttl = max(1.0, end - post.clock()) + SLACK
         waiting |= post.push(hello(node, batch, ttl) for node in new)
         asked |= set(new)
         for node, reply in post.pull(waiting):

@@ -28,9 +28,6 @@ from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, S
 from proxskip.seam import Array as Vector
 from proxskip.seam import InputError, Method, Prox
 
-SLACK = 5.0
-"""Seconds that a message outlives its deadline."""
-
 
 @dataclass
 class Outcome(Result):
@@ -278,7 +275,7 @@ class _Run:
         return []
 
     def _message(self, ask: Ask, end: float) -> Message:
-        ttl = max(1.0, end - self.post.clock()) + SLACK
+        ttl = max(1.0, end - self.post.clock()) + roster.SLACK
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
         words = self.words | {"client": ask.client, "run": ask.run.hex()}
@@ -315,8 +312,12 @@ class _Run:
     def _welcome(self, hellos: dict[str, int]) -> None:
         there = set(self.post.grid.get_node_ids())
         for node, reply in self.post.pull(hellos):
-            if not reply.has_error():
+            if reply.has_error():
+                continue
+            try:
                 self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+            except InputError as error:
+                log(WARNING, "\tnode %s stays outside: %s", node, error)
 
     # -- what comes of it ----------------------------------------------------------------------------------------------
     def _arrays(self) -> ArrayRecord:
@@ -342,7 +343,7 @@ class _Run:
         self.costs.seconds = time.perf_counter() - self.began
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
-        log(INFO, "\n%s", report(out.summary))
+        log(INFO, "\t%s", out.summary["message"])
         return out
 
 

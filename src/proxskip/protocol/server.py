@@ -168,6 +168,7 @@ class Server:
         return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
 
     def _ask(self, state: ServerState, call: Call) -> Step:
+        self._vectors(call)  # found out now, so that a message costs nothing but its own size
         state = state.but(call=call, exchange=len(state.means), answers={}, out=frozenset())
         if not state.asked:
             return self._void(state)
