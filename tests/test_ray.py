@@ -486,6 +486,31 @@ def test_a_full_object_store(engines: Engines, monkeypatch: Any) -> None:
         run(NAMED["scaffnew"], problem, engine)
 
 
+def test_a_lost_machine_gets_no_new_actors(monkeypatch: Any) -> None:
+    """Ray takes it for alive some time longer."""
+    made: list[Any] = []
+
+    class Fake:
+        def options(self, **options: Any) -> Any:
+            made.append(options.get("scheduling_strategy"))
+            return type("Made", (), {"remote": lambda self, *given: None})()
+
+    def node(name: str, alive: bool = True, cpus: float = 4.0) -> dict[str, Any]:
+        return {"NodeID": name * 28, "Alive": alive, "Resources": {"CPU": cpus}}
+
+    monkeypatch.setattr(ray, "nodes", lambda: [node("aa"), node("bb"), node("cc", alive=False), node("dd", cpus=0.0)])
+    pool = ray_pool.Pool([0, 1, 2], 1, None, 10.0, None)
+    pool.made = Fake()
+    pool.start([0, 1], {"aa" * 28})
+    assert [s.node_id for s in made] == ["bb" * 28] * 2
+    assert all(s.soft for s in made)  # if there is no room on it, anywhere will do
+    pool.start([0, 1])
+    pool.start([0, 1], {"aa" * 28, "bb" * 28})
+    assert made[2:] == [None] * 4
+    gone = ray.exceptions.ActorUnavailableError("RpcError", None)
+    assert ray_pool.reason(gone) == "it could not be reached"
+
+
 def test_an_answer_that_is_lost_is_asked_for_again(monkeypatch: Any) -> None:
     def get(ref: Any, timeout: float) -> Any:
         if ref == "late":

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import (
+    ActorUnavailableError,
     GetTimeoutError,
     ObjectLostError,
     ObjectStoreFullError,
@@ -24,6 +25,7 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from proxskip.engines.cpu import available_cores
 from proxskip.engines.ray_worker import Aborted, Lost, actor_class
@@ -31,6 +33,8 @@ from proxskip.seam import Array, EngineError, InputError
 
 GONE = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
 """What Ray says when an actor, or the object that it returned, is no more."""
+ENDED = "its process ended"
+"""Why an actor died whose machine is as well as before."""
 DEATHS = 5
 """Times that one actor may die in one call before the run gives up."""
 LARGE = 1 << 16
@@ -149,6 +153,8 @@ class Pool:
         self.bounds, self.deadline, self.names = bounds, deadline, names
         self.cores, self.memory = cores, memory
         self.handles: list[Any] = [None] * (len(bounds) - 1)
+        self.nodes: dict[int, str] = {}
+        """The machine of each actor that has begun a run."""
         self.made = actor_class()
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
         """The calls that give an actor its shards, in their order; done again for one that takes another's place."""
@@ -166,14 +172,26 @@ class Pool:
             return told
         return f"{told} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
 
-    def start(self, who: Iterable[int]) -> None:
-        """Make these actors, anew if there were some, without their data."""
-        for a in who:
+    def start(self, who: Iterable[int], away: Collection[str] = ()) -> None:
+        """Make these actors, anew if there were some, without their data.
+
+        Args:
+            away: machines to keep away from if others have room: one that was lost counts as alive for some ten
+                seconds more, and an actor that is sent there waits for as long.
+        """
+        others = [n["NodeID"] for n in ray.nodes() if self._is_open(n, away)] if away else []
+        for k, a in enumerate(sorted(who)):
             options: dict[str, Any] = {"num_cpus": self.cores}
             if self.memory is not None:
                 options["memory"] = self.memory
+            if others:
+                node = others[k % len(others)]
+                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
             self.drop(a)
             self.handles[a] = self.made.options(**options).remote(a, self.cores, self.memory)
+
+    def _is_open(self, node: Mapping[str, Any], away: Collection[str]) -> bool:
+        return node["Alive"] and node["NodeID"] not in away and node["Resources"].get("CPU", 0) >= self.cores
 
     def adopt(self, other: Pool) -> None:
         """Take another pool's actors, as many as are needed, and end the rest."""
@@ -351,7 +369,9 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, OutOfMemoryError):
         return "it was killed for memory"
-    for sign, words in (("node", "its machine was lost"), ("worker process", "its process ended")):
+    if isinstance(error, ActorUnavailableError):
+        return "it could not be reached"
+    for sign, words in (("node", "its machine was lost"), ("worker process", ENDED)):
         if f"its {sign} has died" in text:
             return words
-    return text[:120] or "its process ended"
+    return text[:120] or ENDED

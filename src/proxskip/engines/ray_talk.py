@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.ray_pool import DEATHS, Died, Parcel, Pool, submit_all
+from proxskip.engines.ray_pool import DEATHS, ENDED, Died, Parcel, Pool, submit_all
 from proxskip.engines.ray_worker import MIXED, Message, Op
 from proxskip.engines.shards import Census
 from proxskip.links import Graph
@@ -60,7 +60,7 @@ class Talk:
         self.busy = dict.fromkeys(everyone, 0.0)
         self.slow = dict.fromkeys(everyone, 0)
         self.recoveries: list[dict[str, Any]] = []
-        pool.call(self.begin, everyone, "did not begin", self.mend)
+        pool.nodes |= pool.call(self.begin, everyone, "did not begin", self.mend)
 
     def link(self, graph: Graph) -> None:
         """Let the actors know who hears whom, unless they do."""
@@ -222,7 +222,7 @@ class Talk:
         died = {a: why for a, why in dead.items() if why}
         for _ in range(DEATHS):
             try:
-                back |= self.rebuild(set(died), lost)
+                back |= self.rebuild(died, lost)
                 break
             except Died as end:  # begin again with all that died so far: who knows how far they got
                 died |= {a: why for a, why in end.who.items() if why}
@@ -239,10 +239,10 @@ class Talk:
             )
         return back
 
-    def rebuild(self, gone: set[int], lost: set[int]) -> set[int]:
+    def rebuild(self, gone: dict[int, str], lost: set[int]) -> set[int]:
         """New processes for those that are gone; snapshot and log for all that lost their place."""
         pool, until = self.pool, time.monotonic() + self.pool.deadline
-        pool.start(gone)
+        pool.start(gone, {pool.nodes[a] for a, why in gone.items() if why != ENDED and a in pool.nodes})
         if gone:
             pool.supply(gone, until)
         self.knows |= {a: set() for a in gone}
@@ -250,7 +250,7 @@ class Talk:
         self.epoch += 1
         if self.graph is not None:
             pool.gather(submit_all(self.tie, pool.all), until, "did not connect")
-        pool.gather(submit_all(self.begin, back), until, "did not begin")
+        pool.nodes |= pool.gather(submit_all(self.begin, back), until, "did not begin")
         parcel = Parcel()
         again = lambda a: self.post(a, self.log[a], parcel, None, self.count[a] - len(self.log[a]))  # noqa: E731
         refs = submit_all(again, (a for a in back if self.log[a]))

@@ -135,10 +135,8 @@ class Worker:
         return found, np.stack(rows) if gradients else None
 
     # -- a run ---------------------------------------------------------------------------------------------------------
-    def begin(
-        self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors
-    ) -> None:
-        """Stand before operation ``start`` of a run, with this memory."""
+    def begin(self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors) -> str:
+        """Stand before operation ``start`` of a run, with this memory; on which machine."""
         key = (batch, census, seed)
         if self.packed != key:
             problem = Problem(self.clients, batch=batch, d=d)
@@ -149,6 +147,7 @@ class Worker:
         if run != self.run:
             self.halves: dict[int, Any] = {}
         self.run, self.done, self.answered, self.reply, self.mixed = run, start, (-1, 0), None, ()
+        return str(ray.get_runtime_context().get_node_id())
 
     def step(self, message: Message, *vectors: Array) -> Reply:
         """Do the operations, or give the last reply again if they are done."""
