@@ -51,22 +51,24 @@ class Federation:
             [sys.executable, str(APP / "federation"), "run", *words], stdout=log, stderr=log, env=dict(os.environ)
         )
 
+    def log(self) -> str:
+        """What it has printed."""
+        return (self.home / "run.log").read_text(errors="replace")
+
     def closed(self) -> list[tuple[int, int, float]]:
         """The rounds in its log: number, clients, seconds."""
-        text = (self.home / "run.log").read_text(errors="replace")
-        return [
-            (int(r), int(n), float(t)) for r, n, t in re.findall(r"round (\d+) of \d+: (\d+) clients, ([\d.]+) s", text)
-        ]
+        found = re.findall(r"round (\d+) of \d+: (\d+) clients, ([\d.]+) s", self.log())
+        return [(int(r), int(n), float(t)) for r, n, t in found]
 
     def rounds(self) -> int:
         """How many of them there are."""
         return len(self.closed())
 
-    def wait_for(self, rounds: int, seconds: float) -> bool:
-        """Until so many rounds are done, the run is over, or the time is."""
+    def wait_for(self, times: int, seconds: float, said: str = "") -> bool:
+        """Until so many rounds are done (or the log has said this so often), the run is over, or the time is."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.run.poll() is None:
-            if self.rounds() >= rounds:
+            if (self.log().count(said) if said else self.rounds()) >= times:
                 return True
             time.sleep(0.5)
         return False
@@ -111,6 +113,8 @@ def kills(given: argparse.Namespace, count: int, wipe: bool, seed: int) -> tuple
                 break
             fed.restart(rng.randrange(given.nodes), wipe)
             done += 1
+            if wipe:  # the next wipe must find a memory that is whole again
+                fed.wait_for(done, 300.0, "has its h again")
             fed.wait_for(fed.rounds() + 3, 180.0)
         s = fed.finish(given.limit)
     named = sum("has lost its memory" in note for note in s.get("warnings", []))
