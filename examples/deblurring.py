@@ -45,9 +45,9 @@ class Blur:
 
     def minibatch_gradient(self, x: np.ndarray, lines: np.ndarray) -> np.ndarray:
         """The mean over these lines of N times a line's own gradient."""
-        x, K = x.reshape(self.shape), self.K[lines]
+        K = self.K[lines]
         off = (K @ x @ self.K - self.b[lines]) @ self.K
-        return (self.N / len(lines) * (K.T @ off) + self.mu * x).ravel()
+        return self.N / len(lines) * (K.T @ off) + self.mu * x
 
 
 def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
