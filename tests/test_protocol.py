@@ -659,6 +659,23 @@ def test_steps_do_not_change_what_they_are_given() -> None:
     assert set(w.state.answers) == set()
 
 
+def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
+    """The restored h is still owed, so the second wipe is no second loss: the client gets it with its next ask."""
+    w = Wires(rounds=12)
+    w.deliver()
+    w.deliver()
+    before = w.truth()
+    w.wipe(1)
+    while not w.state.counts.repaired:
+        w.deliver()
+    w.wipe(1)
+    assert np.allclose(w.truth().sum(axis=0), 0.0, atol=1e-12)
+    assert np.abs(before[1]).max() > 0
+    w.finish()
+    assert (w.state.counts.lost, w.state.counts.repaired, w.state.counts.recentred) == (1, 1, 0)
+    assert w.state.sum_h <= 1e-12
+
+
 # -- the simulator -----------------------------------------------------------------------------------------------------
 def test_two_thousand_seeds_of_faults() -> None:
     bad, faults, counts = campaign(0, 2000)
