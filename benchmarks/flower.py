@@ -93,7 +93,7 @@ def measured(which: str, given: argparse.Namespace) -> dict[str, Any]:
         job.write_text(JOB)
         environment = os.environ | {
             "FLWR_HOME": folder, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1", "RAY_ADDRESS": "local",  # or Ray waits for a cluster that died here
         }  # fmt: skip
         words = [sys.executable, str(job), which, str(out), *map(str, (given.clients, given.d, given.rounds))]
         with log.open("wb") as lines:  # not a pipe, which Ray's daemons would hold open

@@ -149,7 +149,7 @@ def test_a_simulation_is_the_cpu_engine_bit_for_bit(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(SIMULATION)
     environment = os.environ | {
         "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_ADDRESS": "local",
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(tmp_path / "job.py"), str(tmp_path), str(tmp_path / "out.json")], env=environment,
