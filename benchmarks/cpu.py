@@ -19,7 +19,9 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
+from proxskip.cohorts import Everyone
 from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.meter import Line
 from proxskip.engines.shards import Tiles
 
 HERE = Path(__file__).parent
@@ -229,7 +231,7 @@ def growth_in_clients(rows: int, counts: list[int]) -> list[dict[str, float]]:
         act = steps_of(engine, problem, 1)
         step = in_turns({"t": act}, 3)["t"]
         method = ps.Scaffnew(gamma=0.1, p=0.99, K=1)
-        round_ = _rounds(method, problem, engine)
+        round_ = rounds_of(engine, problem, method)
         total = in_turns({"t": round_}, 4)["t"]
         a, b = np.ones((2, n, problem.d))
         a2, b2 = np.empty_like(a), np.empty_like(b)
@@ -241,10 +243,8 @@ def growth_in_clients(rows: int, counts: list[int]) -> list[dict[str, float]]:
     return out
 
 
-def _rounds(method: Any, problem: ps.Problem, engine: CpuEngine) -> Callable[[], Any]:
-    from proxskip.cohorts import Everyone
-    from proxskip.engines.meter import Line
-
+def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], None]:
+    """One round a call."""
     shape = (problem.n, problem.d)
     engine.open(problem, {k: np.zeros(shape) for k in method.remembers}, 0)
     line = Line(engine, problem, 0, Everyone())
@@ -266,7 +266,7 @@ def _groups(packed: Any) -> list[tuple[Any, ...]]:
 def whole_round(problem: ps.Problem, K: int = 100) -> list[tuple[str, float, str]]:
     """A round of K local steps of all clients: ours, stacked numpy, JAX and the authors' way (Ray actors), where installed."""
     method = ps.Scaffnew(gamma=0.5 / problem.L_max, p=1 / K, K=K)
-    ours = in_turns({"t": _rounds(method, problem, CpuEngine())}, 7)["t"]
+    ours = in_turns({"t": rounds_of(CpuEngine(), problem, method)}, 7)["t"]
     rows = [("ours", ours, "")]
     for name, make in (
         ("numpy, dense, one client after another", _numpy_round),

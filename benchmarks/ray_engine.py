@@ -29,9 +29,7 @@ from ray.cluster_utils import Cluster
 from run import w8a
 
 import proxskip as ps
-from proxskip.cohorts import Everyone
 from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import Line
 from proxskip.engines.ray import RayEngine
 from proxskip.engines.ray_pool import on_loopback
 
@@ -63,22 +61,6 @@ def node(cpus: int, store: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], None]:
-    """One round a call."""
-    shape = (problem.n, problem.d)
-    engine.open(problem, {k: np.zeros(shape) for k in method.remembers}, 0)
-    line = Line(engine, problem, 0, Everyone())
-    state = {"server": method.start(problem, np.zeros(problem.d)), "round": 0}
-
-    def act() -> None:
-        line.begin(state["round"])
-        state["server"] = method.round(state["server"], line)
-        state["round"] += 1
-
-    act()
-    return act
-
-
 @ray.remote(num_cpus=0)
 class Bare:
     """An actor that does nothing."""
@@ -103,8 +85,8 @@ def a_round(quick: bool) -> str:
     engine = RayEngine(2)
     made = cpu.authors_way(problem, 100)
     rivals = {
-        "cpu engine, 2 threads": rounds_of(CpuEngine(2), problem, method),
-        "ray engine, 2 actors": rounds_of(engine, problem, method),
+        "cpu engine, 2 threads": cpu.rounds_of(CpuEngine(2), problem, method),
+        "ray engine, 2 actors": cpu.rounds_of(engine, problem, method),
         "bare Ray round trip, 2 actors": bare_trip(problem.d),
         "authors' way: an actor a client, dense numpy": made,
     }
@@ -165,7 +147,7 @@ def flat(quick: bool) -> str:
     clients = [ps.Quadratic(0.5 + rng.random(d), rng.standard_normal(d)) for _ in range(2)]
     problem = ps.Problem(clients)
     engine = RayEngine(2, stay=True)
-    act = rounds_of(engine, problem, ps.Scaffnew(gamma=0.5, p=0.5, K=1))
+    act = cpu.rounds_of(engine, problem, ps.Scaffnew(gamma=0.5, p=0.5, K=1))
     pids = [os.getpid(), *(ray.get(h.where.remote())[0] for h in engine.pool.handles)]
     total = ray.cluster_resources()["object_store_memory"]
     seen = []
