@@ -114,6 +114,13 @@ def federated(out: Path, quick: bool) -> str:
     return flower.report(quick)
 
 
+def with_noise(out: Path, quick: bool) -> str:
+    """Clipping and noise, and where they may be."""
+    import noise
+
+    return noise.report(quick)
+
+
 PARTS: dict[str, Callable[[Path, bool], str]] = {
     "engine": engine,
     "minimize": minimizing,
@@ -121,6 +128,7 @@ PARTS: dict[str, Callable[[Path, bool], str]] = {
     "ray": on_ray,
     "ray_memory": memory_on_ray,
     "flower": federated,
+    "noise": with_noise,
 }
 
 

@@ -465,6 +465,20 @@ def test_bad_input_is_one_sentence(call: Any, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("method", ["proxgd", "fista", "fista-restart", "proxskip"])
+def test_a_prox_that_fails_late_is_named(method: str) -> None:
+    """At a call that is not checked beforehand: the bound is not finite, and the prox is to blame."""
+    calls = 0
+
+    def prox(x: Array, t: float) -> Array:
+        nonlocal calls
+        calls += 1
+        return np.full_like(x, np.nan) if calls >= 70 else x / (1 + t)
+
+    with pytest.raises(InputError, match=r"Wrong gave numbers.*not finite"):
+        ps.minimize(F, Wrong(prox), ZERO + 1.0, method=method, p=0.9 if method == "proxskip" else None, tol=1e-300)
+
+
 def test_a_gradient_that_changes_x_is_refused() -> None:
     def gradient(x: Array) -> Array:
         x += 1.0

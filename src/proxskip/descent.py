@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip import functions
+from proxskip.engines.kernels import distance
 from proxskip.functions import STEEPER, Linear, Smooth
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, InputError, Method, UnsafeStepWarning
@@ -95,6 +96,7 @@ class Descent:
             self.solo.inner.reset()
             if inner_tol is not None:
                 self.solo.inner.tolerance = inner_tol
+        self.solo.watched = self.plain and task.batch is None and self.solo.inner is None
         self._begin(x0, dual)
         self.best = Point(math.inf, x0, dual, 0)
         self.bound = self.scale = math.inf
@@ -181,9 +183,12 @@ class Descent:
         """|grad f(x) + s| at x, with what an inexact prox may have spoiled; for psi(D x) see ``solo``."""
         solo, x = self.solo, self.x
         if self.plain and solo.start is not None and self.task.psi is not None:
-            v = solo.start - x
-            raw = math.sqrt(v.dot(v)) / self.gamma
+            raw = distance(solo.start, x) / self.gamma
+            if not math.isfinite(raw):
+                solo.blame()
         else:
+            if solo.watched:
+                solo.blame()
             g = self.client.gradient(x)
             self.checked_rows = self.client.rows
             raw = self._residual(x, g)

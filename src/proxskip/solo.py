@@ -191,6 +191,8 @@ class Solo:
         self.spoiled = 0.0
         """How much the inexactness of the last prox adds to the bound."""
         self.L = 0.0
+        self.watched = False
+        """Whether somebody looks at the outcome of every prox, and calls ``blame`` where it is not finite."""
         self.prox_times: list[float] | None = None
         """Seconds of each prox, for whoever puts a list here."""
 
@@ -259,6 +261,17 @@ class Solo:
         self.proxes = n + 1
         return self._plain(self.checked if n < ALWAYS or n % SOMETIMES < 2 else self.psi, x, t)
 
+    def blame(self) -> None:
+        """Refuse the last prox if it made something not finite of finite numbers."""
+        if self.last is None or _finite(self.last[1]):
+            return
+        m, _, t = self.last
+        self.watched, watched = False, self.watched
+        try:
+            self._plain(self.checked, m, t)
+        finally:
+            self.watched = watched
+
     def _plain(self, psi: Any, x: Array, t: float) -> Array:
         if self.shape is not None:
             x = x.reshape(self.shape)
@@ -269,7 +282,7 @@ class Solo:
                 then = time.perf_counter()
                 new = psi.prox(x, t)
                 self.prox_times.append(time.perf_counter() - then)
-            if new.shape != x.shape or not _finite(new):
+            if new.shape != x.shape or not (self.watched or _finite(new)):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except InputError:
             if not _finite(x):

@@ -158,6 +158,15 @@ def squared_norm(x, d):
 
 
 @njit(**_FAST)
+def distance(x, y):
+    """|x - y| without a vector in between."""
+    s = 0.0
+    for c in range(len(x)):
+        s += (x[c] - y[c]) * (x[c] - y[c])
+    return math.sqrt(s)
+
+
+@njit(**_FAST)
 def step(x, lo, hi, gamma, g, reg, h):
     """x <- x - gamma (g + reg x - h) on entries lo .. hi-1."""
     for c in range(lo, hi):

@@ -17,8 +17,11 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
 from proxskip.flower.client import client_app
+from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import Network, from_arrays, from_svmlight, from_torch
 from proxskip.flower.remote import Remote
 from proxskip.flower.strategy import Federated, Outcome
 
-__all__ = ["Federated", "Network", "Outcome", "Remote", "client_app", "from_arrays", "from_svmlight", "from_torch"]
+__all__ = [
+    "Federated", "Network", "Noise", "Outcome", "Remote", "client_app", "from_arrays", "from_svmlight", "from_torch",
+]  # fmt: skip

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from proxskip import describe
 from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
+from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import smoothness
 from proxskip.protocol import Client, Worker, wire
 from proxskip.seam import InputError, Oracle
@@ -31,6 +32,7 @@ def client_app(
     on_disk: bool = True,
     mods: Sequence[Any] = (),
     limit: int = wire.LIMIT,
+    noise: Noise | None = None,
 ) -> ClientApp:
     """A Flower ClientApp for every method of this library.
 
@@ -40,13 +42,14 @@ def client_app(
         memory_folder: where h is kept on disk; otherwise the node's setting ``memory``, or below Flower's home.
         on_disk: False keeps it in the node's process only: a restart then counts as lost memory, and is repaired.
         mods: mods of Flower that do not touch what is sent.
+        noise: clip and disturb what is sent, for differential privacy.
     """
     for mod in mods:
         name = getattr(mod, "__name__", type(mod).__name__)
         if name in CHANGES_WHAT_IS_SENT:
             raise InputError(
                 f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
-                "leave it out (docs/flower.md says what works)."
+                "leave it out; client_app(..., noise=Noise(clip, std)) disturbs what is sent and h with it."
             )
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
@@ -62,7 +65,7 @@ def client_app(
     @app.query(HELLO)
     def hello(message: Message, context: Context) -> Message:
         _, words = unwrap(message.content, limit)
-        about = _about(oracle_of(context), context, words.get("batch"))
+        about = _about(oracle_of(context), context, words.get("batch"), noise)
         return Message(wrap(None, about), reply_to=message)
 
     @app.train()
@@ -73,7 +76,7 @@ def client_app(
         i, run = int(words["client"]), bytes.fromhex(words["run"])
         method, _ = describe.revive({**words, "cohort": {"everyone": None}})
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
-        client = Client(method, worker, int(words["itemsize"]), limit)
+        client = Client(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None
         before = memory.load(context, folder, run, i)
         after, answers = client.step(before, raw)
@@ -85,7 +88,7 @@ def client_app(
     return app
 
 
-def _about(oracle: Any, context: Context, batch: int | None) -> dict[str, Any]:
+def _about(oracle: Any, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
     """What the server must know of a client before the first round."""
     worker = Worker(oracle, 0, 0, batch)  # refuses what cannot run
     node, loss = context.node_config, getattr(oracle, "loss", None)
@@ -98,4 +101,5 @@ def _about(oracle: Any, context: Context, batch: int | None) -> dict[str, Any]:
         "name": node.get("name"),
         "kind": loss if isinstance(loss, str) else type(oracle).__name__,
         "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
+        "noise": None if noise is None else [noise.clip, noise.std],
     }

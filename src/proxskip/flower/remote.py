@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import UNKNOWN_L
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, InputError, Prox
@@ -31,6 +32,7 @@ class Remote:
     kind: str
     l2: float
     L_known: bool
+    noise: Noise | None = None
 
     def value(self, x: Array) -> float:
         """Only the client can."""
@@ -59,7 +61,7 @@ class Remote:
             raise InputError(
                 f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
             )
-        return Remote(node, name, partition, d, N, L, mu, kind, l2, known)
+        return Remote(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
 def as_problem(remotes: Sequence[Remote], weights: str | Sequence[float], psi: Prox | None) -> Problem:

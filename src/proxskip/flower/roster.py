@@ -109,6 +109,7 @@ def renewed(remotes: Sequence[Remote], node: int, words: dict[str, Any], there: 
     new = Remote.of(node, len(remotes), words)
     out = list(remotes)
     for k, old in enumerate(remotes):
-        if old.partition == new.partition and old.node not in there and old.d == new.d:
+        same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)
+        if same and old.node not in there:
             out[k] = new
     return out

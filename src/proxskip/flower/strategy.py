@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from proxskip import checkpoint, describe
+from proxskip import checkpoint, describe, theory
 from proxskip.cli.show import report
 from proxskip.cohorts import as_participation
 from proxskip.flower import roster
 from proxskip.flower.envelope import unwrap, wrap
+from proxskip.flower.noise import disturbed
 from proxskip.flower.remote import Remote, as_problem
 from proxskip.flower.summary import Costs, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
@@ -59,6 +61,8 @@ class Federated(Strategy):
         weights: "equal", "rows", or one number a client.
         upload: "float64" or "float32".
         batch: rows of a minibatch, or None for full gradients.
+        noise: standard deviation of the noise that the server puts on every mean, with closing="everyone"; let the
+            clients clip, ``client_app(..., noise=Noise(clip))``.
         folder: keep the server's state there before every message, and go on from it if it is there.
         insist: run with step sizes that are refused otherwise.
     """
@@ -81,6 +85,7 @@ class Federated(Strategy):
         psi: Prox | None = None,
         upload: str = "float64",
         batch: int | None = None,
+        noise: float = 0.0,
         seed: int = 0,
         folder: str | Path | None = None,
         insist: bool = False,
@@ -101,7 +106,7 @@ class Federated(Strategy):
             "closing": closing, "audit": audit, "measure": measure, "tol": tol, "least": least, "patience": patience,
             "cohort": as_participation(cohort),
         }  # fmt: skip
-        self.running = False
+        self.noise = theory.nonnegative("noise", noise)
 
     # -- the interface of Flower ---------------------------------------------------------------------------------------
     def configure_train(
@@ -174,8 +179,20 @@ class Federated(Strategy):
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
         return Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
-            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown), **self.options,
+            names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown),
+            **(self.options | self._quiet(remotes)),
         )  # fmt: skip
+
+    def _quiet(self, remotes: Sequence[Remote]) -> dict[str, Any]:
+        """With noise nobody is asked for an exact gradient."""
+        clips = [r for r in remotes if r.noise is not None]
+        if not clips and not self.noise:
+            return {}
+        if self.options["measure"] or self.options["tol"] is not None:
+            raise InputError("with noise no gradients are measured, which are exact; leave out measure and tol.")
+        if self.noise and len(clips) < len(remotes):
+            log(WARNING, "\tnoise without a clip at every client bounds nobody's influence on the mean")
+        return {"measure": None, "noise": partial(disturbed, std=self.noise) if self.noise else None}
 
 
 class _Run:
@@ -193,7 +210,7 @@ class _Run:
     ) -> None:
         self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
-        self.batch, self.limit = strategy.batch, strategy.limit
+        self.batch, self.limit, self.noise = strategy.batch, strategy.limit, strategy.noise
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
         self.closed = post.clock()
         self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
@@ -338,11 +355,19 @@ class _Run:
         if found is not None:
             self.outcome.evaluate_metrics_serverapp[round] = found
 
+    def _noise(self) -> dict[str, Any] | None:
+        """What an accountant must know: who clips where, how much noise, and how often at most something was sent."""
+        own = {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
+        if not self.noise and not any(own.values()):
+            return None
+        return {"clients": own, "server": self.noise, "releases": self.state.ticket}
+
     def _finish(self) -> Outcome:
         s, out = self.state, self.outcome
         self.costs.seconds = time.perf_counter() - self.began
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
+        out.summary["noise"] = self._noise()
         log(INFO, "\t%s", out.summary["message"])
         return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -105,6 +105,8 @@ class Client:
         method: the same method that the server runs.
         worker: its oracle.
         itemsize: 8, or 4 to send float32; h is then updated from the vector as it was sent.
+        noise: ``noise(x, xhat)`` is sent in the place of xhat, the point to which local steps led from x, and h is
+            updated from it too. Gradients are then not told to a server that would measure.
         limit: bytes of the largest message it reads or writes.
     """
 
@@ -112,6 +114,7 @@ class Client:
     worker: Worker
     itemsize: int = 8
     limit: int = wire.LIMIT
+    noise: Callable[[Array, Array], Array] | None = None
 
     def __post_init__(self) -> None:
         if self.itemsize not in (4, 8):
@@ -145,6 +148,8 @@ class Client:
             state, status = self._heed(state, ask)
             if status:
                 return state, [self._answer(state, ask, None, status)]
+        if self.noise is not None and ask.half == halves.MEASURE:
+            raise InputError("this client disturbs what it sends, and tells nobody its gradient.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []
         return self._work(state, ask, wire.seal_of(raw))
@@ -180,6 +185,8 @@ class Client:
         except TypeError as error:
             raise InputError(f'the half "{ask.half}" does not take {len(ask.down)} vectors: {error}.') from None
         up = tuple(np.asarray(v, dtype=np.float64) for v in up)
+        if self.noise is not None and ask.half != halves.REPORT:
+            up, change = halves.disturb(self.method, ask.half, ask.down[0], up, change, self.noise)
         if self._itemsize(ask) == 4:
             with np.errstate(over="ignore"):
                 sent = tuple(v.astype(np.float32).astype(np.float64) for v in up)

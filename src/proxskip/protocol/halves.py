@@ -58,6 +58,32 @@ def as_sent(name: str, half: str, up: tuple[Array, ...], sent: tuple[Array, ...]
     return memory | {key: memory[key] + (sent[k] - up[k])} if key else memory
 
 
+POINTS: dict[str, dict[str, str]] = {
+    "scaffnew": {"local": "xhat", "local_in_cohort": "xhat"},
+    "scaffold": {"local": "y"},
+    "local-gd": {"local": ""},
+}
+"""Halves that send where their local steps led, and the name under which they remember it ("" for not at all).
+
+What else they send (Scaffnew's ``-(gamma/p) h``) is known to a server that has seen the earlier rounds.
+"""
+
+
+def disturb(
+    method: Any, half: str, x: Array, up: tuple[Array, ...], change: Vectors, noise: Callable[[Array, Array], Array]
+) -> tuple[tuple[Array, ...], Vectors]:
+    """What goes up, and what is remembered, with the point of the local steps as ``noise(x, point)`` makes it."""
+    if half not in POINTS.get(method.name, {}):
+        raise InputError(
+            f"{method.name} sends more than a point ({half}), and no noise is defined for that; "
+            'use scaffnew, local-gd, or scaffold with closing="everyone".'
+        )
+    key = POINTS[method.name][half]
+    point = change[key] if key else up[0]
+    moved = noise(x, point) - point
+    return (up[0] + moved, *up[1:]), change | {key: point + moved} if key else change
+
+
 def check_rounding(method: Any) -> None:
     """Refuse float32 uploads for a method of which it is not known what must be rounded with them."""
     if method.remembers and method.name not in SENT:

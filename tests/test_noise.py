@@ -1,0 +1,224 @@
+"""Clipping and noise: the sum of the h stays zero, the error has a floor and does not grow, wrong places are refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from conftest import WEIGHTS, quadratics
+from proxskip.flower import Federated, Noise
+from proxskip.protocol import Client, Server, Worker, halves
+from proxskip.protocol.lockstep import drive
+from proxskip.seam import Array
+from test_flower import Here, app_of, clock, home  # noqa: F401
+
+STD = 1e-3
+
+
+def seeded(clip: float, std: float, seed: int = 0) -> Callable[[Array, Array], Array]:
+    """Noise of a client that a test can repeat."""
+    rng, own = np.random.default_rng(seed), Noise(clip)
+    return lambda x, point: own(x, point) + std * rng.standard_normal(x.shape)
+
+
+def federate(
+    method: Any, problem: ps.Problem, rounds: int, closing: str = "deadline", own: Any = None, mean: Any = None
+) -> tuple[Any, float, float]:
+    """The server's last state, |x - x*|, and the largest entry of sum_i w_i h_i."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        server = Server(method, problem, rounds, closing=closing, audit=10, measure=None, insist=True)
+    object.__setattr__(server, "noise", mean)  # past the refusal, where a test wants to see why
+    clients = [
+        Client(server.method, Worker(f, i), noise=None if own is None else own(i))
+        for i, f in enumerate(problem.clients)
+    ]
+    state, memories = drive(server, clients)
+    assert problem.solution is not None
+    H = np.array([m.memory.get("h", np.zeros(problem.d)) for m in memories])
+    return (
+        state,
+        float(np.linalg.norm(state.vectors["x"] - problem.solution.x)),
+        float(np.abs(problem.weights @ H).max()),
+    )
+
+
+def scaffnew(problem: ps.Problem) -> ps.Scaffnew:
+    return ps.Scaffnew(1 / problem.L_max, 0.4)
+
+
+# -- at the clients ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(closing: str) -> None:
+    """400 rounds or 1600: the same floor, and audits find nothing to set to zero."""
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    found = []
+    for rounds in (400, 1600):
+        state, away, total = federate(scaffnew(problem), problem, rounds, closing, lambda i: seeded(1e9, STD, i))
+        assert not state.failed
+        assert state.counts.audits >= 30
+        assert state.counts.recentred == 0
+        assert total <= 1e-12
+        found.append(away)
+    assert all(1e-5 < away < 20 * STD for away in found)
+
+
+def test_noise_put_on_after_h_was_computed_would_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mod does, and why it is refused: the audit sees the sum break, sets it to zero, and then gives up."""
+
+    def outside(method: Any, half: str, x: Array, up: Any, change: Any, noise: Any) -> Any:
+        return (up[0] + (noise(x, up[0]) - up[0]), *up[1:]), change
+
+    monkeypatch.setattr(halves, "disturb", outside)
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    state, *_ = federate(scaffnew(problem), problem, 60, "deadline", lambda i: seeded(1e9, STD, i))
+    assert state.counts.recentred == 1
+    assert "again after it was set to zero" in state.failed
+
+
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize("name", ["scaffnew", "scaffold"])
+def test_a_clip_does_not_move_the_solution(name: str, closing: str) -> None:
+    """There every xhat_i is x itself. Plain local steps have no such x."""
+    if (name, closing) == ("scaffold", "deadline"):
+        pytest.skip("its form for cohorts sends more than a point")
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+    method = scaffnew(problem) if name == "scaffnew" else ps.Scaffold(0.3 / problem.L_max, 3)
+    clipped = 0
+
+    def own(i: int) -> Any:
+        def send(x: Array, point: Array) -> Array:
+            nonlocal clipped
+            clipped += float(np.linalg.norm(point - x)) > 0.05
+            return Noise(0.05)(x, point)
+
+        return send
+
+    _, away, _ = federate(method, problem, 1500, closing, own)
+    assert clipped > 20
+    assert away <= 1e-10
+
+
+def test_what_is_sent_is_no_farther_than_the_clip() -> None:
+    x, point = np.array([1.0, 2.0]), np.array([4.0, 6.0])
+    assert np.allclose(Noise(2.5)(x, point) - x, [1.5, 2.0])
+    assert np.array_equal(Noise(5.5)(x, point), point)
+    assert np.array_equal(Noise(1.0)(x, x), x)
+    assert np.isnan(Noise(1.0)(x, np.array([np.nan, 1.0]))).any()  # for the server to refuse
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(Noise(1.0)(x, np.array([np.inf, 1.0]))).any()
+
+
+def test_the_noise_has_its_standard_deviation_and_nobody_can_repeat_it() -> None:
+    draws = np.array([Noise(1.0, 0.5)(np.zeros(50), np.zeros(50)) for _ in range(400)])
+    assert abs(draws.std() - 0.5) < 0.02
+    assert abs(draws.mean()) < 0.02
+    assert len(np.unique(draws)) == draws.size
+
+
+def test_float32_uploads_and_noise_together() -> None:
+    problem = ps.Problem(quadratics(4))
+    server = Server(scaffnew(problem), problem, 60, itemsize=4, audit=5, measure=None)
+    clients = [Client(server.method, Worker(f, i), 4, noise=seeded(1.0, STD, i)) for i, f in enumerate(problem.clients)]
+    state, _ = drive(server, clients)
+    assert state.counts.audits >= 10
+    assert state.counts.recentred == 0
+
+
+# -- at the server -----------------------------------------------------------------------------------------------------
+def test_noise_on_the_mean_is_recentred_in_every_round_with_everybody() -> None:
+    """Without that the error grows with the square root of the rounds."""
+    problem = ps.Problem(quadratics(4), WEIGHTS)
+
+    def away(closing: str, rounds: int) -> float:
+        rng = np.random.default_rng(1)
+        state, found, _ = federate(
+            scaffnew(problem), problem, rounds, closing, mean=lambda v: v + STD * rng.standard_normal(v.shape)
+        )
+        assert not state.failed
+        return found
+
+    floor = away("everyone", 100), away("everyone", 1600)
+    assert all(1e-5 < v < 50 * STD for v in floor)
+    assert away("deadline", 1600) > 2 * away("deadline", 100) > 2 * max(floor)
+
+
+def test_the_server_refuses_noise_that_would_add_up() -> None:
+    problem = ps.Problem(quadratics(4))
+    for method, closing in ((scaffnew(problem), "deadline"), (ps.Scaffold(0.3 / problem.L_max, 3), "everyone")):
+        with pytest.raises(ps.InputError, match="recentred in every round"):
+            Server(method, problem, 5, closing=closing, noise=lambda v: v, insist=True)
+    Server(scaffnew(problem), problem, 5, closing="everyone", noise=lambda v: v)
+    with pytest.raises(ps.InputError, match="tol needs measurements"):
+        Server(scaffnew(problem), problem, 5, measure=None, tol=1e-3)
+
+
+# -- through Flower ----------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("clock")
+def test_a_federation_with_noise_says_what_an_accountant_must_know() -> None:
+    problem = ps.Problem(quadratics(4))
+    grid = Here(app_of(problem, noise=Noise(1.0, STD), on_disk=False), 4)
+    out = Federated(scaffnew, 4, audit=10).start(grid, num_rounds=100)
+    assert out.summary["noise"] == {
+        "clients": {f"client-{i}": [1.0, STD] for i in range(4)}, "server": 0.0, "releases": out.state.ticket,
+    }  # fmt: skip
+    assert out.state.ticket >= 100
+    assert out.summary["counts"]["recentred"] == 0
+    assert out.summary["counts"]["audits"] == 10
+    assert out.summary["grad_norm"] is None
+    assert problem.solution is not None
+    assert 1e-6 < np.linalg.norm(out.x - problem.solution.x) < 20 * STD
+    assert not any(halves.MEASURE.encode() in str(m.content).encode() for m in grid.sent)
+
+
+@pytest.mark.usefixtures("clock")
+def test_noise_at_the_server_through_flower() -> None:
+    problem = ps.Problem(quadratics(4))
+    out = Federated(scaffnew, 4, closing="everyone", noise=STD).start(
+        Here(app_of(problem, noise=Noise(0.5), on_disk=False), 4), num_rounds=100
+    )
+    assert out.summary["noise"]["server"] == STD
+    assert problem.solution is not None
+    assert 1e-6 < np.linalg.norm(out.x - problem.solution.x) < 50 * STD
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_noise_does_not_go_with_is_refused_before_round_zero() -> None:
+    problem = ps.Problem(quadratics(4))
+    noisy = app_of(problem, noise=Noise(1.0, STD))
+    for given in ({"tol": 1e-3}, {"measure": 5}):
+        with pytest.raises(ps.InputError, match="leave out measure and tol"):
+            Federated(scaffnew, 4, **given).start(Here(noisy, 4), num_rounds=2)
+    with pytest.raises(ps.InputError, match="recentred in every round"):
+        Federated(scaffnew, 4, noise=STD).start(Here(noisy, 4), num_rounds=2)
+    for bad in ((0.0, 1.0), (-1.0, 0.0), (1.0, -1.0), (1.0, float("nan")), (float("inf"), 1.0)):
+        with pytest.raises(ps.InputError):
+            Noise(*bad)
+    with pytest.raises(ps.InputError, match="noise"):
+        Federated(scaffnew, 4, noise=-1.0)
+
+
+def test_a_client_with_noise_refuses_what_it_cannot_disturb() -> None:
+    problem = ps.Problem(quadratics(4))
+    with pytest.raises(ps.InputError, match="sends more than a point"):
+        federate(ps.FedLin(0.2 / problem.L_max, 3), problem, 3, "everyone", lambda i: Noise(1.0, STD))
+    server = Server(scaffnew(problem), problem, 2)  # measures at the end
+    clients = [Client(server.method, Worker(f, i), noise=Noise(1.0, STD)) for i, f in enumerate(problem.clients)]
+    with pytest.raises(ps.InputError, match="tells nobody its gradient"):
+        drive(server, clients)
+
+
+def test_a_node_that_says_nonsense_of_its_noise_stays_outside() -> None:
+    for words in ("x", [1.0], [1.0, 2.0, 3.0], [0.0, 1.0], [1.0, float("nan")], {"clip": 1}):
+        with pytest.raises(ps.InputError, match=r"client-0 says noise = .*; it must be a clip"):
+            Noise.of(words, "client-0")
+    assert Noise.of(None, "client-0") is None
+    assert Noise.of([2, 1], "client-0") == Noise(2.0, 1.0)
