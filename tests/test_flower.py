@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -464,6 +465,75 @@ def test_a_stranger_who_talks_nonsense_stays_outside(said: dict[str, Any], clock
     out = Federated(METHODS["scaffnew"], 4, deadline=12.0).start(grid, num_rounds=6)
     assert out.summary["rounds"] == 6
     assert out.summary["participation"]["client-1"] <= 3
+
+
+def test_an_app_that_always_fails_is_not_waited_for(clock: Clock) -> None:
+    """Neither an hour of deadlines nor thousands of messages, and the sentence has the reason."""
+
+    def raises(node: int, message: Message) -> Any:
+        return Error(2, "ValueError: no such file: part-3.svm") if message.metadata.group_id != "hello" else False
+
+    grid = Here(app_of(ps.Problem(quadratics(4))), 4, raises)
+    out = Federated(METHODS["scaffnew"], 4, deadline=600.0).start(grid, num_rounds=3)
+    assert out.summary["status"] == "INTERRUPTED"
+    assert "no such file: part-3.svm" in out.summary["message"]
+    assert clock.now < 200
+    assert len(grid.sent) < 150
+
+
+def test_a_round_does_not_wait_for_one_that_always_fails(clock: Clock) -> None:
+    def raises(node: int, message: Message) -> Any:
+        return Error(2, "ValueError: broken") if node == 103 and message.metadata.group_id != "hello" else False
+
+    out = Federated(METHODS["scaffnew"], 4, deadline=600.0).start(
+        Here(app_of(ps.Problem(quadratics(4))), 4, raises), num_rounds=3
+    )
+    assert out.summary["rounds"] == 3
+    assert out.summary["participation"]["client-3"] == 0
+    assert clock.now < 100
+
+
+@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+def test_a_superlink_that_falls_silent_ends_the_run(
+    call: str, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower asks again without end; the run ends with what it has, and can go on from its folder."""
+    monkeypatch.setattr(strategy, "patience", lambda deadline: 0.3)
+    problem, stopped = ps.Problem(quadratics(4)), threading.Event()
+
+    class Stops(Here):
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if name == call and len(super().__getattribute__("sent")) >= 20:
+                return lambda *args: stopped.wait(20)
+            return found
+
+    lost = lambda node, message: call == "get_node_ids" and message.metadata.group_id == "4"  # noqa: E731
+    out = Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(
+        Stops(app_of(problem), 4, lost), num_rounds=8
+    )
+    stopped.set()
+    assert out.summary["status"] == "INTERRUPTED"
+    assert "the SuperLink has not answered for" in out.summary["message"]
+    assert 0 < out.summary["rounds"] < 8
+    again = Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(app_of(problem), 4), num_rounds=8)
+    assert again.summary["rounds"] == 8
+
+
+def test_a_folder_of_another_run_is_refused(clock: Clock, tmp_path: Path) -> None:
+    problem = ps.Problem(quadratics(4))
+    Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(app_of(problem), 4), num_rounds=2)
+    for given, said in (
+        ({"weights": WEIGHTS}, "weights"), ({"closing": "everyone"}, "closing"), ({"upload": "float32"}, "itemsize"),
+        ({"seed": 1}, "seed"),
+    ):  # fmt: skip
+        with pytest.raises(ps.InputError, match=f"holds another run: .*{said}"):
+            Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run", **given).start(
+                Here(app_of(problem), 4), num_rounds=4
+            )
+    noisy = app_of(problem, noise=flower.Noise(1.0, 0.1))
+    with pytest.raises(ps.InputError, match="holds another run: .*noise"):
+        Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(noisy, 4), num_rounds=4)
 
 
 # -- oracles -----------------------------------------------------------------------------------------------------------

@@ -1,15 +1,13 @@
-"""Noise against curious servers and readers of the model, put where the sum of the h survives it.
+"""Noise against a curious server, put where the sum of the h survives it.
 
 A client that clips and disturbs its own point learns h from the point as it was sent, so ``sum_i w_i h_i`` stays zero
-whatever the noise was. A server that disturbs the mean breaks that sum by ``(p/gamma) noise``; in the form with
-everybody each upload carries ``-(gamma/p) h_i``, so the next mean takes the excess off again: h is recentred in every
-round without another message, and nobody is told the noise.
-
-A client's h is computed from vectors that the server has seen, so that audits and repairs tell it nothing new.
+whatever the noise was. Its h is computed from vectors that the server has seen, so that audits and repairs tell the
+server nothing new.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +28,11 @@ class Noise:
 
     Args:
         clip: the longest way from x to what is sent, in the Euclidean norm.
-        std: standard deviation of the noise in every coordinate; 0 clips only, as noise at the server needs it.
+        std: standard deviation of the noise in every coordinate.
     """
 
     clip: float
-    std: float = 0.0
+    std: float
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", theory.positive("clip", self.clip))
@@ -44,7 +42,10 @@ class Noise:
         """What is sent in the place of the point that was reached from x."""
         way = point - x
         length = float(np.linalg.norm(way))
-        return disturbed(x + (self.clip / length) * way if length > self.clip else point, self.std)
+        if not math.isfinite(length):
+            return np.full_like(x, math.nan)  # which the server refuses, and learns nothing from
+        near = x + (self.clip / length) * way if length > self.clip else point
+        return np.asarray(near + self.std * np.random.default_rng(secrets.randbits(256)).standard_normal(x.shape))
 
     @staticmethod
     def of(words: Any, name: str) -> Noise | None:
@@ -56,8 +57,3 @@ class Noise:
             return Noise(clip, std)
         except (TypeError, ValueError, InputError):
             raise InputError(f"{name} says noise = {words!r}; it must be a clip and a standard deviation.") from None
-
-
-def disturbed(x: Array, std: float) -> Array:
-    """x with Gaussian noise of a generator that nobody can know."""
-    return x + std * np.random.default_rng(secrets.randbits(256)).standard_normal(x.shape) if std else x

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -17,6 +20,13 @@ BROKEN = (1, 2, 7, 8)
 """Error codes of an app that cannot be loaded or that raised: waiting does not help."""
 SLACK = 5.0
 """Seconds that a message outlives its deadline: Flower's simulation knows nothing of one that has expired."""
+
+
+PATIENCE = 600.0
+
+
+class Silent(InputError):
+    """The SuperLink does not answer."""
 
 
 class Post:
@@ -35,19 +45,53 @@ class Post:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self.pause, self.clock, self.sleep = grid, pause, clock, sleep
+        self.patience = PATIENCE
+        """Seconds that a call to the SuperLink may take."""
+        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self.calls.get()) is not None:
+            try:
+                self.done.put((call(), None))
+            except BaseException as error:  # handed to whoever waits
+                self.done.put((None, error))
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` gives, within ``patience``: Flower itself asks a SuperLink that is silent without end."""
+        self.calls.put(call)
+        try:
+            value, error = self.done.get(timeout=self.patience)
+        except queue.Empty:
+            raise Silent(f"the SuperLink has not answered for {self.patience:.0f} s.") from None
+        if error is not None:
+            raise error
+        return value
+
+    def close(self) -> None:
+        """No calls any more."""
+        self.calls.put(None)
+
+    def nodes(self) -> set[int]:
+        """Who is connected."""
+        return self._call(lambda: set(self.grid.get_node_ids()))  # type: ignore[no-any-return]
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:
         """Send, and remember which message went to which node."""
         out: dict[str, int] = {}
         for message in messages:
-            for key in self.grid.push_messages([message]):
+            for key in self._call(partial(self._push, message)):
                 out[key] = message.metadata.dst_node_id
         return out
+
+    def _push(self, message: Message) -> list[str]:
+        return list(self.grid.push_messages([message]))
 
     def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
         """What has come; those are no longer waited for."""
         found = []
-        for reply in self.grid.pull_messages(list(waiting)):
+        for reply in self._call(lambda: list(self.grid.pull_messages(list(waiting)))):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
                 found.append((node, reply))
@@ -64,7 +108,7 @@ def find(
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
     while True:
-        new = sorted(set(post.grid.get_node_ids()) - asked)
+        new = sorted(post.nodes() - asked)
         ttl = max(1.0, end - post.clock()) + SLACK
         waiting |= post.push(hello(node, batch, ttl) for node in new)
         asked |= set(new)
@@ -97,7 +141,7 @@ def hello(node: int, batch: int | None, ttl: float) -> Message:
 
 def moved(post: Post, remotes: Sequence[Remote], asked: dict[str, int]) -> list[Message]:
     """Hellos to nodes that nobody knows, if a client is gone: it may have come back as another node."""
-    there = set(post.grid.get_node_ids())
+    there = post.nodes()
     known = {r.node for r in remotes}
     if known <= there:
         return []

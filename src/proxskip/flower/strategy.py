@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,24 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
-from proxskip import checkpoint, describe, theory
+from proxskip import checkpoint, describe
 from proxskip.cli.show import report
 from proxskip.cohorts import as_participation
 from proxskip.flower import roster
 from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.noise import disturbed
 from proxskip.flower.remote import Remote, as_problem
 from proxskip.flower.summary import Costs, summary
-from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
+from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, halves, wire
 from proxskip.seam import Array as Vector
 from proxskip.seam import InputError, Method, Prox
+
+TRIES = 3
+"""Errors of a client's app in one exchange after which it is not waited for."""
+
+
+def patience(deadline: float) -> float:
+    """Seconds that one call to the SuperLink may take."""
+    return max(30.0, deadline)
 
 
 @dataclass
@@ -61,8 +67,6 @@ class Federated(Strategy):
         weights: "equal", "rows", or one number a client.
         upload: "float64" or "float32".
         batch: rows of a minibatch, or None for full gradients.
-        noise: standard deviation of the noise that the server puts on every mean, with closing="everyone"; let the
-            clients clip, ``client_app(..., noise=Noise(clip))``.
         folder: keep the server's state there before every message, and go on from it if it is there.
         insist: run with step sizes that are refused otherwise.
     """
@@ -85,7 +89,6 @@ class Federated(Strategy):
         psi: Prox | None = None,
         upload: str = "float64",
         batch: int | None = None,
-        noise: float = 0.0,
         seed: int = 0,
         folder: str | Path | None = None,
         insist: bool = False,
@@ -106,7 +109,6 @@ class Federated(Strategy):
             "closing": closing, "audit": audit, "measure": measure, "tol": tol, "least": least, "patience": patience,
             "cohort": as_participation(cohort),
         }  # fmt: skip
-        self.noise = theory.nonnegative("noise", noise)
 
     # -- the interface of Flower ---------------------------------------------------------------------------------------
     def configure_train(
@@ -161,12 +163,17 @@ class Federated(Strategy):
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
         post = roster.Post(grid, self.pause)
-        remotes = roster.find(post, self.clients, self.wait, self.batch, self.limit)
-        if len(remotes) > self.clients:
-            raise InputError(f"there are {len(remotes)} clients, not {self.clients}; say clients={len(remotes)}.")
-        server = self._server(remotes, num_rounds)
-        run = _Run(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
-        return run.go()
+        try:
+            post.patience = patience(self.wait)
+            remotes = roster.find(post, self.clients, self.wait, self.batch, self.limit)
+            if len(remotes) > self.clients:
+                raise InputError(f"there are {len(remotes)} clients, not {self.clients}; say clients={len(remotes)}.")
+            server = self._server(remotes, num_rounds)
+            post.patience = patience(timeout or self.deadline)
+            run = _Run(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
+            return run.go()
+        finally:
+            post.close()
 
     def _server(self, remotes: Sequence[Remote], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
@@ -177,22 +184,23 @@ class Federated(Strategy):
         unknown = [r.name for r in remotes if not r.L_known]
         if unknown:
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
-        return Server(
+        server = Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
             names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown),
             **(self.options | self._quiet(remotes)),
         )  # fmt: skip
+        if server.measure is None:
+            (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
+            halves.check_points(server.method, first.half)
+        return server
 
     def _quiet(self, remotes: Sequence[Remote]) -> dict[str, Any]:
         """With noise nobody is asked for an exact gradient."""
-        clips = [r for r in remotes if r.noise is not None]
-        if not clips and not self.noise:
+        if all(r.noise is None for r in remotes):
             return {}
         if self.options["measure"] or self.options["tol"] is not None:
             raise InputError("with noise no gradients are measured, which are exact; leave out measure and tol.")
-        if self.noise and len(clips) < len(remotes):
-            log(WARNING, "\tnoise without a clip at every client bounds nobody's influence on the mean")
-        return {"measure": None, "noise": partial(disturbed, std=self.noise) if self.noise else None}
+        return {"measure": None}
 
 
 class _Run:
@@ -210,8 +218,10 @@ class _Run:
     ) -> None:
         self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
-        self.batch, self.limit, self.noise = strategy.batch, strategy.limit, strategy.noise
+        self.batch, self.limit = strategy.batch, strategy.limit
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.last_error = ""
+        self.errors: dict[int, int] = {}
         self.closed = post.clock()
         self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
         self.x0 = None if initial is None else _flat(initial)
@@ -225,8 +235,11 @@ class _Run:
         """Ticket after ticket."""
         asks = self._begin()
         self._evaluated(0)
-        while not self.state.over:
-            asks = self._ticket(asks)
+        try:
+            while not self.state.over:
+                asks = self._ticket(asks)
+        except roster.Silent as error:  # what is on disk stays as it was, to go on from
+            self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
         return self._finish()
 
     def _begin(self) -> list[Ask]:
@@ -243,7 +256,13 @@ class _Run:
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
         parameters = {k: repr(v) for k, v in self.words["parameters"].items()}
-        return {"method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names}
+        noise = {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
+        weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
+        return {
+            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names,
+            "weights": weights, "noise": noise, "closing": self.server.closing, "batch": self.batch,
+            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
+        }  # fmt: skip
 
     def _step(self, event: Any) -> list[Ask]:
         before = self.state
@@ -274,13 +293,14 @@ class _Run:
         waiting, hellos = self.post.push(self._message(ask, end) for ask in asks), dict[str, int]()
         self.costs.asked(asks)
         lookout, pause = self.post.clock() + 5.0, self.post.pause
+        self.errors = {}
         while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
             next_asks: list[Ask] = []
             for node, reply in self.post.pull(waiting):
                 next_asks += self._reply(node, reply)
             if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
                 return next_asks
-            if self.post.clock() >= end:
+            if self.post.clock() >= end or self._hopeless():
                 return self._step(Deadline(ticket, exchange))
             if self.post.clock() >= lookout:
                 lookout = self.post.clock() + 5.0
@@ -290,6 +310,12 @@ class _Run:
             self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
             pause = min(1.25 * pause, self.rest)
         return []
+
+    def _hopeless(self) -> bool:
+        """Whether all who have not answered have failed several times."""
+        s = self.state
+        left = [i for i in s.asked if i not in s.answers and i not in s.out]
+        return bool(left) and all(self.errors.get(i, 0) >= TRIES for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:
         ttl = max(1.0, end - self.post.clock()) + roster.SLACK
@@ -305,10 +331,11 @@ class _Run:
         if i is None:
             return []
         if reply.has_error():
-            reason = str(reply.error.reason or "").strip().splitlines()
-            log(
-                WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason[-1][:200] if reason else ""
-            )
+            reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
+            log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
+            if reply.error.code in roster.BROKEN:
+                self.errors[i] = self.errors.get(i, 0) + 1
+                self.last_error = f"{self.server.names[i]} said: {reason}"
             return []
         try:
             raw, words = unwrap(reply.content, self.limit)
@@ -322,12 +349,12 @@ class _Run:
 
     def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
         """Ask those once more whose message came back as an error, or who came back as another node."""
-        there, busy = set(self.post.grid.get_node_ids()), set(waiting.values())
+        there, busy = self.post.nodes(), set(waiting.values())
         asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
         return self.post.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
 
     def _welcome(self, hellos: dict[str, int]) -> None:
-        there = set(self.post.grid.get_node_ids())
+        there = self.post.nodes()
         for node, reply in self.post.pull(hellos):
             if reply.has_error():
                 continue
@@ -358,9 +385,7 @@ class _Run:
     def _noise(self) -> dict[str, Any] | None:
         """What an accountant must know: who clips where, how much noise, and how often at most something was sent."""
         own = {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
-        if not self.noise and not any(own.values()):
-            return None
-        return {"clients": own, "server": self.noise, "releases": self.state.ticket}
+        return {"clients": own, "releases": self.state.ticket} if any(own.values()) else None
 
     def _finish(self) -> Outcome:
         s, out = self.state, self.outcome
@@ -368,6 +393,8 @@ class _Run:
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
         out.summary["noise"] = self._noise()
+        if s.failed and self.last_error:
+            out.summary["message"] += f" {self.last_error}"
         log(INFO, "\t%s", out.summary["message"])
         return out
 

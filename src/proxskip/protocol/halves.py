@@ -73,15 +73,20 @@ def disturb(
     method: Any, half: str, x: Array, up: tuple[Array, ...], change: Vectors, noise: Callable[[Array, Array], Array]
 ) -> tuple[tuple[Array, ...], Vectors]:
     """What goes up, and what is remembered, with the point of the local steps as ``noise(x, point)`` makes it."""
-    if half not in POINTS.get(method.name, {}):
-        raise InputError(
-            f"{method.name} sends more than a point ({half}), and no noise is defined for that; "
-            'use scaffnew, local-gd, or scaffold with closing="everyone".'
-        )
+    check_points(method, half)
     key = POINTS[method.name][half]
     point = change[key] if key else up[0]
     moved = noise(x, point) - point
     return (up[0] + moved, *up[1:]), change | {key: point + moved} if key else change
+
+
+def check_points(method: Any, half: str) -> None:
+    """Refuse noise for a half that sends anything but the point where its local steps led."""
+    if half not in POINTS.get(method.name, {}):
+        raise InputError(
+            f"{method.name} sends more than points in this form, and no noise is defined for that; "
+            'use scaffnew, local-gd, or scaffold with closing="everyone".'
+        )
 
 
 def check_rounding(method: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,11 +18,9 @@ from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.run import prepare
-from proxskip.seam import Array, InputError, Method
+from proxskip.seam import InputError, Method
 
 Step = tuple[ServerState, list[Ask]]
-HEALING = ("scaffnew", "local-gd")
-"""Methods that keep no sum of h from one round to the next where everybody takes part."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ class Server:
         least: fewest clients that close a round.
         patience: void rounds in a row after which the run fails.
         itemsize: 8, or 4 where clients send float32.
-        noise: what to make of the mean before anybody is told it. Only in a form that recentres h in every round.
     """
 
     method: Method
@@ -61,7 +57,6 @@ class Server:
     limit: int = wire.LIMIT
     names: tuple[str, ...] = ()
     insist: bool = False
-    noise: Callable[[Array], Array] | None = None
     unsafe: tuple[str, ...] = field(default=(), init=False)
     """What ``Method.check`` warned of."""
 
@@ -78,11 +73,6 @@ class Server:
             raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
         if self.measure is None and self.tol is not None:
             raise InputError("tol needs measurements, and measure=None makes none.")
-        if self.noise is not None and not (closing == "everyone" and self.method.name in HEALING):
-            raise InputError(
-                "noise on the mean would add up in the h unless they are recentred in every round, "
-                f'which {" and ".join(HEALING)} do with closing="everyone"; use that, or noise at the clients.'
-            )
         if self.itemsize == 4:
             halves.check_rounding(self.method)
         whole = isinstance(self.cohort, Everyone)
@@ -149,7 +139,7 @@ class Server:
         r, enough = state.round, self._enough(state)
         if state.lost and (state.tried != r or enough or self.closing == "everyone") and state.void <= self.patience:
             return "audit"
-        due = self.has_h and self.audit and self.noise is None and r and state.audited != r and state.tried != r
+        due = self.has_h and self.audit and r and state.audited != r and state.tried != r
         if due and (enough or r % self.audit == 0):
             return "audit"
         every = self.measure
@@ -276,8 +266,6 @@ class Server:
         w = call.weights[list(cohort)]
         rows = [state.answers[i][0] for i in cohort]
         means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
-        if self.noise is not None and state.kind == "round":
-            means = tuple(self.noise(v) for v in means)
         state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
 
