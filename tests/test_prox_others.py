@@ -305,7 +305,7 @@ def test_a_prox_that_is_not_firmly_nonexpansive_is_a_warning_once():
     with pytest.warns(ProxWarning, match="Reversed is not firmly nonexpansive"):
         psi.prox(2 * x, 1.0)
     psi.prox(3 * x, 1.0)
-    assert psi.warned
+    assert "not firmly nonexpansive" in psi.said
     # P(x) = -x, and the nearest right values are 0: each of the two is off by half of what is between them
     assert 0 < psi.error <= np.linalg.norm(x)
     psi.reset()

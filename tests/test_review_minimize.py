@@ -6,7 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.sparse.linalg import aslinearoperator
+import scipy.sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import proxskip as ps
 from proxskip import prox
@@ -248,3 +249,175 @@ def test_data_behind_an_operator_of_pylops() -> None:
     )
     assert a.success
     assert np.abs(a.x - c.x).max() < 1e-8
+
+
+# -- what a prox of unknown accuracy does to a result --------------------------------------------------------------------
+class Tied:
+    """A prox of somebody else that keeps the contract of an inexact one."""
+
+    def __init__(self) -> None:
+        self.tolerance, self.last, self.worst, self.calls, self.failures = 1e-3, None, None, 0, 0
+        self.asked: set[float] = set()
+
+    def __call__(self, x: np.ndarray) -> float:
+        return 0.1 * float(np.abs(x).sum())
+
+    def prox(self, x: np.ndarray, t: float) -> np.ndarray:
+        self.asked.add(self.tolerance)
+        self.last = self.worst = prox.Inner(self.tolerance / 2, self.tolerance, 1)
+        return np.sign(x) * np.maximum(np.abs(x) - 0.1 * t, 0.0)
+
+    def reset(self) -> None:
+        """Nothing is kept."""
+
+
+def test_an_inexact_prox_of_somebody_else_is_tied_to_the_certificate() -> None:
+    psi = Tied()
+    assert prox.as_prox(psi) is psi
+    found = ps.minimize(quadratic(), psi, np.zeros(20), tol=1e-6)
+    assert found.success
+    assert found.inner is psi.worst
+    assert min(psi.asked) < 1e-6
+
+
+def test_a_prox_that_contradicts_itself_is_no_success() -> None:
+    """Its certificate is small, and proves nothing."""
+
+    class Rotates(prox.Operator):
+        def __call__(self, x: np.ndarray) -> float:
+            return 0.0
+
+        def prox(self, x: np.ndarray, t: float) -> np.ndarray:
+            return 1.5 * x - 0.5
+
+    with pytest.warns(prox.ProxWarning, match="not firmly nonexpansive"):
+        found = ps.minimize(
+            quadratic(), Rotates(), np.zeros(20) + 0.3, method="proxgd", gamma=0.5, tol=1e-6, max_iter=20_000
+        )
+    assert not found.success
+    assert any("not firmly nonexpansive" in said for said in found.warnings)
+
+
+def test_a_prox_that_stops_after_some_iterations_is_doubted_in_the_result() -> None:
+    theirs = pytest.importorskip("pyproximal", reason="pyproximal is not installed")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = ps.minimize(quadratic(), theirs.TV(dims=(20,), sigma=0.5), np.zeros(20), method="fista", tol=1e-6)
+    assert any("nobody knows how exact" in said for said in found.warnings)
+    assert any("nobody knows how exact" in str(w.message) for w in heard)
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("ours", [True, False])
+def test_limits_hold_in_the_middle_of_a_long_round(ours: bool) -> None:
+    """p = 1e-7 means ten million gradients between two proxes."""
+    rng = np.random.default_rng(0)
+    f = ps.LeastSquares(rng.standard_normal((50, 5)), rng.standard_normal(50), l2=0.1)
+    given = f if ours else (f.value, f.gradient)
+    found = ps.minimize(given, prox.L1(0.1), np.ones(5), L=f.L, p=1e-7, max_grad=5_000)
+    assert found.status == 1
+    assert 5_000 <= found.ngrad <= 5_000 + 2 * 256
+    timed = ps.minimize(given, prox.L1(0.1), np.ones(5), L=f.L, p=1e-7, seconds=0.3)
+    assert timed.status == 1
+    assert timed.seconds < 5
+    assert np.array_equal(timed.x, np.ones(5))  # what the round did counts for nothing
+
+
+def test_long_rounds_have_the_bytes_of_one_call() -> None:
+    rng = np.random.default_rng(0)
+    f = ps.LeastSquares(rng.standard_normal((50, 5)), rng.standard_normal(50), l2=0.1)
+    found = [ps.minimize(g, prox.L1(0.1), np.zeros(5), L=f.L, p=1e-3, max_prox=6) for g in (f, (f.value, f.gradient))]
+    assert found[0].ngrad == found[1].ngrad > 2_000
+    assert np.abs(found[0].x - found[1].x).max() < 1e-12
+
+
+def test_the_corollary_keeps_to_the_limits_and_to_names() -> None:
+    rng = np.random.default_rng(0)
+    f = ps.LeastSquares(rng.standard_normal((50, 5)), rng.standard_normal(50), l2=0.1)
+    found = ps.minimize(f, prox.L1(0.1), np.zeros(5), method="sproxskip", batch=1, eps=1e-2, max_grad=50)
+    assert found.status == 1
+    assert found.ngrad < 150
+    with pytest.raises(ps.InputError, match="leave it out"):
+        ps.minimize(f, prox.L1(0.1), np.zeros(5), method=ps.SProxSkip(0.01, 0.1), batch=1, eps=1e-2)
+    assert ps.minimize(f, prox.L1(0.1), np.zeros(5), max_prox=1).nprox == 1
+
+
+# -- parts that would be left out, and operators that are none -------------------------------------------------------------
+def test_what_a_method_would_leave_out_is_refused() -> None:
+    f, psi = quadratic(), prox.L1(0.1)
+    for method in (ps.GD(0.1), ps.LocalGD(0.1, 3)):
+        with pytest.raises(ps.InputError, match="has no psi"):
+            ps.minimize(f, psi, np.zeros(20), method=method)
+    with pytest.raises(ps.InputError, match="has no D"):
+        ps.minimize(f, psi, np.zeros(20), D=np.eye(20), method=ps.Accelerated(0.1, 0.5))
+
+
+def test_operators_without_a_right_transpose_are_refused() -> None:
+    def operator(back: object) -> LinearOperator:
+        return LinearOperator((20, 20), matvec=lambda v: v, rmatvec=back)
+
+    for back, said in ((None, "no transpose"), (lambda v: 2 * v, "is not its transpose"), (lambda v: -v, "is not its")):
+        with pytest.raises(ps.InputError, match=said):
+            ps.minimize(quadratic(), prox.L1(0.1), np.zeros(20), D=operator(back), method="papc")
+        with pytest.raises(ps.InputError, match=said):
+            ps.LeastSquares(operator(back), np.ones(20))
+
+
+def test_a_sparse_start_is_refused() -> None:
+    with pytest.raises(ps.InputError, match="x0 is sparse"):
+        ps.minimize(quadratic(), prox.L1(0.1), scipy.sparse.csr_array(np.zeros((1, 20))))
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------------
+def test_a_strong_convexity_of_rounding_is_none() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = rng.standard_normal((60, 6))
+        f = ps.LeastSquares(np.column_stack([A, A[:, 0] + A[:, 1]]), rng.standard_normal(60))
+        assert f.mu == 0.0
+        with pytest.raises(ps.InputError, match="mu is unknown"):
+            ps.minimize(f, prox.L1(0.01))
+    H = np.outer(np.ones(4), np.ones(4))
+    assert ps.Quadratic(H, np.ones(4)).mu == 0.0
+    assert ps.Quadratic(np.diag([1e-9, 1.0]), np.ones(2)).mu == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("L", [1.0, None])
+@pytest.mark.parametrize("method", ["proxskip", "fista", "proxgd"])
+def test_a_gradient_that_stops_being_finite_ends_the_run(method: str, L: float | None) -> None:
+    f, calls = quadratic(), 0
+
+    def gradient(x: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return f.gradient(x) if calls < 20 or calls % 2 else np.full(20, np.nan)
+
+    found = ps.minimize((f.value, gradient), prox.L1(0.1), np.zeros(20), L=L, mu=0.1, method=method, tol=1e-12)
+    assert found.status == 2
+    assert np.isfinite(found.x).all()
+
+
+def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None:
+    """Rows of zeros have a gradient of zero, which says nothing about the sum."""
+    A = scipy.sparse.random(400, 30, density=0.03, random_state=0, format="csr")
+    f = ps.LeastSquares(A, np.random.default_rng(0).standard_normal(400))
+    found = ps.minimize(f, prox.NonNegative(), np.zeros(30), method="proxgd", batch=1, tol=1e-6, max_grad=20_000)
+    assert found.status == 1
+    assert min(found.trace["certificate"]) > 1e-6
+
+
+def test_a_coarse_inner_tolerance_is_named() -> None:
+    f = ps.Quadratic(np.geomspace(0.01, 1, 64), np.random.default_rng(0).standard_normal(64))
+    found = ps.minimize(f, prox.TV2D(0.01, (8, 8), isotropic=False), np.zeros((8, 8)), inner_tol=1e-2, tol=1e-10)
+    assert found.status == 4
+    assert "inner_tol" in found.message
+
+
+def test_the_planner_does_not_give_up_on_methods_that_fall_late() -> None:
+    n = 200
+    D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    f = ps.Quadratic(np.geomspace(0.1, 1, n), np.random.default_rng(0).standard_normal(n))
+    found = ps.plan(f, prox.L1(0.1), D=D, eps=1e-3)
+    assert all(np.isfinite(row.seconds) for row in found.rows)
+    assert all(row.pilot >= 50 for row in found.rows)

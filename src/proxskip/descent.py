@@ -16,7 +16,7 @@ from proxskip.engines.kernels import distance
 from proxskip.functions import STEEPER, Linear, Smooth
 from proxskip.problems.federated import Problem
 from proxskip.seam import Array, InputError, Method, UnsafeStepWarning
-from proxskip.solo import Overflow, Solo, TooSteep, client
+from proxskip.solo import Enough, Overflow, Solo, TooSteep, client
 from proxskip.trace import Trace
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
@@ -25,6 +25,8 @@ SLOW_CHECK = 10
 PASSES_BETWEEN = 10
 """Passes of minibatches between two certificates, which cost a pass each."""
 BLOWN_UP = 1e8
+STEEPEST = 1e12
+"""How far backtracking may raise the first guess of L."""
 
 
 class Point(NamedTuple):
@@ -84,6 +86,7 @@ class Descent:
         g = functions.well_mannered(f, x0)
         self.backtrack = f.L is None
         self.f = f if f.L is not None else f.with_L(functions.first_L(f, x0, g))
+        self.first_L = self.f.L or 1.0
         self.client = client(self.f, task.batch, seed, self.backtrack, threads)
         self.client.calls, self.client.rows = 1 + self.backtrack, (1 + self.backtrack) * f.rows
         self.client.at, self.client.g = x0, g
@@ -100,7 +103,7 @@ class Descent:
         self._begin(x0, dual)
         self.best = Point(math.inf, x0, dual, 0)
         self.bound = self.scale = math.inf
-        self.seconds = 0.0
+        self.seconds, self.began = 0.0, math.nan
         self.round = self.since = 0
         self.mark = (math.inf, 0, 0)
         self.checked_rows = 0.0
@@ -134,13 +137,18 @@ class Descent:
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """One round; True if a new bound on the certificate is known after it. To be called under ``np.errstate``."""
-        start = time.perf_counter()
+        self.began = time.perf_counter()
         try:
             known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
-        self.seconds += time.perf_counter() - start
+        self.seconds, self.began = self.elapsed, math.nan
         return known
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent, those of a round under way included."""
+        return self.seconds if math.isnan(self.began) else self.seconds + time.perf_counter() - self.began
 
     def _round(self) -> bool:
         server, memory, solo = self.server, self.solo.memory, self.solo
@@ -152,11 +160,15 @@ class Descent:
         except TooSteep as steep:
             self.server, solo.memory = server, memory
             self._take(steep.L)
-            return False
+        except Enough:
+            self.server, solo.memory = server, memory
+        return False
 
     def _take(self, seen: float) -> None:
         """Backtracking: a larger L, and on from the point before this round."""
         old = self.f.L or 1.0
+        if old > STEEPEST * self.first_L:
+            raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
         self.client.f, self.client.steepest, self.client.at = self.f, 0.0, None
@@ -182,7 +194,7 @@ class Descent:
     def _bound(self) -> bool:
         """|grad f(x) + s| at x, with what an inexact prox may have spoiled; for psi(D x) see ``solo``."""
         solo, x = self.solo, self.x
-        if self.plain and solo.start is not None and self.task.psi is not None:
+        if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
             raw = distance(solo.start, x) / self.gamma
             if not math.isfinite(raw):
                 solo.blame()
@@ -261,19 +273,25 @@ class Descent:
         x, y, D = point.x, point.dual, self.task.D
         with np.errstate(all="ignore"):
             g = self.client.gradient(x, hold=False)
-            if self.task.psi is None:
-                found = float(np.linalg.norm(g))
-            elif D is None:
-                gamma = 1.0 / max(self.f.L or 1.0, self.client.steepest)  # what was seen goes before what was said
-                gap = x - self._last_prox(x - gamma * g, gamma, gamma)
-                found = (float(np.linalg.norm(gap)) + self._accuracy()) / gamma
-            else:
-                assert y is not None
-                u = y + (D @ x)
-                gap = y - (u - self._last_prox(u, 1.0, 1.0))
-                found = float(np.linalg.norm(g + D.T @ y)) + float(np.linalg.norm(gap)) + self._accuracy()
+            try:
+                found = self._certificate(x, y, g, D)
+            except Overflow:
+                found = math.nan
         self.seconds += time.perf_counter() - start
         return found
+
+    def _certificate(self, x: Array, y: Array | None, g: Array, D: Linear | None) -> float:
+        if self.task.psi is None:
+            return float(np.linalg.norm(g))
+        if D is None:
+            seen = self.client.steepest  # goes before what was said
+            gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
+            gap = x - self._last_prox(x - gamma * g, gamma, gamma)
+            return (float(np.linalg.norm(gap)) + self._accuracy()) / gamma
+        assert y is not None
+        u = y + (D @ x)
+        gap = y - (u - self._last_prox(u, 1.0, 1.0))
+        return float(np.linalg.norm(g + D.T @ y)) + float(np.linalg.norm(gap)) + self._accuracy()
 
     def _last_prox(self, m: Array, t: float, scale: float) -> Array:
         inner = self.solo.inner

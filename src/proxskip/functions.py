@@ -13,6 +13,7 @@ import scipy.sparse
 from proxskip import theory
 from proxskip.problems import solve
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.spectrum import check_adjoint
 from proxskip.seam import Array, Indices, InputError
 
 SMALL = 500
@@ -182,6 +183,8 @@ class Linear:
             entries = D if isinstance(D, np.ndarray) else D.data
             if not (np.isfinite(entries).all() and np.any(entries)):
                 raise InputError("D must hold finite numbers, and not zeros alone.")
+        else:
+            check_adjoint("D", D)
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
         if hasattr(D, "toarray") or isinstance(D, np.ndarray):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import describe, functions, theory
+from proxskip import describe, functions, prox, theory
 from proxskip.descent import Descent, Point, Task
 from proxskip.forecast import Plan
 from proxskip.methods import SProxSkip
@@ -120,8 +121,8 @@ class Limits:
             return f"{run.client.calls} gradients"
         if self.max_prox is not None and run.solo.proxes >= self.max_prox - 1:  # one is kept for the certificate
             return f"{run.solo.proxes} proxes"
-        if self.seconds is not None and run.seconds >= self.seconds:
-            return f"{run.seconds:.3g} seconds"
+        if self.seconds is not None and run.elapsed >= self.seconds:
+            return f"{run.elapsed:.3g} seconds"
         return None
 
 
@@ -169,7 +170,8 @@ def minimize(
         L, mu: f's smoothness and strong convexity, in place of its own; without L it is found by backtracking.
         batch: minibatches of so many rows; eps then is the accuracy E Psi of the paper's Corollary 5.6, which sets
             gamma, p and the number of iterations.
-        max_iter, max_grad, max_prox, seconds: limits, looked at after each prox, some 1/p gradients apart.
+        max_iter, max_grad, max_prox, seconds: limits, looked at after each prox and, with full gradients, after some
+            hundred gradients in between; a round that a limit cuts short counts for nothing.
         dual: h (or y) to start from, such as an earlier result's.
         inner_tol: the accuracy of an inexact prox; tied to the certificate if not given.
         track: record f + psi in the trace too, which is off the clock.
@@ -191,6 +193,8 @@ def minimize(
     inner_tol = None if inner_tol is None else theory.positive("inner_tol", inner_tol)
     p = p if isinstance(method, str) else getattr(method, "p", None)
     task, start = prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
+    if not isinstance(method, str):
+        _handled(method, task)
     seed, chosen = theory.whole_seed(seed), None
     if name == "auto":
         if any(v is not None for v in (p, gamma, tau, dual, inner_tol, max_iter, max_grad, max_prox, seconds)):
@@ -208,7 +212,8 @@ def minimize(
         )  # fmt: skip
     try:
         with np.errstate(all="ignore"):
-            stop = Corollary.of(run, eps) if eps is not None else None
+            run.client.enough = lambda: limits.reached(run) is not None
+            stop = Corollary.of(run, eps, limits) if eps is not None else None
             status, message, point, certificate = _loop(run, tol, limits, track, callback, stop)
         return _result(run, name, status, message, point, certificate, chosen)
     finally:
@@ -224,10 +229,15 @@ class Corollary:
     es_C: float
 
     @staticmethod
-    def of(run: Descent, eps: float) -> Corollary:
-        """Some passes with gamma = 1/A first, so that the spread of the gradients is measured near x*."""
+    def of(run: Descent, eps: float, limits: Limits) -> Corollary | None:
+        """Some passes with gamma = 1/A first, so that the spread of the gradients is measured near x*.
+
+        None if that reaches a limit.
+        """
         f, task = run.f, run.task
         while run.client.rows < 20 * f.rows and math.isfinite(run.bound) is False:
+            if limits.reached(run) is not None:
+                return None
             run.advance()
         g = run.client.gradient(run.x)
         A, C = functions.expected_smoothness(f, task.batch or 1, run.x)
@@ -251,18 +261,20 @@ def _loop(
     tries, recorded = 0, 0
     known = math.isfinite(run.best.bound)  # a pilot has gone before
     while True:
+        if not known and (limit := limits.reached(run)) is not None:
+            return _give_up(run, End.LIMIT, f"stopped after {limit} without reaching the tolerance", tol)
         known = known or run.advance()
         if known and run.round - recorded >= max(1, run.round // 100):
             recorded = run.round
             if _record(run, track, callback):
                 return _give_up(run, End.LIMIT, "stopped by the callback", tol)
         if known and run.diverged:
-            return _give_up(run, End.DIVERGED, "the iterates diverge; take a smaller gamma, or a larger L", tol)
+            return _give_up(run, End.DIVERGED, _diverged(run), tol)
         if known and run.bound <= tol:
             certificate = run.certify(run.best)
             if certificate <= tol:
                 _record(run, track, callback)
-                return End.CONVERGED, f"the certificate is {certificate:.2e}, at most tol.", run.best, certificate
+                return _success(run, certificate, tol)
             tries += 1
             if tries > TRIES:
                 return _give_up(run, End.INEXACT, "the bound is below tol but the certificate is not", tol, certificate)
@@ -270,11 +282,25 @@ def _loop(
             point = Point(run.bound, run.x, run.dual, run.solo.iterations)
             said = f"the corollary's iterations are done: E Psi <= {stop.eps:g}, with C = {stop.es_C:.3g} near x*."
             return End.CONVERGED, said, point, run.certify(point)
-        if (limit := limits.reached(run)) is not None:
-            return _give_up(run, End.LIMIT, f"stopped after {limit} without reaching the tolerance", tol)
-        if known and run.stalled:
+        if known and run.stalled and limits.reached(run) is None:
             return _give_up(run, *_stalled(run), tol)
         known = False
+
+
+def _success(run: Descent, certificate: float, tol: float) -> tuple[End, str, Point, float]:
+    """Below tol, and by a prox that is one: where its values contradict each other, a certificate proves nothing."""
+    checked, gamma = run.solo.checked, 1.0 / (run.f.L or 1.0)
+    said = f"the certificate is {certificate:.2e}, at most tol"
+    if checked is not None and checked.said and checked.error / gamma > tol:
+        return End.INEXACT, f"{said}, but it counts on a prox that is none: {checked.said}", run.best, certificate
+    return End.CONVERGED, f"{said}.", run.best, certificate
+
+
+def _diverged(run: Descent) -> str:
+    client = run.client
+    if client.at is not None and np.isfinite(client.at).all() and not np.isfinite(client.g).all():
+        return "the gradient of f is not finite at a finite x"
+    return "the iterates diverge; take a smaller gamma, or a larger L"
 
 
 def _stalled(run: Descent) -> tuple[End, str]:
@@ -285,6 +311,11 @@ def _stalled(run: Descent) -> tuple[End, str]:
         )
     if run.solo.inner_failures:
         return End.INEXACT, f"the inner solver of {type(run.task.psi).__name__} does not reach its tolerance"
+    if run.solo.inner_tol is not None and run.solo.spoiled > run.tol:
+        return (
+            End.INEXACT,
+            f"inner_tol = {run.solo.inner_tol:g} is too coarse for this tol; leave it out",
+        )
     return End.STALLED, "the certificate does not fall any more; tol may be below rounding"
 
 
@@ -296,7 +327,7 @@ def _give_up(
         run.best = Point(math.inf, run.x if end is not End.DIVERGED else run.best.x, run.dual, run.solo.iterations)
     found = run.certify(run.best) if certificate is None else certificate
     if found <= tol and end is not End.DIVERGED:
-        return End.CONVERGED, f"the certificate is {found:.2e}, at most tol.", run.best, found
+        return _success(run, found, tol)
     if end is not End.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last
         if last is not None and not last.reached:
@@ -341,14 +372,28 @@ def _result(
         h=None if D is not None or dual is None else dual.reshape(run.task.shape).copy(),
         y=None if D is None or dual is None else dual.copy(),
         method=name,
-        parameters={"L": run.f.L, "mu": run.f.mu} | describe.parameters(run.method),
+        parameters=describe.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
         passes=run.client.rows / run.f.rows,
         seconds=run.seconds + lost[2],
         inner=None if inner is None else inner.worst,
         inner_failures=run.solo.inner_failures,
-        warnings=tuple(run.notes),
+        warnings=(*run.notes, *_doubts(run)),
         plan=plan,
     )
+
+
+def _doubts(run: Descent) -> list[str]:
+    """What is known against the prox."""
+    checked, psi = run.solo.checked, run.task.psi
+    said = [] if checked is None or not checked.said else [checked.said]
+    theirs = getattr(psi, "operator", None)
+    if hasattr(theirs, "niter") or hasattr(theirs, "maxiter"):
+        said.append(
+            f"{type(theirs).__name__} stops after some iterations, and nobody knows how exact its prox is; "
+            "the certificate takes it for exact."
+        )
+        warnings.warn(said[-1], prox.ProxWarning, stacklevel=4)
+    return said
 
 
 def _only_once(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -> None:
@@ -356,6 +401,8 @@ def _only_once(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -
     if not isinstance(method, str):
         if any(v is not None for v in (p, gamma, tau)):
             raise InputError("a method object has its own p, gamma and tau; leave them out.")
+        if eps is not None:
+            raise InputError("eps lets the corollary choose p and gamma, which a method object has; leave it out.")
         return
     if eps is not None and (p is not None or gamma is not None):
         raise InputError("eps lets the corollary choose p and gamma; leave them out.")
@@ -365,6 +412,15 @@ def _only_once(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -
         raise InputError(f"{method} has no tau; leave it out.")
     if dual is not None and method in ("proxgd", "fista", "fista-restart"):
         raise InputError(f"{method} has no dual variable; leave dual out.")
+
+
+def _handled(method: Method, task: Task) -> None:
+    """Refuse a method object that would leave out a part of the problem."""
+    for part, there in (("psi", task.psi), ("D", task.D), ("batch", task.batch)):
+        if there is not None and part not in method.handles:
+            raise InputError(f"{method.name} has no {part}, and would leave it out; use another method.")
+    if task.D is None and "D" in method.handles:
+        raise InputError(f"{method.name} is for psi(D x) and no D was given.")
 
 
 def _dual(dual: Any, task: Task) -> Array | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.descent import Descent, Task
-from proxskip.forecast import PILOT, WORTH, Plan, Row, predict, race, together
+from proxskip.forecast import FEW, PILOT, WORTH, Plan, Row, predict, race, together
 from proxskip.pilots import Network, remote_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
@@ -159,13 +159,14 @@ class Lone:
         self.run.solo.prox_times = []
         self.curve: list[tuple[int, float]] = []
         self.steps: list[float] = []
+        self.zeta: tuple[Any, float | None] | None = None
 
     def extend(self, iterations: int) -> None:
         """On to so many iterations, unless it is done."""
         run = self.run
         times = run.solo.prox_times
         assert times is not None
-        while run.solo.iterations < iterations and not self.done:
+        while (run.solo.iterations < iterations or len(self.curve) < FEW) and not self.done:
             then, before, calls = run.seconds, run.solo.iterations, len(times)
             known = run.advance()
             done = run.solo.iterations - before
@@ -194,7 +195,9 @@ class Lone:
         run = self.run
         step, call = self.costs or self._measured()
         done = run.solo.iterations
-        zeta = run.method.zeta(run.problem) if run.problem.mu is not None else None
+        if self.zeta is None or self.zeta[0] is not run.method:  # an eigenvalue problem for some methods
+            self.zeta = run.method, run.method.zeta(run.problem) if run.problem.mu is not None else None
+        zeta = self.zeta[1]
         start = self.curve[0][1] if self.curve else math.nan
         return predict(
             self.name,

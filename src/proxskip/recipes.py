@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from proxskip import functions, theory
 from proxskip.descent import Task
@@ -35,6 +36,8 @@ def prepare(
         if not hasattr(f, "d"):
             raise InputError("give x0: f does not say how many unknowns there are.")
         x0 = np.zeros(int(f.d))
+    if scipy.sparse.issparse(x0):
+        raise InputError("x0 is sparse; give an array.")
     if np.iscomplexobj(x0):
         raise InputError("x0 is complex; it must be real.")
     start = np.array(x0, dtype=np.float64)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,8 @@ from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Ve
 
 SHARE = 0.25
 """The part of the certificate that an inexact prox may spoil."""
+LONG = 256
+"""Steps of a round after which the limits are looked at."""
 ALWAYS, SOMETIMES = 64, 64
 """Proxes (and gradients) that are all checked, and after them two of so many."""
 
@@ -46,6 +48,10 @@ class TooSteep(Exception):
     def __init__(self, L: float) -> None:
         super().__init__(f"curvature {L:.6g}")
         self.L = L
+
+
+class Enough(Exception):
+    """A limit was reached in the middle of a round."""
 
 
 class Overflow(ArithmeticError):
@@ -62,6 +68,8 @@ class Alone:
         self.round = self.calls = self.rows = 0
         self.steepest = 0.0
         """The largest curvature seen between two points."""
+        self.enough: Callable[[], bool] = lambda: False
+        """Whether a limit is reached; asked now and then in long rounds."""
 
     def gradient(self, x: Array, hold: bool = True) -> Array:
         """The full gradient at x, once for the same x.
@@ -88,15 +96,28 @@ class Alone:
         if self.batch is not None:
             return self._sample(x, h, gamma, K)
         g = self.gradient(x)
-        for _ in range(K - 1):
+        left = K - 1
+        for k in range(K - 1):
+            if k and k % LONG == 0:
+                left -= LONG
+                self._pause(LONG)
             new = x - gamma * (g - h)
-            k = self.f.gradient(new)
+            there = self.f.gradient(new)
             if self.backtrack:
-                self._steep(x, g, new, k)
-            x, g = new, k
-        self.calls += K - 1
-        self.rows += (K - 1) * self.f.rows
+                self._steep(x, g, new, there)
+            x, g = new, there
+        self._count(left)
         return _step(x, g, h, gamma)
+
+    def _count(self, steps: int) -> None:
+        self.calls += steps
+        self.rows += steps * (self.batch or self.f.rows)
+
+    def _pause(self, steps: int) -> None:
+        """So many steps of a long round are done: count them, and leave it where a limit is reached."""
+        self._count(steps)
+        if self.enough():
+            raise Enough
 
     def _sample(self, x: Array, h: Array | float, gamma: Any, K: int) -> Array:
         gradient, b = self.f.batch_gradient, self.batch
@@ -104,8 +125,7 @@ class Alone:
         assert b is not None
         for k in range(K):
             x = x - gamma * (gradient(x, minibatch(self.seed, 0, self.round, k, self.f.rows, b)) - h)
-        self.calls += K
-        self.rows += K * b
+        self._count(K)
         return x
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
@@ -149,9 +169,11 @@ class Compiled(Alone):
             x, left = _step(x, self.gradient(x), h, gamma), K - 1
         if left == 0:
             return x
-        self.calls += left
-        self.rows += left * (self.batch or self.f.rows)
         H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
+        while left > LONG and self.batch is None:  # minibatches are numbered from the beginning of a call
+            x, left = self._steps(x, H, gamma, LONG), left - LONG
+            self._pause(LONG)
+        self._count(left)
         return self._steps(x, H, gamma, left)
 
     def close(self) -> None:

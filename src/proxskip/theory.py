@@ -200,7 +200,7 @@ def noise_ball(gamma: float, C: float, zeta: float) -> float:
 
 def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: float = 1.0) -> Stochastic:
     """Corollary 5.6: the gamma, p and T that give E Psi_T <= eps (absolute, not relative to psi0 = Psi_0)."""
-    eps, es_C, psi0 = accuracy(eps), nonnegative("es_C", es_C), positive("psi0", psi0)
+    eps, es_C, psi0 = positive("eps", eps), nonnegative("es_C", es_C), positive("psi0", psi0)
     es_A, mu = positive("es_A", es_A), known(mu)
     if mu > es_A * (1 + ROUNDING):
         raise InputError(f"es_A = {es_A:g} is smaller than mu = {mu:g}; expected smoothness needs es_A >= L >= mu.")

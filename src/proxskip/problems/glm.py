@@ -319,6 +319,7 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
             or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating)
         ):
             raise InputError("an operator A must be real, in float64, and without intercept.")
+        spectrum.check_adjoint("A", A)
         return A
     if scipy.sparse.issparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)

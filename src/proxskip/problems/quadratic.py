@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.problems.spectrum import top_eigenvalue
+from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
 from proxskip.seam import Array, InputError
 
 
@@ -49,7 +49,7 @@ class Quadratic:
     @cached_property
     def mu(self) -> float:
         """The smallest eigenvalue of H."""
-        return float(self.H.min()) if self.H.ndim == 1 else float(np.linalg.eigvalsh(self.H)[0])
+        return float(self.H.min()) if self.H.ndim == 1 else smallest_eigenvalue(self.H)
 
     def _times(self, x: Array) -> Array:
         return self.H * x if self.H.ndim == 1 else self.H @ x

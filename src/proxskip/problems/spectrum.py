@@ -8,8 +8,9 @@ import numpy as np
 import scipy
 import scipy.sparse
 
-from proxskip.seam import Array
+from proxskip.seam import Array, InputError
 
+EPS = float(np.finfo(np.float64).eps)
 EXACT_UP_TO = 4096
 """Features (or rows, if there are fewer) up to which an eigenvalue is computed exactly."""
 LANCZOS_SLACK = 0.01
@@ -53,14 +54,38 @@ def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
     N, d = A.shape
     if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0) or hasattr(A, "matvec"):
         return float(reg.min())
-    w = scipy.linalg.eigh(c * gram(A, s) + np.diag(reg), eigvals_only=True, subset_by_index=(0, 0))
-    return max(float(w[0]), float(reg.min()), 0.0)
+    return max(smallest_eigenvalue(c * gram(A, s) + np.diag(reg)), float(reg.min()), 0.0)
+
+
+def smallest_eigenvalue(S: Array) -> float:
+    """Of a dense symmetric matrix; zero where it cannot be told from the rounding of the largest."""
+    w = float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(0, 0))[0])
+    return w if abs(w) > len(S) * EPS * float(np.abs(S).sum(axis=1).max()) else 0.0
 
 
 def top_eigenvalue(S: Array) -> float:
     """Largest eigenvalue of a dense symmetric matrix."""
     n = S.shape[0]
     return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(n - 1, n - 1))[0])
+
+
+def check_adjoint(name: str, D: Any) -> None:
+    """Refuse an operator whose transpose is missing, or is not its transpose:  <D v, u> = <v, D'u>."""
+    rng = np.random.Generator(np.random.Philox(2))
+    v, u = rng.standard_normal(D.shape[1]), rng.standard_normal(D.shape[0])
+    try:
+        there, back = np.asarray(D @ v), np.asarray(D.T @ u)
+    except (NotImplementedError, AttributeError, TypeError):
+        raise InputError(f"{name} has no transpose; give the operator an rmatvec.") from None
+    if there.shape != u.shape or back.shape != v.shape:
+        raise InputError(f"{name} of shape {tuple(D.shape)} gives vectors of shapes {there.shape} and {back.shape}.")
+    one, other = float(there @ u), float(v @ back)
+    if not abs(one - other) <= 1e-4 * (
+        np.linalg.norm(there) * np.linalg.norm(u) + np.linalg.norm(v) * np.linalg.norm(back)
+    ):
+        raise InputError(
+            f"the transpose of {name} is not its transpose: <{name} v, u> = {one:.6g}, but <v, {name}'u> = {other:.6g}."
+        )
 
 
 def lanczos_bound(matvec: Any, d: int, seed: int = 0) -> float:

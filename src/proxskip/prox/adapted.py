@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.prox.contract import ProxWarning
+from proxskip.prox.contract import Inexact, ProxWarning
 from proxskip.prox.parts import Operator, largest, start
 from proxskip.seam import Array, InputError, Prox
 
@@ -68,13 +68,15 @@ def _theirs(obj: Any) -> bool:
 
 
 def as_prox(obj: Any) -> Prox | None:
-    """Ours as it is, anyone's with ``psi(x)`` and ``psi.prox(x, t)`` as ``Adapted``, None as None.
+    """Ours and what keeps the contract of ``Inexact`` as it is, others with psi(x) and psi.prox(x, t) as ``Adapted``.
 
     >>> from proxskip.prox import L1
     >>> as_prox(L1(0.5)).prox(np.array([2.0, -0.1]), 1.0)
     array([1.5, 0. ])
     """
     if obj is None or isinstance(obj, Operator):
+        return obj
+    if not isinstance(obj, type) and isinstance(obj, Inexact):
         return obj
     if isinstance(obj, type):
         raise InputError(f"psi is the class {obj.__name__} and not an operator; write {obj.__name__}(...).")

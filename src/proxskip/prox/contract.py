@@ -136,7 +136,8 @@ class Checked(Operator):
     def reset(self) -> None:
         """Forget all earlier calls, psi's own too."""
         self.error = 0.0
-        self.warned = False
+        self.said = ""
+        """The warning, once there was reason for one."""
         self._earlier: dict[float, tuple[Array, Array, float]] = {}
         if self._inner is not None:
             self._inner.reset()
@@ -169,20 +170,18 @@ class Checked(Operator):
             if v > 0:
                 error = v / (2 * norm(2 * dP - dx))
                 self.error = max(self.error, error)
-                if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.warned:
-                    self.warned = True
+                if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.said:
                     self._warn(error, t)
         elif len(self._earlier) >= self.REMEMBERED:
             del self._earlier[next(iter(self._earlier))]
         self._earlier[t] = (x.copy(), P.copy(), certified)
 
     def _warn(self, error: float, t: float) -> None:
-        warnings.warn(
+        self.said = (
             f"{name_of(self.psi)} is not firmly nonexpansive as a prox must be: at step {t:.3g} one of its last two "
-            f"values is off by {error:.2g} at least, because its formula is wrong or its inner solver stops early.",
-            ProxWarning,
-            stacklevel=4,
+            f"values is off by {error:.2g} at least, because its formula is wrong or its inner solver stops early."
         )
+        warnings.warn(self.said, ProxWarning, stacklevel=4)
 
 
 def accuracy_of(psi: Any) -> float:
