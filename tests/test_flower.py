@@ -532,7 +532,7 @@ def test_a_folder_of_another_run_is_refused(clock: Clock, tmp_path: Path) -> Non
                 Here(app_of(problem), 4), num_rounds=4
             )
     noisy = app_of(problem, noise=flower.Noise(1.0, 0.1))
-    with pytest.raises(ps.InputError, match="holds another run: .*noise"):
+    with pytest.raises(ps.InputError, match=r"holds another run: .*noise"):
         Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(noisy, 4), num_rounds=4)
 
 
