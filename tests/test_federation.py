@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,29 @@ def test_on_loopback_both_are_allowed(host: str) -> None:
     module = script()
     module.check_security(host, plain=True, insecure=False)
     module.check_security(host, plain=False, insecure=False)
+
+
+def test_the_loopback_may_be_that_of_ipv6() -> None:
+    module = script()
+    assert module.address("::1", 80) == "[::1]:80"
+    assert module.address("127.0.0.1", 80) == "127.0.0.1:80"
+    try:
+        port = module.free_port("::1")
+    except module.Refused:
+        pytest.skip("this machine has no IPv6")
+    with socket.create_server(("::1", port), family=socket.AF_INET6):
+        module.wait_for("::1", port, 10.0)
+
+
+def test_an_address_that_cannot_be_listened_at_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script()
+
+    def none(*_: Any) -> Any:
+        raise OSError(97, "Address family not supported by protocol")
+
+    monkeypatch.setattr(module.socket, "socket", none)
+    with pytest.raises(module.Refused, match=r"^this machine cannot listen at ::1 \(Address family not supported"):
+        module.free_port("::1")
 
 
 def test_the_command_says_so_too(tmp_path: Path) -> None:

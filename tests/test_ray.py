@@ -566,6 +566,27 @@ def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
     assert engine.pool is None  # no actor is left behind
 
 
+def test_a_client_that_hangs_while_its_peers_wait_for_it() -> None:
+    problem = ps.Problem([Moody("", 0), Moody("", 0), Moody("", 0), Moody("sleeps", 60)])
+    engine = RayEngine(4, deadline=100)
+
+    class Impatient:
+        def on_run_start(self, config: Any) -> None:
+            engine.pool.deadline = 6.0
+
+        def on_record(self, step: int, metrics: Any) -> None:
+            self.seen = time.monotonic()
+
+        def on_run_end(self, result: Any) -> None: ...
+
+    watch = Impatient()
+    method = ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", 4))
+    with pytest.raises(EngineError, match=r"^the actor with client 3 did not finish round \d+ within 6 seconds; look"):
+        ps.run(method, problem, rounds=1000, every=1, engine=engine, callbacks=(watch,))
+    assert time.monotonic() - watch.seen < 9
+    assert engine.pool is None
+
+
 def moody_shard(i: int) -> Any:
     if i == 2:
         raise FileNotFoundError(2, "No such file or directory", "part-2")

@@ -37,6 +37,8 @@ ENDED = "its process ended"
 """Why an actor died whose machine is as well as before."""
 DEATHS = 5
 """Times that one actor may die in one call before the run gives up."""
+ENQUIRY = 5.0
+"""Seconds before the deadline, at most, when the driver begins to ask who works and who waits for others."""
 LARGE = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
 
@@ -244,13 +246,28 @@ class Pool:
             on_death: told at the first death which actors are still at work.
         """
         try:
-            answers = ray.get(list(refs.values()), timeout=max(0.0, until - time.monotonic()))
-            return dict(zip(refs, answers, strict=True))
+            try:
+                return self._all(refs, until - min(ENQUIRY, self.deadline / 4))
+            except GetTimeoutError:
+                asked = {a: self.handles[a].is_waiting.remote() for a in refs}
+                return self._all(refs, until)
         except GetTimeoutError:
             ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
-            raise self.late([a for a, ref in refs.items() if ref not in ready] or refs, what) from None
+            slow = [a for a, ref in refs.items() if ref not in ready] or list(refs)
+            raise self.late([a for a in slow if not self._waits(asked[a])] or slow, what) from None
         except RayError:
             return self._one_by_one(refs, until, what, on_death)
+
+    @staticmethod
+    def _all(refs: Mapping[int, Any], until: float) -> dict[int, Any]:
+        return dict(zip(refs, ray.get(list(refs.values()), timeout=max(0.0, until - time.monotonic())), strict=True))
+
+    @staticmethod
+    def _waits(ref: Any) -> bool:
+        """Whether an actor has said that it waits for others; one that does not answer has not."""
+        with suppress(RayError):
+            return bool(ray.get(ref, timeout=0))
+        return False
 
     def _one_by_one(
         self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None

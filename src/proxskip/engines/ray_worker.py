@@ -100,6 +100,7 @@ class Worker:
         self.post = threading.Condition()
         self.letters: dict[tuple[str, int, int], dict[int, Array]] = {}
         self.broken: tuple[str, int] | None = None
+        self.waits = False
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def take(self, first: int, clients: Sequence[Any]) -> None:
@@ -210,7 +211,10 @@ class Worker:
         key = (self.run, self.epoch, index)
         started = time.perf_counter()
         with self.post:
-            if not self.post.wait_for(lambda: self._heard_all(key), timeout=patience) or self.broken == key[:2]:
+            self.waits = True
+            heard_all = self.post.wait_for(lambda: self._heard_all(key), timeout=patience)
+            self.waits = False
+            if not heard_all or self.broken == key[:2]:
                 raise Aborted(f"actor {self.number} did not hear from its peers")
             heard = self.letters.pop(key, {})
         self.waited += time.perf_counter() - started
@@ -234,6 +238,11 @@ class Worker:
         with self.post:
             self.broken = (run, epoch)
             self.post.notify_all()
+
+    @ray.method(concurrency_group="mail")
+    def is_waiting(self) -> bool:
+        """Whether the actor waits for its peers' letters, and does nothing itself."""
+        return self.waits
 
     @ray.method(concurrency_group="mail")
     def where(self) -> tuple[int, str]:
