@@ -49,7 +49,7 @@ def main() -> None:
 def parts_of(page: str) -> dict[str, str]:
     """The parts of an earlier page by their names."""
     found = re.split(r"^<!-- (\w+) -->\n", page, flags=re.MULTILINE)[1:]
-    return dict(zip(found[::2], found[1::2], strict=True))
+    return {name: f"{part.strip()}\n" for name, part in zip(found[::2], found[1::2], strict=True)}
 
 
 def head(quick: bool) -> str:
