@@ -22,7 +22,7 @@ demo: $(VENV)/.core
 	$(BIN)/proxskip reproduce --quick --out demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
