@@ -122,6 +122,14 @@ def test_the_noise_has_its_standard_deviation_and_nobody_can_repeat_it() -> None
     assert len(np.unique(draws)) == draws.size
 
 
+def test_local_steps_without_h_are_disturbed_too() -> None:
+    problem = ps.Problem(quadratics(4))
+    method = ps.LocalGD(1 / problem.L_max, 3)
+    plain, *_ = federate(method, problem, 5)
+    noisy, *_ = federate(method, problem, 5, "deadline", lambda i: seeded(1e9, STD, i))
+    assert 1e-5 < np.linalg.norm(noisy.vectors["x"] - plain.vectors["x"]) < 20 * STD
+
+
 def test_float32_uploads_and_noise_together() -> None:
     problem = ps.Problem(quadratics(4))
     server = Server(scaffnew(problem), problem, 60, itemsize=4, audit=5, measure=None)

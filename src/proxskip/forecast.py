@@ -145,9 +145,6 @@ def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
         one.extend(LEAST if one.p is None else math.ceil(3 / one.p))
     for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
         one.extend(n)
-    for one in pilots:
-        if not one.done and not math.isfinite(one.row(eps).seconds):
-            one.extend(first)  # some fall late
     for _ in range(RUNGS * len(pilots)):
         rows = together([one.row(eps) for one in pilots])
         best = min(row.seconds for row in rows)

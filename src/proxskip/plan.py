@@ -162,7 +162,7 @@ class Lone:
         self.zeta: tuple[Any, float | None] | None = None
 
     def extend(self, iterations: int) -> None:
-        """On to so many iterations, unless it is done."""
+        """On to so many iterations and a slope's points, unless it is done."""
         run = self.run
         times = run.solo.prox_times
         assert times is not None

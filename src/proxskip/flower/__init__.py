@@ -20,7 +20,8 @@ from proxskip.flower.client import client_app
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import Network, from_arrays, from_svmlight, from_torch
 from proxskip.flower.remote import Remote
-from proxskip.flower.strategy import Federated, Outcome
+from proxskip.flower.rounds import Outcome
+from proxskip.flower.strategy import Federated
 
 __all__ = [
     "Federated", "Network", "Noise", "Outcome", "Remote", "client_app", "from_arrays", "from_svmlight", "from_torch",

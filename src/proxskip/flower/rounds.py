@@ -1,0 +1,246 @@
+"""One run of the Strategy: the protocol's state, the messages on their way, and the clock."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
+from flwr.serverapp.strategy import Result
+from flwr.supercore import log
+
+from proxskip import checkpoint, describe
+from proxskip.cli.show import report
+from proxskip.flower import roster
+from proxskip.flower.envelope import unwrap, wrap
+from proxskip.flower.remote import Remote
+from proxskip.flower.summary import Costs, summary
+from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
+from proxskip.seam import Array as Vector
+from proxskip.seam import InputError
+
+TRIES = 3
+"""Errors of a client's app in one exchange after which it is not waited for."""
+
+
+@dataclass
+class Outcome(Result):
+    """Flower's Result, and what ``proxskip run`` would say."""
+
+    x: Vector = field(default_factory=lambda: np.zeros(0))
+    summary: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    state: ServerState | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether a tolerance was asked for and holds."""
+        return bool(self.summary.get("success"))
+
+    def __str__(self) -> str:
+        return report(self.summary)
+
+
+class Rounds:
+    """One run: the protocol's state, the messages on their way, and the clock."""
+
+    def __init__(
+        self,
+        strategy: Any,
+        server: Server,
+        remotes: list[Remote],
+        post: roster.Post,
+        deadline: float,
+        evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        initial: ArrayRecord | None,
+    ) -> None:
+        self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
+        self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
+        self.batch, self.limit = strategy.batch, strategy.limit
+        self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.last_error = ""
+        self.errors: dict[int, int] = {}
+        self.closed = post.clock()
+        self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
+        self.x0 = None if initial is None else _flat(initial)
+        self.state = server.start(secrets.token_bytes(16), self.x0)
+        self.words: dict[str, Any] = {
+            "method": server.method.name, "parameters": describe.parameters(server.method), "seed": server.seed,
+            "batch": strategy.batch, "itemsize": server.itemsize,
+        }  # fmt: skip
+
+    def go(self) -> Outcome:
+        """Ticket after ticket."""
+        asks = self._begin()
+        self._evaluated(0)
+        try:
+            while not self.state.over:
+                asks = self._ticket(asks)
+        except roster.Silent as error:  # what is on disk stays as it was, to go on from
+            self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
+        return self._finish()
+
+    def _begin(self) -> list[Ask]:
+        event: Any = Begin()
+        if self.folder is not None and (self.folder / "server").exists():
+            saved = checkpoint.load(self.folder, name="server")
+            different = checkpoint.differences(saved.meta["config"], self._config())
+            if different:
+                raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
+            self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
+            log(INFO, "\tgoing on at round %d of the run in %s", self.state.round, self.folder)
+        return self._step(event)
+
+    def _config(self) -> dict[str, Any]:
+        names = {str(k): n for k, n in enumerate(self.server.names)}
+        parameters = {k: repr(v) for k, v in self.words["parameters"].items()}
+        weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
+        return {
+            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names,
+            "weights": weights, "noise": self._noise(), "closing": self.server.closing, "batch": self.batch,
+            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
+        }  # fmt: skip
+
+    def _step(self, event: Any) -> list[Ask]:
+        before = self.state
+        self.state, asks = self.server.step(before, event)
+        if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
+            meta = {"config": self._config(), "state": self.state.meta()}
+            checkpoint.save(self.folder, self.state.arrays(), meta, name="server")
+        for note in self.state.notes[len(before.notes) :]:
+            log(WARNING, "\t%s", note)
+        if self.state.round > before.round:
+            self._round_done(before)
+        return asks
+
+    def _round_done(self, before: ServerState) -> None:
+        """A line in the log, and the round's time and size among Flower's metrics."""
+        now, r = self.post.clock(), self.state.round
+        cohort = sum(a != b for a, b in zip(before.participated, self.state.participated, strict=True))
+        seconds, self.closed = now - self.closed, now
+        self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
+        log(INFO, "\tround %d of %d: %d clients, %.1f s", r, self.server.rounds, cohort, seconds)
+        self._evaluated(r)
+
+    # -- one exchange --------------------------------------------------------------------------------------------------
+    def _ticket(self, asks: list[Ask]) -> list[Ask]:
+        """Send, collect until all have answered or the deadline is there, and close."""
+        ticket, exchange = self.state.ticket, self.state.exchange
+        end = self.post.clock() + self.deadline
+        waiting, hellos = self.post.push(self._message(ask, end) for ask in asks), dict[str, int]()
+        self.costs.asked(asks)
+        lookout, pause = self.post.clock() + 5.0, self.post.pause
+        self.errors = {}
+        while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
+            next_asks: list[Ask] = []
+            for node, reply in self.post.pull(waiting):
+                next_asks += self._reply(node, reply)
+            if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
+                return next_asks
+            if self.post.clock() >= end or self._hopeless():
+                return self._step(Deadline(ticket, exchange))
+            if self.post.clock() >= lookout:
+                lookout = self.post.clock() + 5.0
+                hellos |= self.post.push(roster.moved(self.post, self.remotes, hellos))
+                self._welcome(hellos)
+                waiting |= self._again(waiting, end)
+            self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
+            pause = min(1.25 * pause, self.rest)
+        return []
+
+    def _hopeless(self) -> bool:
+        """Whether all who have not answered have failed several times."""
+        s = self.state
+        left = [i for i in s.asked if i not in s.answers and i not in s.out]
+        return bool(left) and all(self.errors.get(i, 0) >= TRIES for i in left)
+
+    def _message(self, ask: Ask, end: float) -> Message:
+        ttl = max(1.0, end - self.post.clock()) + roster.SLACK
+        raw = wire.encode(ask, self.limit)
+        self.costs.sent(raw)
+        words = self.words | {"client": ask.client, "run": ask.run.hex()}
+        node = self.remotes[ask.client].node
+        return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
+
+    def _reply(self, node: int, reply: Message) -> list[Ask]:
+        """One reply into the protocol; an error is silence, and what cannot be read is damaged."""
+        i = next((k for k, r in enumerate(self.remotes) if r.node == node), None)
+        if i is None:
+            return []
+        if reply.has_error():
+            reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
+            log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
+            if reply.error.code in roster.BROKEN:
+                self.errors[i] = self.errors.get(i, 0) + 1
+                self.last_error = f"{self.server.names[i]} said: {reason}"
+            return []
+        try:
+            raw, words = unwrap(reply.content, self.limit)
+        except InputError as error:
+            log(WARNING, "\t%s: %s", self.server.names[i], error)
+            return self._step(Arrived(b"", i))
+        if raw is None:
+            return []
+        self.costs.answered(raw, words.get("gradients"))
+        return self._step(Arrived(raw, i))
+
+    def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
+        """Ask those once more whose message came back as an error, or who came back as another node."""
+        there, busy = self.post.nodes(), set(waiting.values())
+        asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
+        return self.post.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
+
+    def _welcome(self, hellos: dict[str, int]) -> None:
+        there = self.post.nodes()
+        for node, reply in self.post.pull(hellos):
+            if reply.has_error():
+                continue
+            try:
+                self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+            except InputError as error:
+                log(WARNING, "\tnode %s stays outside: %s", node, error)
+
+    # -- what comes of it ----------------------------------------------------------------------------------------------
+    def _arrays(self) -> ArrayRecord:
+        x = self.state.vectors["x"]
+        if self.initial is None:
+            return ArrayRecord({"x": Array(x)})
+        out, at = {}, 0
+        for k, v in self.initial.items():
+            like = v.numpy()
+            out[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
+            at += like.size
+        return ArrayRecord(out)
+
+    def _evaluated(self, round: int) -> None:
+        if self.evaluate is None:
+            return
+        found = self.evaluate(round, self._arrays())
+        if found is not None:
+            self.outcome.evaluate_metrics_serverapp[round] = found
+
+    def _noise(self) -> dict[str, Any]:
+        """Who clips where and how much noise is added."""
+        return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
+
+    def _finish(self) -> Outcome:
+        s, out = self.state, self.outcome
+        self.costs.seconds = time.perf_counter() - self.began
+        out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
+        out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
+        noise = self._noise()
+        out.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
+        if s.failed and self.last_error:
+            out.summary["message"] += f" {self.last_error}"
+        log(INFO, "\t%s", out.summary["message"])
+        return out
+
+
+def _flat(arrays: ArrayRecord) -> Vector:
+    """The starting point: the arrays end to end."""
+    return np.concatenate([np.asarray(v.numpy(), dtype=np.float64).ravel() for v in arrays.values()])
