@@ -186,7 +186,11 @@ def test_refused_at_its_line_and_column(tmp_path: Path, line: bytes, column: int
     assert len(error.reason) < 120
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"# only a comment", b" \r\n\t\n", gzip.compress(b""), bz2.compress(b"")])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n", b"# only a comment", b" \r\n\t\n", gzip.compress(b"", mtime=0), bz2.compress(b"")],
+    ids=["empty", "newline", "comment", "blanks", "gzip", "bzip2"],
+)
 def test_a_file_without_rows_is_refused(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(DataError, match="holds no rows"):
         read(tmp_path / "empty", text)
