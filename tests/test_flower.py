@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import warnings
@@ -603,3 +604,129 @@ def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     out = Federated(ps.Scaffnew(0.2, 0.2), 3, batch=10, seed=1).start(Here(client_app(make), 3), start, num_rounds=40)
     assert (net.load(out.x)(centres).argmax(dim=1) == torch.arange(3)).all()
     assert out.summary["sum_h"] <= 1e-12
+
+
+# -- found by hostile reading ------------------------------------------------------------------------------------------
+def test_a_folder_goes_on_after_clients_were_missing_and_with_more_rounds(clock: Clock, tmp_path: Path) -> None:
+    problem = rows()
+    method, gone = METHODS["scaffnew"](problem), [True]
+    grid = Here(
+        app_of(problem), 4, lambda node, m: gone[0] and node > 101 and m.metadata.group_id not in ("hello", "1")
+    )
+    given = {"folder": tmp_path / "s", "deadline": 10.0, "least": 3, "patience": 2}
+    first = Federated(method, 4, **given).start(grid, num_rounds=5)
+    assert "have 2 of 4 clients, missing client-2, client-3" in first.summary["message"]
+    gone[0] = False
+    for total in (5, 12):
+        out = Federated(method, 4, **given).start(grid, num_rounds=total)
+        assert out.summary["message"] == f"stopped after {total} rounds, as asked."
+    whole = Federated(method, 4).start(Here(app_of(problem), 4), num_rounds=12)
+    assert np.array_equal(out.x, whole.x)
+
+
+def test_a_run_that_goes_on_knows_what_it_has_cost(clock: Clock, tmp_path: Path) -> None:
+    problem = rows()
+    method = METHODS["scaffnew"](problem)
+
+    class Killed(Exception): ...
+
+    def kill(node: int, m: Message) -> bool:
+        if m.metadata.group_id == "9":
+            raise Killed
+        return False
+
+    def seen(round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"x": float(arrays["x"].numpy()[0])})
+
+    grid = Here(app_of(problem), 4, kill)
+    with pytest.raises(Killed):
+        Federated(method, 4, folder=tmp_path / "s", audit=0).start(grid, num_rounds=12, evaluate_fn=seen)
+    grid.hook = lambda node, m: False
+    out = Federated(method, 4, folder=tmp_path / "s", audit=0).start(grid, num_rounds=12, evaluate_fn=seen)
+    whole = Federated(method, 4, audit=0).start(Here(app_of(problem), 4), num_rounds=12, evaluate_fn=seen)
+    for name in ("rounds", "vectors_up", "bytes_up", "grad_evals", "passes"):
+        assert out.summary[name] == whole.summary[name]
+    for name in ("exchanges", "local_steps"):  # the round that was under way was asked for again
+        assert whole.summary[name] <= out.summary[name] <= 2 * whole.summary[name]
+    for r, found in out.evaluate_metrics_serverapp.items():
+        assert found == whole.evaluate_metrics_serverapp[r]
+    assert min(out.evaluate_metrics_serverapp) == 8
+
+
+def test_a_node_too_many_is_mentioned(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    problem = ps.Problem(quadratics(6))
+    grid = Here(app_of(problem), 6, lambda node, m: node == 105 and m.metadata.group_id == "hello")
+    Federated(METHODS["scaffnew"], 5, wait=20.0).start(grid, num_rounds=2)
+    assert "6 nodes are connected: the run goes on without those" in caplog.text
+
+
+class Numbered(Here):
+    """Nodes with other numbers or names."""
+
+    other: dict[str, Any] = {}  # noqa: RUF012
+    first = 0
+
+    def context(self, i: int, n: int) -> Context:
+        return Context(7, 100 + i, {"partition-id": i + self.first, **self.other}, RecordDict(), {})
+
+
+def test_partitions_may_count_from_one(clock: Clock) -> None:
+    problem = ps.Problem(quadratics(5))
+    app = client_app(lambda context: problem.clients[int(context.node_config["partition-id"]) - 1])
+    named = type("Named", (Numbered,), {"first": 1})
+    with pytest.raises(ps.InputError, match=r"\(client-1, client-2, client-3\), missing 2 more\."):
+        Federated(METHODS["scaffnew"], 5, wait=20.0).start(named(app, 3), num_rounds=2)
+
+
+def test_two_nodes_with_one_name_are_refused(clock: Clock) -> None:
+    named = type("Named", (Numbered,), {"other": {"name": "hospital"}})
+    with pytest.raises(ps.InputError, match='two clients have the name "hospital"'):
+        Federated(METHODS["scaffnew"], 4).start(named(app_of(rows()), 4), num_rounds=2)
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_no_step_size_follows_from_an_L_that_is_not_known(some: bool, clock: Clock) -> None:
+    """Neither where no client knows its L nor where one does not: the step would be that of the others."""
+    problem = rows()
+
+    class Unknown:
+        def __init__(self, f: Any) -> None:
+            self.f, self.L_known = f, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.f, name)
+
+    clients = [Unknown(f) if i == 1 or not some else f for i, f in enumerate(problem.clients)]
+    app = client_app(lambda context: clients[int(context.node_config["partition-id"])])
+    for method in (lambda p: ps.LocalGD.theory(p, K=5), lambda p: ps.FedLin(0.1 / p.L_max, 3)):
+        with pytest.raises(ps.InputError, match=r"client-1.* do not know their L, so no step size follows"):
+            Federated(method, 4).start(Here(app, 4), num_rounds=2)
+    out = Federated(lambda p: ps.LocalGD(0.01, 5), 4).start(Here(app, 4), num_rounds=2)
+    assert out.summary["rounds"] == 2
+
+
+def test_every_client_of_many_may_have_its_own_step_size(clock: Clock, tmp_path: Path) -> None:
+    """Each is told its own, in a message that does not grow with their number."""
+    n, told = 4_000, []
+
+    def lose(node: int, m: Message) -> bool:
+        if m.metadata.group_id != "hello":
+            told.append(json.loads(str(m.content["proxskip"]["words"]))["parameters"]["gamma"])
+        return m.metadata.group_id != "hello"
+
+    problem = ps.Problem([ps.Quadratic(np.full(2, 1.0 + i / n), np.ones(2)) for i in range(n)])
+    method = ps.Scaffnew(0.4 + np.linspace(0.0, 0.1, n), 0.5)
+    strategy = Federated(method, n, folder=tmp_path / "s", deadline=3.0, patience=0)
+    out = strategy.start(Here(app_of(problem), n, lose), num_rounds=1)
+    assert "could not be closed" in out.summary["message"]
+    assert told == method.gamma.tolist()
+    with pytest.raises(ps.InputError, match="the words of a message take"):
+        wrap(None, {"gamma": [0.123456789] * 100_000})
+
+
+def test_own_step_sizes_are_the_cpu_engines_bit_for_bit(clock: Clock) -> None:
+    problem = rows()
+    method = ps.Scaffnew(np.array([0.5, 0.7, 0.8, 0.9]) / problem.L_max, 0.4)
+    out = Federated(method, 4, closing="everyone").start(Here(app_of(problem), 4), num_rounds=9)
+    right = ps.run(method, problem, rounds=9)
+    assert out.x.tobytes() == right.x.tobytes()

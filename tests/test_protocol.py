@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
 from conftest import METHODS, WEIGHTS, Row, quadratics
+from proxskip import checkpoint
 from proxskip.cohorts import as_participation
 from proxskip.protocol import (
     Again,
@@ -760,3 +762,174 @@ def test_every_form_is_in_the_simulator() -> None:
     assert "scaffnew, everyone" in kinds
     assert "scaffnew, deadline" in kinds
     assert {k.split(",")[0] for k in kinds} == {"scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd"}
+
+
+# -- found by hostile reading ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("audit", [10, 20, 50])
+def test_an_h_that_goes_to_zero_leaves_its_rounding_behind(audit: int) -> None:
+    """Equal minima: h and x fall to nothing, and what was rounded off when they were large is no client's fault."""
+    rng = np.random.Generator(np.random.Philox(0))
+    problem = ps.Problem([ps.Quadratic(1 + rng.random(5), np.zeros(5)) for _ in range(4)])
+    server, clients = federate(ps.Scaffnew(1 / problem.L_max, 0.7), problem, 200, audit=audit)
+    state, _ = drive(server, clients, RUN, 3.0 * np.ones(5))
+    assert np.abs(state.vectors["x"]).max() < 1e-15
+    assert not state.failed
+    assert state.counts.recentred == 0
+    assert state.counts.audits == 200 // audit
+
+
+def test_a_client_that_is_gone_does_not_end_a_run_with_drawn_cohorts() -> None:
+    """A void round draws other clients."""
+    w = Wires(n=5, rounds=20, cohort=2, audit=0, measure=None)
+    w.finish(but=(3,))
+    assert not w.state.failed
+    assert w.state.round == 20
+    assert w.state.counts.void > 0
+    assert w.state.participated[3] == 0
+
+
+def test_who_is_missing_in_a_cohort_is_somebody_who_was_asked() -> None:
+    w = Wires(n=5, rounds=20, cohort=[[1, 3]], audit=0, measure=None)
+    w.finish(but=(3,))
+    assert "have 1 of 2 clients, missing client-3: round 0" in w.state.failed
+
+
+def test_a_last_measurement_that_fails_is_not_an_older_one() -> None:
+    w = Wires(rounds=6, measure=2, audit=3)
+    while not w.state.over:
+        last = w.state.round == 6
+        w.deliver(but=(1,) if last else ())
+    assert np.isnan([w.state.grad_norm, w.state.f, w.state.sum_h]).all()
+    assert "the gradient at the answer is not known: have 3 of 4 clients, missing client-1." in w.state.notes
+
+
+def test_a_run_that_missed_clients_goes_on_when_they_are_back() -> None:
+    w = Wires(rounds=6, patience=2)
+    w.deliver()
+    w.finish(but=(0, 1, 2))
+    assert "have 1 of 4 clients" in w.state.failed
+    w.state = ServerState.of(w.state.arrays(), w.state.meta())
+    w.send(Restarted())
+    w.finish()
+    assert not w.state.failed
+    assert w.state.round == 6
+
+
+def test_more_rounds_or_a_smaller_tolerance_go_on_from_the_end() -> None:
+    w = Wires(rounds=5, tol=1e-1, measure=1)
+    w.finish()
+    at = w.state.round
+    assert w.state.reached
+    for rounds, tol in ((40, 1e-2), (60, None), (70, None)):
+        w.server = replace(w.server, rounds=rounds, tol=tol, names=w.server.names)
+        w.state = ServerState.of(w.state.arrays(), w.state.meta())
+        w.send(Restarted())
+        w.finish()
+        assert w.state.round > at
+        at = w.state.round
+        assert w.state.reached == (tol is not None)
+    assert at == 70
+    whole = Wires(rounds=70, measure=1)
+    whole.finish()
+    assert np.array_equal(w.state.vectors["x"], whole.state.vectors["x"])
+
+
+def test_a_run_that_is_done_stays_done() -> None:
+    w = Wires(rounds=5)
+    w.finish()
+    assert w.server.step(w.state, Restarted()) == (w.state, [])
+
+
+def test_an_update_of_another_length_is_rejected_and_named() -> None:
+    w = Wires()
+    (raw,) = w.work(w.asks[0])
+    longer = replace(wire.decode(raw, w.problem.d), up=(np.zeros(w.problem.d + 1),))
+    after, _ = w.server.step(w.state, Arrived(wire.encode(longer), 0))
+    assert after.notes[-1] == "client-0, round 0: its vectors have length 5 instead of 4; the update was left out."
+    assert after.out == {0}
+    assert after.counts.rejected == 1
+    for other in ({"client": 1}, {"run": bytes(16)}):
+        after, _ = w.server.step(w.state, Arrived(wire.encode(replace(longer, **other)), 0))
+        assert (after.out, after.counts.foreign) == (frozenset(), 1)
+
+
+def test_every_rejection_is_named() -> None:
+    w = Wires(rounds=60, audit=0)
+    for r in range(30):
+        for ask in list(w.asks):
+            for raw in w.work(ask):
+                answer = wire.decode(raw, w.problem.d)
+                up = answer.up[0].copy()
+                if ask.client == 1:
+                    up[r % 4] = np.nan
+                w.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    assert w.state.counts.rejected == 30
+    named = [t for t in w.state.notes if t.startswith("client-1, round")]
+    assert [t.split(";")[0] for t in named] == [
+        f"client-1, round {r}: entry {r % 4} of vector 0 is nan" for r in range(20)
+    ]
+
+
+@pytest.mark.parametrize("given", [{"closing": "everyone", "n": 3}, {"n": 2}])
+def test_a_client_that_always_says_lost_ends_the_run(given: dict[str, Any]) -> None:
+    w = Wires(rounds=5, patience=3, **given)
+    w.deliver()
+    for _ in range(100):
+        ticket, exchange = w.state.ticket, w.state.exchange
+        for ask in w.asks:
+            for raw in w.work(ask):
+                if ask.client == 1:
+                    raw = wire.encode(replace(wire.decode(raw, w.problem.d), status=wire.LOST, up=()))
+                w.send(Arrived(raw, ask.client))
+        w.send(Deadline(ticket, exchange))
+    assert "missing client-1: round 1 could not be closed in 4 attempts" in w.state.failed
+
+
+def test_notes_have_an_end() -> None:
+    state = Wires().state
+    for k in range(2_000):
+        state = state.note(f"note {k}")
+    assert len(state.notes) == 1_001
+    assert state.notes[-1] == "more happened than is said here."
+
+
+def test_a_message_is_measured_by_what_it_unpacks_to() -> None:
+    """float32 becomes float64: twice the bytes."""
+    d = 1_000
+    answer = wire.Answer(RUN, 1, 0, 0, 1, 0, bytes(32), (np.ones(d),) * 8, itemsize=4)
+    raw = wire.encode(answer)
+    with pytest.raises(wire.WireError, match="over the limit of 32208 bytes in float64"):
+        wire.decode(raw, d, len(raw))
+    with pytest.raises(ps.InputError, match="over the limit"):
+        wire.encode(answer, len(raw))
+
+
+def test_an_h_to_adopt_is_adopted_whatever_its_number() -> None:
+    """An older copy of the server came back, and counts tickets that the client has seen otherwise."""
+    w = Wires(rounds=9, audit=0)
+    for _ in range(3):
+        w.deliver()
+    memory, ask = w.memory[1], next(a for a in w.asks if a.client == 1)
+    (memory, _) = w.clients[1].step(memory, wire.encode(ask))
+    h = np.arange(4.0)
+    told = replace(ask, ticket=ask.ticket + 1, counted=memory.committed, settle=".adopt", outcome=(h,))
+    for ticket in (1, 2):
+        memory, (raw,) = w.clients[1].step(memory, wire.encode(replace(told, ticket=ask.ticket + ticket)))
+        assert np.array_equal(memory.memory["h"], h)
+        answer = wire.decode(raw, w.problem.d)
+        assert (answer.status, answer.digest) == (wire.OK, memory.digest)
+
+
+def test_two_clients_with_one_name_are_refused() -> None:
+    with pytest.raises(ps.InputError, match='two clients have the name "a"'):
+        Wires(names=("a", "b", "a", "c"))
+
+
+def test_the_state_of_many_clients_fits_its_file(tmp_path: Path) -> None:
+    problem = ps.Problem([ps.Quadratic(np.ones(2), np.full(2, float(i))) for i in range(20_000)])
+    server = Server(ps.Scaffnew(1.0, 0.5), problem, 3)
+    state = server.start(RUN)
+    state = state.but(digests=tuple(i.to_bytes(32, "big") for i in range(20_000)))
+    checkpoint.save(tmp_path, state.arrays(), {"state": state.meta()}, name="server")
+    saved = checkpoint.load(tmp_path, name="server")
+    assert ServerState.of(saved.arrays, saved.meta["state"]).digests == state.digests

@@ -169,7 +169,7 @@ def _cohort(participation: Any) -> dict[str, Any]:
 
 
 def _plain(v: Any) -> Any:
-    return v.item() if isinstance(v, np.generic) else v
+    return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------

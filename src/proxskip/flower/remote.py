@@ -50,7 +50,7 @@ class Remote:
             name = str(words["name"] or f"client-{partition}")
             known = words["L"] is not None
             L = float(words["L"]) if known else UNKNOWN_L
-            mu = None if words["mu"] is None else float(words["mu"])
+            mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"node {node} does not say who it is ({error}); run the same app everywhere.") from None

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from logging import WARNING
 from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.remote import Remote
@@ -124,10 +126,15 @@ def find(
                 raise InputError(f"two nodes say that they are partition {remote.partition}; give each its own.")
             found[remote.partition] = remote
         if len(found) >= clients:
+            if len(asked) > len(found):
+                log(WARNING, "\t%d nodes are connected: the run goes on without those that have not said who they are",
+                    len(asked))  # fmt: skip
             return [found[k] for k in sorted(found)]
         if post.clock() >= end or (broken and len(found) + broken >= clients):
             have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
             missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
+            if found and 0 not in found:  # they count from another number
+                missing = f"{clients - len(found)} more"
             waited = wait - max(0.0, end - post.clock())
             count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")

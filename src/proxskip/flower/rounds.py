@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -63,6 +64,8 @@ class Rounds:
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
         self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.before = 0.0
+        self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
         self.errors: dict[int, int] = {}
         self.closed = post.clock()
@@ -77,7 +80,7 @@ class Rounds:
     def go(self) -> Outcome:
         """Ticket after ticket."""
         asks = self._begin()
-        self._evaluated(0)
+        self._evaluated(self.state.round)
         try:
             while not self.state.over:
                 asks = self._ticket(asks)
@@ -93,24 +96,33 @@ class Rounds:
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
             self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
+            self.costs = Costs(**saved.meta["costs"])
+            self.before = self.costs.seconds
             log(INFO, "\tgoing on at round %d of the run in %s", self.state.round, self.folder)
         return self._step(event)
 
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
-        parameters = {k: repr(v) for k, v in self.words["parameters"].items()}
+        parameters = {k: _short(repr(v)) for k, v in self.words["parameters"].items()}
         weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
+        each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
+        if len(names) > 1_000:
+            each = {k: _short(repr(v)) for k, v in each.items()}
         return {
-            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, "names": names,
-            "weights": weights, "noise": self._noise(), "closing": self.server.closing, "batch": self.batch,
+            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
+            "closing": self.server.closing, "batch": self.batch,
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
         }  # fmt: skip
+
+    def _clocked(self) -> None:
+        self.costs.seconds = self.before + time.perf_counter() - self.began
 
     def _step(self, event: Any) -> list[Ask]:
         before = self.state
         self.state, asks = self.server.step(before, event)
         if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
-            meta = {"config": self._config(), "state": self.state.meta()}
+            self._clocked()
+            meta = {"config": self._config(), "state": self.state.meta(), "costs": vars(self.costs)}
             checkpoint.save(self.folder, self.state.arrays(), meta, name="server")
         for note in self.state.notes[len(before.notes) :]:
             log(WARNING, "\t%s", note)
@@ -163,13 +175,14 @@ class Rounds:
         ttl = max(1.0, end - self.post.clock()) + roster.SLACK
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
-        words = self.words | {"client": ask.client, "run": ask.run.hex()}
+        own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
+        words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": own}
         node = self.remotes[ask.client].node
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """One reply into the protocol; an error is silence, and what cannot be read is damaged."""
-        i = next((k for k, r in enumerate(self.remotes) if r.node == node), None)
+        i = self.places.get(node)
         if i is None:
             return []
         if reply.has_error():
@@ -202,6 +215,7 @@ class Rounds:
                 continue
             try:
                 self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+                self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
                 log(WARNING, "\tnode %s stays outside: %s", node, error)
 
@@ -230,7 +244,7 @@ class Rounds:
 
     def _finish(self) -> Outcome:
         s, out = self.state, self.outcome
-        self.costs.seconds = time.perf_counter() - self.began
+        self._clocked()
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
         noise = self._noise()
@@ -239,6 +253,11 @@ class Rounds:
             out.summary["message"] += f" {self.last_error}"
         log(INFO, "\t%s", out.summary["message"])
         return out
+
+
+def _short(text: str) -> str:
+    """A text, or of a long one its beginning and its sha256."""
+    return text if len(text) <= 1_000 else f"{text[:40]}... ({hashlib.sha256(text.encode()).hexdigest()})"
 
 
 def _flat(arrays: ArrayRecord) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
@@ -13,10 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
+from proxskip import describe
 from proxskip.cohorts import as_participation
 from proxskip.flower import roster
 from proxskip.flower.remote import Remote, as_problem
 from proxskip.flower.rounds import Outcome, Rounds
+from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
 from proxskip.seam import InputError, Method, Prox
 
@@ -148,11 +151,16 @@ class Federated(Strategy):
 
     def _server(self, remotes: Sequence[Remote], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
+        unknown = [r.name for r in remotes if not r.L_known]
         method: Any = self.method
         if not hasattr(method, "remembers") or isinstance(method, type):
             make: Any = getattr(method, "theory", method)
             method = make(problem)
-        unknown = [r.name for r in remotes if not r.L_known]
+            if unknown and describe.parameters(method) != describe.parameters(make(self._steep(remotes))):
+                raise InputError(
+                    f"{', '.join(unknown)} do not know their L, so no step size follows from it; give a method with "
+                    "a gamma of its own."
+                )
         if unknown:
             log(WARNING, "\t%s do not know their L, so the step size is not checked", ", ".join(unknown))
         server = Server(
@@ -164,6 +172,11 @@ class Federated(Strategy):
             (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
             halves.check_points(server.method, first.half)
         return server
+
+    def _steep(self, remotes: Sequence[Remote]) -> Problem:
+        """The problem if every L that nobody knows were huge: a method that is another then depends on them."""
+        steep = [r if r.L_known else dataclasses.replace(r, L=1e30) for r in remotes]
+        return as_problem(steep, self.weights, self.psi)
 
     def _quiet(self, remotes: Sequence[Remote]) -> dict[str, Any]:
         """With noise nobody is asked for an exact gradient."""

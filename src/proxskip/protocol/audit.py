@@ -60,11 +60,16 @@ def excess(method: Any, problem: Problem, state: ServerState, cohort: Sequence[i
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
-def tolerance(method: Any, state: ServerState, H: Array) -> float:
-    """1e-12 (max |h| + (p/gamma) max |x|): rounding in h, and rounding in the x that h is updated with."""
+def scale(method: Any, x: Array, H: Array | None = None) -> float:
+    """max |h| + (p/gamma) max |x|: what is rounded in h, and in the x that h is updated with."""
     p = getattr(method, "p", None) or 1.0 / float(np.max(getattr(method, "K", 1) or 1))
     rate = p / float(np.min(method.gamma))
-    return TOLERANCE * (float(np.abs(H).max(initial=0.0)) + rate * float(np.abs(state.vectors["x"]).max()))
+    return (0.0 if H is None else float(np.abs(H).max(initial=0.0))) + rate * float(np.abs(x).max())
+
+
+def tolerance(method: Any, state: ServerState, H: Array) -> float:
+    """1e-12 of the largest ``scale`` that there was: what it rounded off stays when h and x have become smaller."""
+    return TOLERANCE * max(state.scale, scale(method, state.vectors["x"], H))
 
 
 def audited(method: Method, problem: Problem, names: Sequence[str], state: ServerState) -> ServerState:
@@ -72,21 +77,22 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     others = state.asked
     H = np.array([state.answers[i][0][0] for i in others]).reshape(-1, problem.d)
     total = excess(method, problem, state, others, H)
-    state = state.but(audited=state.round, tried=state.round, void=0)
+    state = state.but(audited=state.round, tried=state.round)
     if state.lost:
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         for i in sorted(state.lost):
             state = state.adopt(i, h).note(f"{names[i]} has its h again.")
         return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
     size = float(np.abs(total).max())
-    state = state.count("audits").but(sum_h=size)
+    state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
     if size <= tolerance(method, state, H):
         return state.but(broken=False)
     if state.broken:
         said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
         return state.but(over=True, failed=said, asked=())
     state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
-    return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True)
+    now = scale(method, state.vectors["x"], H)
+    return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
 def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerState:

@@ -159,15 +159,16 @@ class Client:
         if ask.settle and ask.settle not in self.allowed:
             return state, wire.OK
         seen = state.but(seen=ask.ticket, pending=None)
-        if ask.counted == state.committed:
-            return seen, wire.OK
+        p, outcome = state.pending, ask.outcome
         if state.committed > ask.counted:
             return state.but(seen=ask.ticket), wire.AHEAD
+        if ask.settle == halves.ADOPT and outcome and self.method.remembers:
+            # also where its number is committed: after an older copy of the server came back, that was another ticket
+            return self._commit(seen, ask, self._start()), wire.OK
+        if ask.counted == state.committed:
+            return seen, wire.OK
         if not self.method.remembers:
             return seen.but(committed=ask.counted), wire.OK
-        p, outcome = state.pending, ask.outcome
-        if ask.settle == halves.ADOPT and outcome:
-            return self._commit(seen, ask, self._start()), wire.OK
         mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
         if p is None or not mine or outcome is None:
             return state.but(seen=ask.ticket), wire.LOST

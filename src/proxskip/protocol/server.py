@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from proxskip.engines.meter import stream
 from proxskip.links import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
-from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event
+from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
@@ -81,6 +82,9 @@ class Server:
         names = self.names or tuple(f"client-{i}" for i in range(self.problem.n))
         if len(names) != self.problem.n:
             raise InputError(f"there are {len(names)} names for {self.problem.n} clients.")
+        if len(set(names)) < len(names):
+            twice = next(a for k, a in enumerate(names) if a in names[:k])
+            raise InputError(f'two clients have the name "{twice}"; give each its own.')
         ready = {"closing": closing, "method": method, "names": names, "unsafe": tuple(notes)}
         for k, v in (ready | {"least": min(self.least, self.problem.n)}).items():
             object.__setattr__(self, k, v)
@@ -101,12 +105,14 @@ class Server:
         x = np.zeros(self.problem.d) if x0 is None else np.array(x0, dtype=np.float64)
         if x.shape != (self.problem.d,) or not np.isfinite(x).all():
             raise InputError(f"x0 must be {self.problem.d} finite numbers; it has shape {x.shape}.")
-        return ServerState.fresh(run, self.problem.n, self.method.start(self.problem, x))
+        return self._sized(ServerState.fresh(run, self.problem.n, self.method.start(self.problem, x)))
 
     def step(self, state: ServerState, event: Event) -> Step:
         """What an event does to the server, and what it sends."""
         if isinstance(event, Arrived):
             return self._arrived(state, event)
+        if isinstance(event, Restarted):
+            state = self._revived(state)
         if state.over or (isinstance(event, Begin) and state.ticket):
             return state, []
         if isinstance(event, Again):
@@ -116,6 +122,16 @@ class Server:
                 return state, []
             return self._close(self._late(state))
         return self._open(state)
+
+    def _revived(self, state: ServerState) -> ServerState:
+        """Goes on where it ended, if clients were missing, or more rounds or a smaller tolerance are asked for now."""
+        known = self.tol is not None and state.measured == state.round
+        state = state.but(reached=state.reached and known and state.grad_norm <= float(self.tol or 0.0))
+        stuck = bool(state.failed and state.void)
+        if not state.over or (state.failed and not stuck) or (self._enough(state) and not stuck):
+            return state
+        said = self._absent(state)
+        return state.but(over=False, failed="", void=0, notes=tuple(t for t in state.notes if t not in said))
 
     # -- a ticket opens ------------------------------------------------------------------------------------------------
     def _open(self, state: ServerState) -> Step:
@@ -128,7 +144,7 @@ class Server:
         kind = self._next(state)
         if kind == "end":
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
-        asked = range(self.problem.n) if kind != "round" else self._cohort(state.round)
+        asked = range(self.problem.n) if kind != "round" else self._cohort(state)
         there = tuple(i for i in asked if i not in state.lost)
         state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, call=None)
         state = state.but(asked=there, out=frozenset())
@@ -150,10 +166,12 @@ class Server:
     def _enough(self, state: ServerState) -> bool:
         return state.round >= self.rounds or state.reached
 
-    def _cohort(self, round: int) -> tuple[int, ...]:
+    def _cohort(self, state: ServerState) -> tuple[int, ...]:
+        """Who is asked in this round; others after it was void, since one of them may be gone for good."""
         if isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
-        return tuple(int(i) for i in self.cohort.draw(stream(self.seed, round, "cohort"), self.problem.n, round))
+        rng = stream(self.seed, state.round + (state.void << 40), "cohort")
+        return tuple(int(i) for i in self.cohort.draw(rng, self.problem.n, state.round))
 
     def _advance(self, state: ServerState) -> Step:
         """On to the exchange that is due, or to the end of the ticket."""
@@ -196,8 +214,11 @@ class Server:
 
     # -- answers arrive ------------------------------------------------------------------------------------------------
     def _arrived(self, state: ServerState, event: Arrived) -> Step:
+        reason = None
         try:
             answer = wire.decode(event.raw, self.problem.d, self.limit)
+        except wire.Misfit as error:
+            answer, reason = error.answer, str(error)
         except wire.WireError:
             return state.count("damaged"), []
         i = event.sender
@@ -212,12 +233,12 @@ class Server:
         if answer.status != wire.OK:
             ahead = answer.status == wire.AHEAD
             return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
-        reason = audit.wrong(
+        reason = reason or audit.wrong(
             answer, state.round, self.itemsize if state.kind == "round" else 8, self._vectors(state.call)
         )
         if reason:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
-            state = state.count("rejected").note(note, once=f"{self.names[i]}, round")
+            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
             return self._settled(state.but(out=state.out | {i}))
         if answer.base != state.counted[i]:
             return state.count("stale"), []
@@ -254,7 +275,7 @@ class Server:
         for i in state.asked:
             if i not in state.answers and i not in state.out:
                 state = state.count("late").note(f"{self.names[i]} missed the deadline of round {state.round}.",
-                                                 once=f"{self.names[i]} missed")  # fmt: skip
+                                                 about=f"{self.names[i]} missed", most=1)  # fmt: skip
         return state
 
     def _close(self, state: ServerState) -> Step:
@@ -270,23 +291,25 @@ class Server:
         return self._advance(state)
 
     def _fewest(self, state: ServerState) -> int:
-        return 1 if state.kind != "round" else min(self.least, len(self._cohort(state.round)))
+        return 1 if state.kind != "round" else min(self.least, len(self._cohort(state)))
 
     def _void(self, state: ServerState) -> Step:
         """Nobody is counted; the round is tried again, or given up."""
-        have = len(state.answers)
-        missing = [self.names[i] for i in range(self.problem.n) if i not in state.answers]
+        wanted = self._cohort(state) if state.kind == "round" else range(self.problem.n)
+        missing = ", ".join(self.names[i] for i in wanted if i not in state.answers)
+        few = f"have {len(state.answers)} of {len(wanted)} clients, missing {missing}"
         state = state.count("void")
         vital = state.kind == "round" or (state.kind == "audit" and self.closing == "everyone" and bool(state.lost))
         if state.kind == "audit":
             again = vital or self._enough(state)
-            state = state.but(tried=state.round, void=state.void + again)
+            state = state.but(tried=state.round, void=state.void + again, sum_h=math.nan)
         elif state.kind == "measure":
-            state = state.but(measured=state.round)
+            state = state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
+            if self._enough(state):
+                state = state.note(f"the gradient at the answer is not known: {few}.")
         else:
             state = state.but(void=state.void + 1, tried=-1)
         if vital and state.void > self.patience:
-            few = f"have {have} of {self.problem.n} clients, missing {', '.join(missing)}"
             last = f" ({state.notes[-1]})" if state.notes else ""
             return self._fail(state, f"{few}: round {state.round} could not be closed in {state.void} attempts{last}.")
         return self._open(state)
@@ -298,7 +321,10 @@ class Server:
             return self._fail(state, f"the iterate of round {state.round} is not finite; take a smaller gamma.")
         state = state.commit(cohort, Outcome(done.settle, done.outcome))
         state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
-        return self._open(state)
+        return self._open(self._sized(state))
+
+    def _sized(self, state: ServerState) -> ServerState:
+        return state.but(scale=max(state.scale, audit.scale(self.method, state.vectors["x"]))) if self.has_h else state
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""

@@ -13,6 +13,9 @@ from proxskip.protocol import wire
 from proxskip.protocol.replay import Call, Mean
 from proxskip.seam import Array, Vectors
 
+NOTES = 1_000
+"""Sentences that a state holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -72,6 +75,8 @@ class ServerState:
     measured: int = -1
     broken: bool = False
     reached: bool = False
+    scale: float = 0.0
+    """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
     sum_h: float = math.nan
     grad_norm: float = math.nan
     f: float = math.nan
@@ -102,11 +107,11 @@ class ServerState:
         """One more of these."""
         return self.but(counts=but(self.counts, **{what: getattr(self.counts, what) + by}))
 
-    def note(self, text: str, once: str = "") -> ServerState:
-        """A sentence for the result; with ``once``, only the first that begins so."""
-        if once and any(t.startswith(once) for t in self.notes):
+    def note(self, text: str, about: str = "", most: int = NOTES + 1) -> ServerState:
+        """A sentence for the result, unless there are so many, or so many that begin with ``about``."""
+        if len(self.notes) > NOTES or sum(t.startswith(about) for t in self.notes) >= most:
             return self
-        return self.but(notes=(*self.notes, text))
+        return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "more happened than is said here."))
 
     def hear(self, i: int, base: int, digest: bytes) -> ServerState:
         """Client i is known to have committed this ticket."""
@@ -147,6 +152,7 @@ class ServerState:
         for t, o in self.outcomes.items():
             out |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
         out |= {k: np.array(getattr(self, k), dtype=np.int64) for k in _PER_CLIENT}
+        out |= {k: np.frombuffer(b"".join(getattr(self, k)), dtype="<u8") for k in _DIGESTS}
         return out
 
     def meta(self) -> dict[str, Any]:
@@ -155,8 +161,6 @@ class ServerState:
         floats = {k: repr(getattr(self, k)) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
-            "digests": "".join(d.hex() for d in self.digests),
-            "uploads": "".join(d.hex() for d in self.uploads),
             "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
             "lost": {str(i): 1 for i in sorted(self.lost)},
             "counts": asdict(self.counts),
@@ -171,12 +175,11 @@ class ServerState:
             count, _, settle = text.partition(" ")
             outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
         per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
+        per_client |= {k: tuple(row.tobytes() for row in arrays[k].astype("<u8").reshape(-1, 4)) for k in _DIGESTS}
         plain: Any = {k: meta[k] for k in _PLAIN} | {k: float(meta[k]) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
-            digests=_cut(meta["digests"]),
-            uploads=_cut(meta["uploads"]),
             outcomes=outcomes,
             lost=frozenset(int(i) for i in meta["lost"]),
             counts=Counts(**meta["counts"]),
@@ -188,11 +191,8 @@ class ServerState:
 
 _PER_CLIENT = ("counted", "heard", "participated", "last")
 _PLAIN = ("ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed")
-_FLOATS = ("sum_h", "grad_norm", "f")
-
-
-def _cut(text: str) -> tuple[bytes, ...]:
-    return tuple(bytes.fromhex(text[k : k + 64]) for k in range(0, len(text), 64))
+_FLOATS = ("scale", "sum_h", "grad_norm", "f")
+_DIGESTS = ("digests", "uploads")
 
 
 def _with(values: tuple[Any, ...], i: int, v: Any) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ HEADER = HEAD.size + 32
 COUNT = 72
 """Where the number of vectors stands."""
 LIMIT = 1 << 30
-"""Bytes of the largest message, unless a caller says less."""
+"""Bytes of the largest message with its numbers in float64, unless a caller says less."""
 VECTORS = 8
 ASK, ANSWER = 1, 2
 OK, LOST, AHEAD = 0, 1, 2
@@ -56,6 +56,14 @@ _NAME = re.compile(rb"[.a-z][a-z_I]{0,22}")
 
 class WireError(InputError):
     """Received bytes are not a message; the sentence says why."""
+
+
+class Misfit(WireError):
+    """A sound answer with vectors of another length than the model's; ``answer`` has the rest of it."""
+
+    def __init__(self, answer: Answer, said: str) -> None:
+        super().__init__(said)
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
             MAGIC, VERSION, ANSWER, m.itemsize, m.status, m.run, m.ticket, m.round, m.base, m.value, m.exchange,
             m.client, 0, d, len(vectors), b"", b"", b"", b"", b"", m.digest,
         )  # fmt: skip
-    size = HEADER + len(vectors) * d * int(dtype[-1])
+    size = HEADER + len(vectors) * d * 8
     if size > limit:
         raise InputError(
             f"a message of {size} bytes is over the limit of {limit}; raise the limit or shrink the model."
@@ -157,13 +165,20 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError("the header is not that of a message of this version.")
     if itemsize not in (4, 8) or (kind == ASK and itemsize != 8):
         raise WireError(f"the header says {itemsize} bytes a number.")
-    if vectors > VECTORS or (vectors and length != d) or status > AHEAD:
-        raise WireError(f"the header says {vectors} vectors of length {length} where the length is {d}.")
+    if vectors > VECTORS or status > AHEAD:
+        raise WireError(f"the header says {vectors} vectors and status {status}.")
     if len(raw) != HEADER + vectors * length * itemsize:
         raise WireError(f"the message has {len(raw)} bytes and its header says {vectors} x {length} x {itemsize}.")
+    if HEADER + vectors * length * 8 > limit:
+        raise WireError(f"{vectors} vectors of length {length} are over the limit of {limit} bytes in float64.")
     payload = memoryview(raw)[HEADER:]
     if _seal(head, payload) != seal_of(raw):
         raise WireError("the checksum does not fit the message.")
+    if vectors and length != d:
+        said = f"its vectors have length {length} instead of {d}"
+        if kind == ASK:
+            raise WireError(f"{said}.")
+        raise Misfit(Answer(run, ticket, round, exchange, client, last, digest, (), value, status, itemsize), said)
     flat = np.frombuffer(payload, dtype=f"<f{itemsize}").astype(np.float64)  # a copy: it outlives the message
     rows = tuple(flat.reshape(vectors, d)) if vectors else ()
     if kind == ANSWER:
