@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -17,11 +18,13 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import build, cli, describe, experiments, figures
+from proxskip import build, cli, describe, experiments, figures, plots
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
 from proxskip.experiments import bench as bench_module
 from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
+from proxskip.experiments import fig1a as figure_1a
+from proxskip.experiments import fig1c as figure_1c
 from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
@@ -544,9 +547,9 @@ def test_figure_1a_is_judged_by_its_curves() -> None:
 def test_figure_2c_is_judged_by_its_curves() -> None:
     def found(*floors: float, rate: float = 0.1) -> dict[str, str]:
         drawn = [falling("scaffnew", rate, floor=v, M=k + 1) for k, v in enumerate(floors)]
-        return verdicts(claims_fig2.fig2c(of("fig2c", constant=drawn, total=drawn), True))
+        return verdicts(claims_fig2.fig2c(of("fig2c", decaying=drawn, constant=drawn, total=drawn), True))
 
-    assert found(3e-3, 2e-3, 1e-3) == {"fig2c-floor": "PASS", "fig2c-total": "REPORTED"}
+    assert found(3e-3, 2e-3, 1e-3) == {"fig2c-floor": "PASS", "fig2c-speedup": "REPORTED", "fig2c-total": "REPORTED"}
     assert found(3e-3, 1e-3, 2e-3)["fig2c-floor"] == "FAIL"
     assert found(3e-3, 2e-3, -1e-3)["fig2c-floor"] == "FAIL"
     assert found(3e-3, 2e-3, 1.9e-3)["fig2c-floor"] == "FAIL"  # hardly lower
@@ -564,6 +567,118 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
     assert sentence("PASS", "REPORTED") == "It falls. It does 0."
     assert sentence("NOT RUN", "PASS") == "What is to be seen: It falls. It does 1."
     assert sentence("FAIL") == "What is to be seen: It falls. It does 0."
+
+
+@pytest.mark.parametrize(("holds", "note"), [(True, "holds here"), (False, "does not hold here"), (None, "")])
+def test_a_claim_that_is_only_reported_says_whether_it_holds(holds: bool | None, note: str) -> None:
+    shown = replace(of("fig1b"), sentence="It falls.")
+    e, (claim,) = claims.said(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
+    assert claim.note == note
+    assert e.sentence.startswith("What is to be seen") == (holds is False)
+    promised = Claim("c", "fig1b", "It must.", "PASS", "It does.", holds=True)
+    assert claims.said(shown, [promised])[1] == [promised]
+
+
+def test_what_is_reported_on_other_data_is_judged_all_the_same() -> None:
+    """A curve that contradicts the claim is REPORTED with holds = False."""
+    for rate, holds in ((0.05, True), (1e-4, False)):
+        e = of("fig1b", figure=[*SLOW, falling("scaffnew", rate)])
+        assert claims_fig1.fig1b(e, False)[0].holds is holds
+    drawn = [replace(falling("scaffnew", r), label=f"{r}") for r in (0.01, 0.05, 0.1, 0.2)]
+    assert [c.holds for c in claims_fig1.fig1c(of("fig1c", p=drawn), False)] == [False, False]
+    tuned = [falling(m, 0.1) for m in ("scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd")]
+    biased = [falling("local-gd", 0.1, floor=0.1 - g, gamma_L=g) for g in (0.01, 0.02)]
+    e = of("fig1a", {"eps": 1e-6}, tuned=tuned, tradeoff=biased)
+    assert [c.holds for c in claims_fig1.fig1a(e, False)] == [True, True, False, False]
+    for ahead, holds in ((0.2, True), (0.01, False)):
+        e = of("fig2b", decaying=[falling("fedlin", 0.02), falling("scaffnew", ahead)])
+        assert claims_fig2.fig2_ends(e, "scaffnew")[0].holds is holds
+        assert claims_fig2.fig2_ends(e)[0].holds is None
+
+
+@pytest.mark.parametrize(("ends", "holds"), [((1e-4, 0.9e-4), False), ((1e-4, 1e-5), True)])
+def test_a_linear_speedup_is_told_from_none(ends: tuple[float, float], holds: bool) -> None:
+    drawn = [falling("scaffnew", 1.0, floor=v, M=M) for M, v in zip((1, 10), ends, strict=True)]
+    found = {c.id: c for c in claims_fig2.fig2c(of("fig2c", decaying=drawn, constant=drawn, total=drawn), True)}
+    assert found["fig2c-speedup"].holds is holds
+    assert "10 times would be linear" in found["fig2c-speedup"].measured
+
+
+def test_figure_1a_says_what_its_own_curves_show() -> None:
+    calm, wild = falling("scaffnew", 0.1, gamma=0.5), falling("s-local-gd", 0.1, gamma=2.0)
+    wild = replace(wild, y=[v if k % 4 else 1e-2 for k, v in enumerate(wild.y)])
+    assert figure_1a._seen([calm], 1.0, 1e-6) == []
+    beyond, back = figure_1a._seen([calm, wild], 1.0, 1e-6)
+    assert beyond.endswith("outside every theorem: s-local-gd.")
+    assert "s-local-gd does not stay below 1e-06: after its first record there 25% of the records" in back
+    assert "ends at 1.0e-02" in back
+
+
+def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
+    rates = {10: 0.02, 30: 0.1, 100: 0.001}
+    drawn = [falling("scaffnew", r, inverse_p=k) for k, r in rates.items()]
+    (panel,) = figure_1c._needed(drawn, 1e-6)
+    reached, short = panel.series
+    assert reached.x["inverse_p"] == [10, 30]
+    assert (short.x["inverse_p"], short.y) == ([100], [2000])
+    assert "more than" in short.label
+
+
+def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
+    e = next(e for e in made.report.experiments if e.id == "fig2c")
+    steps = {s.about["gamma"] for s in claims.panel_of(e, "total").series}
+    assert len(steps) == 1
+    assert len({s.about["batch"] for s in claims.panel_of(e, "total").series}) > 1
+    assert len({s.about["gamma"] for s in claims.panel_of(e, "constant").series}) > 1
+
+
+# -- other axes --------------------------------------------------------------------------------------------------------
+def test_figures_can_be_drawn_against_any_axis(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, axes = str(made.order.out), []
+    kept = plots._draw_panel
+
+    def draw(ax: Any, panel: Panel, *rest: Any) -> Any:
+        axes.append(panel.x)
+        return kept(ax, panel, *rest)
+
+    monkeypatch.setattr(plots, "_draw_panel", draw)
+    for x in ("floats", "bytes", "local-steps", "passes", "seconds", "rounds"):
+        axes.clear()
+        assert cli.main(["plot", folder, "--x", x, "--json"]) == 0
+        written = [Path(p) for p in json.loads(capsys.readouterr().out)]
+        assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}
+        assert all(p.parent == made.order.out / "figures" and p.stat().st_size for p in written)
+        assert set(axes) == {x}
+    assert cli.main(["plot", folder, "--x", "floats", "--out", str(tmp_path / "there"), "--quiet"]) == 0
+    assert len(list((tmp_path / "there").iterdir())) == 2 * len(FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--x", "prox"], "can be drawn against prox"),
+        (["--y", "grad_norm"], "is drawn alone, with its own titles and y axes"),
+        (["--title", "mine"], "is drawn alone"),
+        (["OTHER"], "is drawn alone"),
+    ],
+)
+def test_what_a_reproduction_cannot_be_drawn_with(
+    made: Made, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plot", str(made.order.out), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_run_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plot", str(made.order.out / "runs")]) == 2
+    assert "give --out FILE" in capsys.readouterr().err
+
+
+def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
+    order = Order("w8a", tmp_path, True, "gpu", data_dir="my data")
+    assert order.command(["fig1b"]).endswith(f"--quick --engine gpu --data-dir 'my data' --out {tmp_path}")
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -625,4 +740,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureF
     assert (code, 'experiment "fig9" is not known' in err) == (2, True)
     code, _, err = call(capsys, "fig1b", "--data", "nowhere", "--out", tmp_path / "r")
     assert (code, "there is no data set 'nowhere'" in err) == (2, True)
+    if importlib.util.find_spec("cupy") is None:
+        code, _, err = call(capsys, "fig1b", "--engine", "gpu", "--out", tmp_path / "r")
+        assert (code, "needs CuPy" in err) == (2, True)
     assert list(tmp_path.iterdir()) == []

@@ -75,6 +75,8 @@ class Claim:
     """What was measured, in words with its numbers."""
     numbers: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
+    holds: bool | None = None
+    """Whether it was seen, also where nothing is promised; None where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)

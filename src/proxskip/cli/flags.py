@@ -307,7 +307,10 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     _data(command("data", "data sets: list them, fetch one"))
     _plot(
         command(
-            "plot", "draw run folders", "example:\n  proxskip plot runs/a runs/b --x floats --y gap --out figure.png\n"
+            "plot",
+            "draw run folders, or the figures of a reproduction against another axis",
+            "examples:\n  proxskip plot runs/a runs/b --x floats --y gap --out figure.png\n"
+            "  proxskip plot report --x floats\n",
         )
     )
     _reproduce(command("reproduce", "the paper's figures and tables, claim by claim", _REPRODUCE))
@@ -364,7 +367,7 @@ def _reproduce(p: Parser) -> None:
     add("--data", metavar="NAME|FILE", default="digits", help="a data set or an svmlight file; default: digits")
     add("--data-dir", metavar="DIR", help="where data sets lie; looked in before $PROXSKIP_DATA and the cache")
     add("--out", metavar="DIR", default="report", help="index.html, results.json, figures and runs; default: report")
-    add("--quick", action="store_true", help="the same report from shorter runs")
+    add("--quick", action="store_true", help="the same report from shorter runs (on digits under three minutes)")
     add("--strict", action="store_true", help="exit with 6 if a claim fails")
     add("--engine", choices=("cpu", "gpu", "reference"), default="cpu", help="default: cpu")
     add("--threads", metavar="N", type=whole("threads"), help="default: one a core")
@@ -373,10 +376,14 @@ def _reproduce(p: Parser) -> None:
 
 
 def _plot(p: Parser) -> None:
-    p.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders that hold run folders")
+    p.add_argument(
+        "folders", metavar="DIR", nargs="+", help="run folders, folders that hold run folders, or a reproduction"
+    )
     p.add_argument("--x", choices=tuple(X_AXES), default="rounds", help="default: rounds")
     p.add_argument("--y", choices=tuple(Y_AXES), default="gap", help="default: gap, which is f(x) - f*")
     p.add_argument("--title", default="")
-    p.add_argument("--out", metavar="FILE", required=True, help="a .png (a .pdf is written beside it) or .pdf")
+    p.add_argument(
+        "--out", metavar="FILE", help="a .png (a .pdf is written beside it) or .pdf; of a reproduction: a folder"
+    )
     p.add_argument("--json", action="store_true", help="the written files as JSON")
     p.add_argument("--quiet", action="store_true")

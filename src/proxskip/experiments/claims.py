@@ -55,6 +55,12 @@ def value_at(s: Series, rounds: float) -> float | None:
     return [y for x, y in zip(at, s.y, strict=True) if x <= rounds][-1]
 
 
+def relapses(s: Series, eps: float) -> float | None:
+    """The share of the records above eps after the first that is not; None if none is."""
+    near = [y is not None and abs(y) <= eps for y in s.y]
+    return near[near.index(True) :].count(False) / (len(near) - near.index(True)) if True in near else None
+
+
 def eps_of(experiment: Experiment) -> float:
     """The accuracy that this experiment is judged or reported at."""
     return float(experiment.parameters.get("eps", EPS))
@@ -71,10 +77,18 @@ def judge(ok: bool | None, asserted: bool) -> Verdict:
 def said(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with what it shows and the first thing that was measured, and its claims."""
     shows = experiment.sentence
-    if any(c.verdict in ("FAIL", "NOT RUN") for c in found):
+    if any(c.verdict in ("FAIL", "NOT RUN") or c.holds is False for c in found):
         shows = f"What is to be seen: {shows}"
     seen = next((c.measured for c in found if c.verdict != "NOT RUN"), "")
-    return replace(experiment, sentence=f"{shows} {seen}".strip()), list(found)
+    return replace(experiment, sentence=f"{shows} {seen}".strip()), [_with_word(c) for c in found]
+
+
+def _with_word(c: Claim) -> Claim:
+    """Where nothing is promised, whether it was seen all the same."""
+    if c.verdict != "REPORTED" or c.holds is None:
+        return c
+    word = "holds here" if c.holds else "does not hold here"
+    return replace(c, note=f"{word}; {c.note}" if c.note else word)
 
 
 def number(value: float | None) -> str:

@@ -38,7 +38,7 @@ def _fast(s: Series, asserted: bool, within: int = 400) -> Claim:
     measured = f"Scaffnew is below 1e-6 after {rounds_in_words(hit, s)} rounds."
     note = f"only {ran:.0f} rounds were run" if ok is None else ""
     text = f"Scaffnew with gamma = 1/L, p = 1/100 is below 1e-6 within {within} rounds."
-    return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note)
+    return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note, ok)
 
 
 def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
@@ -63,6 +63,7 @@ def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
         else ""
         if complete
         else f"only {ran:.0f} rounds were run",
+        ok,
     )
 
 
@@ -82,7 +83,9 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     if not reached:
         why = f"diverged: {', '.join(lost)}" if lost else f"no run was long enough to reach {eps:g}"
         return [
-            Claim(i, "fig1c", t, judge(False if lost else None, asserted), measured, numbers, why)
+            Claim(
+                i, "fig1c", t, judge(False if lost else None, asserted), measured, numbers, why, False if lost else None
+            )
             for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
         ]
     best = min(reached)
@@ -106,6 +109,7 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
             f"The best is {names} with {best:.0f} rounds.",
             {"rounds": best},
             note if lost or interior is None else "",
+            interior,
         ),
         Claim(
             "fig1c-ends",
@@ -115,6 +119,7 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
             measured,
             numbers,
             note if lost or told is None else "",
+            told,
         ),
     ]
 
@@ -155,6 +160,7 @@ def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Cla
         f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else "."),
         {**needed, "ratio": ratio},
         f"too few rounds to reach {eps:g}" if ok is None else "",
+        ok,
     )
 
 
@@ -178,6 +184,7 @@ def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
         f"Rounds to {eps:g}: {words}.{margin}",
         dict(needed),
         f"too few rounds to reach {eps:g}" if ok is None else "",
+        ok,
     )
 
 
@@ -205,6 +212,7 @@ def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
         f"Compared with Scaffnew: {', '.join(words)}." if words else f"Scaffnew did not reach {eps:g}.",
         found,
         f"too few rounds to reach {eps:g}" if ok is None else "",
+        ok,
     )
 
 
@@ -228,4 +236,5 @@ def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
         else within[0].upper() + within[1:],
         {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends},
         "the runs are too short to have settled" if ok is None else "",
+        ok,
     )

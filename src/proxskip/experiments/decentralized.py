@@ -110,9 +110,11 @@ def _panel(id: str, kappa: float, found: Sequence[Mapping[str, Any]], y: str, ep
         drawn.append(Series("p/zeta log(1/eps), the theorem's", x, bound, kind="bound"))
     xs = {"delta/lmax": "spectral gap delta, relative to lmax(I \N{MINUS SIGN} W)", "delta": "spectral gap delta"}
     label = "gossip steps to eps" if y == "rounds" else "floats along an edge and direction to eps"
-    where = ", ".join(names)
+    where = ", ".join(f"{r['graph']} {r['delta']:.3g}" for r in ordered)
     title = f"kappa = {kappa:g}" + ("" if y == "rounds" else ": floats along an edge")
-    return Panel(id, title, drawn, "delta/lmax", xs, label, "log", "log", note=f"From left to right: {where}.")
+    return Panel(
+        id, title, drawn, "delta/lmax", xs, label, "log", "log", note=f"From left to right, with delta: {where}."
+    )
 
 
 def _table(kappa: float, found: Sequence[Mapping[str, Any]]) -> Table:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,7 @@ from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.tune import STEPLESS, Candidate, grid, grid_table, tune, winners_table
-from proxskip.figures import Claim, Experiment, Panel
+from proxskip.figures import Claim, Experiment, Panel, Series
 from proxskip.plots import NAMES
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
@@ -52,7 +54,24 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in KEYS}}
     panels = [panel("tuned", "each method at its best of the grid", drawn), _tradeoff(bench, flags, problem.L_global)]
     experiment = bench.experiment("fig1a", parameters, panels, tables)
+    experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked["eps"])])
     return claims.said(experiment, claims_fig1.fig1a(experiment, bench.asserted))
+
+
+def _seen(drawn: Sequence[Series], L_max: float, eps: float) -> list[str]:
+    """What these curves say, beyond the claims."""
+    notes = []
+    beyond = [s.label for s in drawn if s.method not in STEPLESS and s.about["gamma"] > 1 / L_max]
+    if beyond:
+        notes.append(f"Tuned step sizes beyond 1/max_i L_i, and so outside every theorem: {', '.join(beyond)}.")
+    for s in drawn:
+        back = claims.relapses(s, eps)
+        if back is not None and back > 0.05:
+            notes.append(
+                f"{s.label} does not stay below {eps:g}: after its first record there {back:.0%} of the records are "
+                f"above, and it ends at {claims.number(s.y[-1])}. At this step size it is at the edge of stability."
+            )
+    return notes
 
 
 def problem_flags(bench: Bench) -> dict[str, Any]:

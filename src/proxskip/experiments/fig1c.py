@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job
 from proxskip.experiments.curves import panel, series
@@ -38,12 +40,17 @@ def _row(s: Series, eps: float) -> list[str | float | int | None]:
 
 
 def _needed(drawn: list[Series], eps: float) -> list[Panel]:
-    """Rounds to eps against 1/p, where at least two of them came so far."""
-    found = [(float(s.about["inverse_p"]), claims.first_below(s, eps)) for s in drawn]
-    reached = [(k, r) for k, r in found if r is not None]
+    """Rounds to eps against 1/p, where at least two of them came so far; for the others, the rounds they had."""
+    found = [(float(s.about["inverse_p"]), claims.first_below(s, eps), claims.at_least(s, eps)) for s in drawn]
+    reached = [(k, r) for k, r, _ in found if r is not None]
+    short = [(k, low) for k, r, low in found if r is None and math.isfinite(low)]
     if len(reached) < 2:
         return []
-    x, y = [k for k, _ in reached], [r for _, r in reached]
-    points = Series("Scaffnew", {"inverse_p": x}, y, "scaffnew", kind="points")
+    points = [_points("Scaffnew", reached)]
+    points += [_points("not reached: more than these", short)] if short else []
     axis = {"inverse_p": "1/p, the mean number of local steps a round"}
-    return [Panel("needed", f"rounds to {eps:g}", [points], "inverse_p", axis, "communication rounds", "log", "log")]
+    return [Panel("needed", f"rounds to {eps:g}", points, "inverse_p", axis, "communication rounds", "log", "log")]
+
+
+def _points(label: str, found: list[tuple[float, float]]) -> Series:
+    return Series(label, {"inverse_p": [k for k, _ in found]}, [r for _, r in found], "scaffnew", kind="points")

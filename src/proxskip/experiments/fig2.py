@@ -55,7 +55,7 @@ def theoretical(bench: Bench) -> tuple[Experiment, list[Claim]]:
     experiment = bench.experiment(
         "fig2b", _parameters(bench, problem), panels, [_ends(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
     )
-    return claims.said(experiment, claims_fig2.fig2_ends(experiment))
+    return claims.said(experiment, claims_fig2.fig2_ends(experiment, "scaffnew"))
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
@@ -72,22 +72,34 @@ def clients(bench: Bench) -> tuple[Experiment, list[Claim]]:
     own = {M: problem_flags(bench, clients=M) for M in asked["clients"]}
     total = own[most]["batch"]
     shared = {M: own[M] | {"batch": max(1, total // M)} for M in asked["clients"]}
+    steps = {M: 1 / smoothness(bench.problem(**own[M])) for M in own}
+    least = min(1 / smoothness(bench.problem(**flags)) for flags in shared.values())
     parts = [
-        ("decaying", "a decaying step, each client's batch fixed", own, True),
-        ("constant", "a constant step, each client's batch fixed", own, False),
-        ("total", "a constant step, the total batch fixed", shared, False),
+        ("decaying", "a decaying step, each client's batch fixed", own, steps, True),
+        ("constant", "a constant step, each client's batch fixed", own, steps, False),
+        ("total", "a constant step, the total batch fixed", shared, dict.fromkeys(own, least), False),
     ]
     panels: list[Panel] = []
     found: dict[str, list[Series]] = {}
-    for k, (id, title, flags, falling) in enumerate(parts):
+    for k, (id, title, flags, gammas, falling) in enumerate(parts):
         found[id] = [
-            _with_clients(bench, M, flags[M], falling, (k + (j + 1) / len(flags)) / 3) for j, M in enumerate(flags)
+            _with_clients(bench, M, flags[M], gammas[M], falling, (k + (j + 1) / len(flags)) / 3)
+            for j, M in enumerate(flags)
         ]
         panels.append(panel(id, title, found[id]))
     table = Table(
         "floors",
         "Noise floors",
-        ["clients", "batch a client", "of a client's rows", "floor", "total batch fixed: batch a client", "floor"],
+        [
+            "clients",
+            "batch a client",
+            "of a client's rows",
+            "gamma",
+            "floor",
+            "total batch fixed: batch a client",
+            "gamma",
+            "floor",
+        ],
         [_floor_row(a, b) for a, b in zip(found["constant"], found["total"], strict=True)],
         "The median of f - f* over the last third of the runs with a constant step size.",
     )
@@ -96,10 +108,10 @@ def clients(bench: Bench) -> tuple[Experiment, list[Claim]]:
     return claims.said(experiment, claims_fig2.fig2c(experiment, bench.asserted))
 
 
-def _with_clients(bench: Bench, M: int, flags: dict[str, Any], falling: bool, upto: float) -> Series:
+def _with_clients(bench: Bench, M: int, flags: dict[str, Any], gamma: float, falling: bool, upto: float) -> Series:
     asked = bench.preset
     problem = bench.problem(**flags)
-    given = {"gamma": 1 / smoothness(problem), "p": asked["p"]}
+    given = {"gamma": gamma, "p": asked["p"]}
     if falling:
         given["decay"] = (problem.l2 or 0.0) / (2 * asked["p"])
     runs = _seeds(bench, f"M = {M}", "scaffnew", given, flags, upto, "decaying_rounds" if falling else "rounds")
@@ -108,8 +120,8 @@ def _with_clients(bench: Bench, M: int, flags: dict[str, Any], falling: bool, up
 
 
 def _floor_row(own: Series, total: Series) -> list[str | float | int | None]:
-    cells = [own.about[k] for k in ("M", "batch", "share")]
-    return [*cells, claims_fig2.floor(own), total.about["batch"], claims_fig2.floor(total)]
+    cells = [own.about[k] for k in ("M", "batch", "share", "gamma")]
+    return [*cells, claims_fig2.floor(own), total.about["batch"], total.about["gamma"], claims_fig2.floor(total)]
 
 
 # -- common ------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from proxskip.experiments.bench import VERSION, Bench
 from proxskip.experiments.pace import Pace, Show
 from proxskip.figures import Claim, Experiment, Report
 from proxskip.problems import datasets
+from proxskip.run import make_engine
 from proxskip.seam import InputError
 
 STAMP = "reproduction.json"
@@ -49,6 +50,7 @@ class Order:
         words = ["proxskip", "reproduce", *names, "--data", self.data]
         words += ["--quick"] if self.quick else []
         words += [] if self.engine == "cpu" else ["--engine", self.engine]
+        words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         return shlex.join([*words, "--out", str(self.out)])
 
 
@@ -74,6 +76,7 @@ def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> R
     """
     chosen = check_names(names)
     claim_folder(order)
+    make_engine(order.engine, order.threads)  # what is not here is refused before anything is written
     presets = {name: experiments.preset(name, order.quick) for name in chosen}
     pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     bench = make_bench(order, pace)
@@ -228,6 +231,28 @@ def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "versions": describe.versions(),
     }
+
+
+def is_one(folder: Path) -> bool:
+    """Whether this folder holds a reproduction with results."""
+    return (folder / STAMP).is_file() and (folder / RESULTS).is_file()
+
+
+def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
+    """The figures of a reproduction against another axis, in its own folder unless ``out`` is given.
+
+    Panels that have no such axis are left out.
+    """
+    made = figures.from_json(read_json(folder / RESULTS))
+    written: list[Path] = []
+    for e in made.experiments:
+        panels = [replace(p, x=x) for p in e.panels if x in p.xs]
+        if panels:
+            target = (folder / "figures" if out is None else out) / f"{e.id}-{x}.png"
+            written += plots.save(plots.panel_figure(panels, e.title), target)
+    if not written:
+        raise InputError(f"no figure of {folder} can be drawn against {x}.")
+    return written
 
 
 def draw(made: Report, out: Path, pace: Pace) -> None:

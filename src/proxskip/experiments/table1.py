@@ -158,7 +158,7 @@ def _panel(id: str, title: str, found: Sequence[Series], kappas: Sequence[float]
             x = {"kappa": ends, "sqrt(kappa)": [math.sqrt(k) for k in ends]}
             drawn.append(Series(name, x, line, kind="bound", about={"expected": power}))
     missing = [s.label for s in found if not s.y]
-    note = f"{', '.join(missing)} does not reach eps." if missing else ""
+    note = f"Without {', '.join(missing)} ({title}), which does not reach eps." if missing else ""
     xs = {"kappa": "condition number kappa", "sqrt(kappa)": "square root of kappa"}
     return Panel(id, title, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
 
