@@ -58,7 +58,7 @@ def waiting(d: int = 8) -> tuple[Server, ServerState, bytes]:
     return server, state, raw
 
 
-def mutated(rng: random.Random, raw: bytes, kinds: int = 6) -> bytes:
+def mutated(rng: random.Random, raw: bytes, kinds: int = 7) -> bytes:
     """A message that no honest client sends: bytes changed, or fields and numbers forged and sealed again."""
     what = rng.randrange(kinds)
     if what == 0:  # bits
@@ -76,6 +76,8 @@ def mutated(rng: random.Random, raw: bytes, kinds: int = 6) -> bytes:
     if what == 4:
         at = HEADER + 8 * rng.randrange((len(raw) - HEADER) // 8)
         out[at : at + 8] = struct.pack("<d", rng.choice((np.nan, np.inf, -np.inf)))
+    elif what == 6:  # the same bytes as twice as many numbers of half the size, which unpack to twice the bytes
+        out[6], out[72] = 4, 2 * raw[72]
     else:
         at, kind = FIELDS[rng.choice(list(FIELDS))]
         size = struct.calcsize("<" + kind)
