@@ -605,10 +605,12 @@ def test_a_linear_speedup_is_told_from_none(ends: tuple[float, float], holds: bo
 
 
 def test_figure_1a_says_what_its_own_curves_show() -> None:
-    calm, wild = falling("scaffnew", 0.1, gamma=0.5), falling("s-local-gd", 0.1, gamma=2.0)
+    asked = {"eps": 1e-6, "powers": [-1, 0, 1]}
+    calm, wild = falling("scaffnew", 0.1, gamma=0.5, gamma_L=1.0), falling("s-local-gd", 0.1, gamma=2.0, gamma_L=2.0)
     wild = replace(wild, y=[v if k % 4 else 1e-2 for k, v in enumerate(wild.y)])
-    assert figure_1a._seen([calm], 1.0, 1e-6) == []
-    beyond, back = figure_1a._seen([calm, wild], 1.0, 1e-6)
+    assert figure_1a._seen([calm], 1.0, asked) == []
+    edge, beyond, back = figure_1a._seen([calm, wild], 1.0, asked)
+    assert edge.endswith("perhaps better beyond it: s-local-gd.")
     assert beyond.endswith("outside every theorem: s-local-gd.")
     assert "s-local-gd does not stay below 1e-06: after its first record there 25% of the records" in back
     assert "ends at 1.0e-02" in back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -54,13 +54,16 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in KEYS}}
     panels = [panel("tuned", "each method at its best of the grid", drawn), _tradeoff(bench, flags, problem.L_global)]
     experiment = bench.experiment("fig1a", parameters, panels, tables)
-    experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked["eps"])])
+    experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked)])
     return claims.said(experiment, claims_fig1.fig1a(experiment, bench.asserted))
 
 
-def _seen(drawn: Sequence[Series], L_max: float, eps: float) -> list[str]:
+def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> list[str]:
     """What these curves say, beyond the claims."""
-    notes = []
+    notes, eps = [], asked["eps"]
+    ends = {2.0 ** min(asked["powers"]), 2.0 ** max(asked["powers"])}
+    if edge := [s.label for s in drawn if s.about["gamma_L"] in ends]:
+        notes.append(f"Best at an end of the grid, and perhaps better beyond it: {', '.join(edge)}.")
     beyond = [s.label for s in drawn if s.method not in STEPLESS and s.about["gamma"] > 1 / L_max]
     if beyond:
         notes.append(f"Tuned step sizes beyond 1/max_i L_i, and so outside every theorem: {', '.join(beyond)}.")
