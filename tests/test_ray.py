@@ -32,7 +32,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'prox
 
 from proxskip.engines import ray_pool  # noqa: E402
 from proxskip.engines.ray import RayEngine  # noqa: E402
-from proxskip.engines.ray_pool import exposed, start_here  # noqa: E402
+from proxskip.engines.ray_cluster import exposed, start_here  # noqa: E402
 from proxskip.engines.ray_talk import Talk  # noqa: E402
 from proxskip.engines.ray_worker import Lost, Message, Op, Worker  # noqa: E402
 
