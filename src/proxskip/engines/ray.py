@@ -34,8 +34,8 @@ class RayEngine:
 
     Args:
         actors: how many; by default one a CPU of the cluster, at most one a client.
-        address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine
-            (or uses the Ray that this process has started already).
+        address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine,
+            with a CPU for each that the actors need (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
         memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
         deadline: seconds after which a call that was not answered ends the run with an EngineError.
@@ -77,28 +77,25 @@ class RayEngine:
         from proxskip.engines import ray_cluster
 
         ray_cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
-        self._warn(
-            ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ), ray_cluster.UnsafeClusterWarning
-        )
-
-    def _warn(self, note: str | None, kind: type[Warning]) -> None:
-        """Once."""
+        note = ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
         if note is not None and note not in self.warned:
             self.warned.append(note)
-            warnings.warn(note, kind, stacklevel=5)
+            warnings.warn(note, ray_cluster.UnsafeClusterWarning, stacklevel=5)
 
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
         from proxskip.engines import ray_cluster
         from proxskip.engines.ray_pool import Pool
 
+        self._check_pool()
         self._connect()
         has, _ = ray_cluster.room(self.deadline)
         parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
         made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
         note = ray_cluster.check_room(len(made.all), self.cores, self.memory_limit, has)
-        self._warn(note, ray_cluster.FullClusterWarning)
+        if note is not None:
+            warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
             made.adopt(self.pool)
         self.pool, self.holds, self.talk = made, None, None

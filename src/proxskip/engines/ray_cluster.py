@@ -33,11 +33,12 @@ class FullClusterWarning(UserWarning):
 
 
 class Started:
-    """The Ray that was started here, and the engines that use it."""
+    """The Ray that was started here with the engines that use it, or the address by which one was joined."""
 
     def __init__(self) -> None:
         self.session: str | None = None
         self.users: WeakSet[Any] = WeakSet()
+        self.joined: tuple[str | None, str | None] = None, None
 
     def runs(self) -> bool:
         """Whether it still does."""
@@ -63,6 +64,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
         cpus: how many its actors need.
         seconds: how long to wait for the cluster.
     """
+    address = None if address == "local" else address
     if ray.is_initialized():
         _same(address)
     else:
@@ -73,6 +75,7 @@ def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
             OURS.session, OURS.users = session(), WeakSet()
         else:
             _join(address, quiet, seconds)
+            OURS.joined = address, session()
     if OURS.runs():
         OURS.users.add(user)
 
@@ -90,7 +93,10 @@ def leave(user: Any) -> None:
 def _same(address: str | None) -> None:
     """Refuse another cluster than the one that this process has joined."""
     joined = ray.get_runtime_context().gcs_address
-    if address in (None, "auto", joined) or (address and _place(address) == _place(joined)):
+    if address in (None, "auto", joined) or OURS.joined == (address, session()):
+        return
+    (host, port), at = _place(str(address)), _place(joined)
+    if port == at[1] and (host == at[0] or is_loopback(host)):
         return
     raise InputError(
         f'this process uses the Ray at "{joined}" already, not "{address}"; leave the address out, or call '

@@ -153,8 +153,8 @@ class Pool:
     def drop(self, a: int) -> None:
         """End an actor, if it is still there."""
         handle, self.handles[a] = self.handles[a], None
-        if handle is not None and ray.is_initialized():
-            with suppress(Exception):  # of a Ray that was ended since
+        if handle is not None and self.is_there():  # another Ray may have an actor of the same number
+            with suppress(Exception):
                 ray.kill(handle)
 
     def close(self) -> None:
