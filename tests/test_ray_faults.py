@@ -242,6 +242,17 @@ def test_gossip_peers_of_one_that_failed_do_not_wait(made: Any) -> None:
         assert time.monotonic() - started < 30
 
 
+def test_those_at_work_are_told_when_it_is_given_up() -> None:
+    pool, heard = ray_pool.Pool([0, 1], 1, None, 3.0, None), []  # type: Any, list[int]
+    pool.start([0])
+    never = ray.remote(num_cpus=0)(lambda: time.sleep(60)).remote()
+    with pytest.raises(EngineError, match=r"^the actor with client 0 did not answer within 3 seconds"):
+        pool.gather({0: never}, time.monotonic() + 3, "did not answer", heard.extend)
+    assert heard == [0]
+    ray.cancel(never, force=True)
+    pool.close()
+
+
 class Failing:
     """The last of four clients fails after some gradients."""
 
@@ -320,9 +331,22 @@ def deadly(i: int) -> Any:
 @pytest.mark.parametrize("actors", [2, CPUS])
 def test_the_shard_that_hangs_is_named(actors: int, made: Any) -> None:
     """Also where the engine's own actors hold all CPUs."""
-    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 6 seconds; look at its machine"
+    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 15 seconds; look at its machine"
     with pytest.raises(EngineError, match=sentence):
-        made(actors, deadline=6).load(hanging, n=6)
+        made(actors, deadline=15).load(hanging, n=6)
+
+
+def test_an_actor_whose_process_is_slow_does_not_lack_room(made: Any) -> None:
+    engine = made(CPUS)
+    engine.load(shard, n=CPUS)  # they hold all CPUs
+    assert engine.pool._lacks() is None
+    other = ray_pool.Pool([0, 1], 1, None, 3.0, None)
+    other.start([0])
+    until = time.monotonic() + 30
+    while other._lacks() is None and time.monotonic() < until:  # the head hears of it some time later
+        time.sleep(0.2)
+    assert other._lacks() == f"it needs 1 CPU and 0 of the cluster's {CPUS} are free"
+    other.close()
 
 
 def test_the_shard_that_ends_the_process_is_named(made: Any) -> None:
@@ -438,6 +462,16 @@ def test_engines_share_the_ray_that_was_started_here() -> None:
     )
     assert said.splitlines()[:4] == ["cpus 3", "shared True", "MAX_ROUNDS", "kept True"]
     assert "4 actors need 4 CPUs and the cluster has 3; use fewer actors" in said
+
+
+def test_a_ray_that_does_not_end_is_killed(monkeypatch: Any) -> None:
+    over, killed = threading.Event(), []  # type: Any, list[Any]
+    node = type("Node", (), {"kill_all_processes": lambda self, **how: killed.append(how)})()
+    monkeypatch.setattr(ray._private.worker, "_global_node", node)
+    monkeypatch.setattr(ray, "shutdown", lambda: over.wait(60))
+    ray_cluster._end(0.2)
+    over.set()
+    assert killed == [{"check_alive": False, "allow_graceful": False}]
 
 
 def test_ray_that_was_shut_down_does_not_start_itself() -> None:

@@ -22,6 +22,8 @@ from proxskip.seam import EngineError, InputError
 
 KNOCK = 10.0
 """Seconds to wait for a connection to the port of a cluster."""
+FAREWELL = 20.0
+"""Seconds that the Ray started here has to end."""
 
 
 class UnsafeClusterWarning(UserWarning):
@@ -87,7 +89,16 @@ def leave(user: Any) -> None:
     OURS.users.discard(user)
     if not OURS.users and OURS.runs():
         with _tidily():
-            ray.shutdown()
+            _end(FAREWELL)
+
+
+def _end(seconds: float) -> None:
+    """End the Ray that was started here; its processes are killed if it does not end by itself."""
+    node = ray._private.worker._global_node
+    try:
+        within(seconds, ray.shutdown, TimeoutError())
+    except TimeoutError:
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def _same(address: str | None) -> None:
@@ -160,6 +171,16 @@ def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """What the cluster has, and what is free of it."""
     found: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
     return found
+
+
+def is_crowded(seconds: float) -> bool:
+    """Whether an actor or a task waits for room, not just for its process; True where that cannot be found out."""
+    gcs = ray.get_runtime_context().gcs_address
+    with suppress(Exception):
+        from ray.autoscaler.v2.sdk import get_cluster_status
+
+        return bool(ask_head(seconds, lambda: get_cluster_status(gcs)).resource_demands.ray_task_actor_demand)
+    return True
 
 
 def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:

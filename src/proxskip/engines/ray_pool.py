@@ -25,7 +25,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from proxskip.engines.ray_cluster import ask_head, room, session
+from proxskip.engines.ray_cluster import ask_head, is_crowded, room, session
 from proxskip.engines.ray_worker import Aborted, Lost, actor_class, read_mark
 from proxskip.seam import Array, EngineError, InputError
 
@@ -299,6 +299,8 @@ class Pool:
         try:
             has, free = room(ENQUIRY)
         except EngineError:
+            return None
+        if not is_crowded(ENQUIRY):
             return None
         for name, need in (("CPU", self.cores), ("memory", self.memory or 0)):
             unit, left = "CPU" if name == "CPU" else "bytes of memory", free.get(name, 0.0)
