@@ -321,7 +321,7 @@ def _ray_round(problem: ps.Problem, K: int) -> Any:
         import ray
     except ImportError:
         return None
-    from proxskip.engines.ray_pool import start_here
+    from proxskip.engines.ray_cluster import start_here
 
     start_here(num_cpus=2, log_to_driver=False, logging_level="ERROR")
     return authors_way(problem, K), ray.shutdown

@@ -31,7 +31,7 @@ from run import w8a
 import proxskip as ps
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.ray import RayEngine
-from proxskip.engines.ray_pool import on_loopback
+from proxskip.engines.ray_cluster import on_loopback
 
 MB = 2**20
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -112,6 +113,15 @@ class Loop:
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
 
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Give threads and machines back if the run cannot begin."""
+        try:
+            yield
+        except BaseException:
+            self.engine.close()
+            raise
+
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
         """The state before the first round."""
@@ -166,24 +176,27 @@ class Loop:
     # -- the loop ------------------------------------------------------------------------------------------------------
     def go(self, callbacks: Sequence[Callback]) -> Result:
         """Rounds until something says stop."""
+        try:
+            for c in callbacks:
+                c.on_run_start(self.config)
+            result = self._ended(callbacks)
+        finally:
+            self.engine.close()
         for c in callbacks:
-            c.on_run_start(self.config)
+            c.on_run_end(result)
+        return result
+
+    def _ended(self, callbacks: Sequence[Callback]) -> Result:
         restore = self._catch_signals()
         try:
             with np.errstate(all="ignore"):
                 status, message = self._rounds(callbacks)
-        except BaseException:
-            self.engine.close()
-            raise
         finally:
             restore()
         with np.errstate(all="ignore"):
             result = self._result(status, message)
         if self.keep is not None:
             self.keep.finish(result, self.state())
-        self.engine.close()
-        for c in callbacks:
-            c.on_run_end(result)
         return result
 
     def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
@@ -200,21 +213,28 @@ class Loop:
             self.server = self.line.timed(self.method.round, self.server, self.line)
             self.round += 1
             due = self._is_recorded(self.round)
-            if due or not self._x_is_far():  # a far x is looked at only when a record is due
-                self.line.timed(self.line.wait)
-                self.x = self._answer(None)
-                if not np.isfinite(self.x).all():
-                    self.x = self.good
-                    lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
-                    return Status.DIVERGED, lost
-                self.good = self.x
+            if not self.looks_finite(due):
+                lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
+                return Status.DIVERGED, lost
             if due:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
 
-    def _x_is_far(self) -> bool:
-        return self.line.far or ("x" not in self.server and getattr(self.engine, "remote", False))
+    def looks_finite(self, due: bool) -> bool:
+        """Take in the new x, a dear one only when a record is due; False, and x as seen last, if it is not finite."""
+        if due or not self._x_is_dear():
+            self.line.timed(self.line.wait)
+            self.x = self._answer(None)
+        if self.line.finite and np.isfinite(self.x).all():
+            self.good = self.x
+            return True
+        self.x = self.good
+        return False
+
+    def _x_is_dear(self) -> bool:
+        """Whether it lies elsewhere, or would have to be put together from the clients'."""
+        return self.line.far or "x" not in self.server
 
     def _verdict(self) -> tuple[Status, str] | None:
         """Stop here? Tolerances are judged at records only, and a record is made before a run ends."""

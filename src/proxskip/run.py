@@ -79,7 +79,8 @@ def run(
     loop.config["every"] = every
     start = starting_point(method, problem, participation, x0, h0, warm)
     loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
-    loop.start(*start)
+    with loop.closed_on_error():
+        loop.start(*start)
     return loop.go(callbacks)
 
 
@@ -116,7 +117,8 @@ def resume(
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
-    loop.restore(keep.checkpoint)
+    with loop.closed_on_error():
+        loop.restore(keep.checkpoint)
     return loop.go(callbacks)
 
 

@@ -139,11 +139,9 @@ class Run:
             except Suspended:
                 return True
             self.replay = None
-            before, loop.server = loop.x, server
+            loop.server = server
             loop.round += 1
-            loop.x = loop._answer(None)
-            if not np.isfinite(loop.x).all():
-                loop.x = before
+            if not loop.looks_finite(loop._is_recorded(loop.round)):
                 return self._end(Status.DIVERGED, f"the iterate of round {loop.round} is not finite.")
             if loop._is_recorded(loop.round):
                 loop._record(())

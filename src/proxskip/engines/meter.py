@@ -56,11 +56,10 @@ class Engine(Protocol):
     back, and ``wait()`` returns when all is done.
 
     An engine whose clients can talk to each other has ``gossip(half, graph, round, K)``: run the half everywhere, mix
-    along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, and how many
-    vectors went along an edge. One whose clients' memory is dear to look at says ``remote = True``; then x without a
-    server is looked at only when a record is due. ``judge(problem)`` gives the problem that records are made with where
-    values and gradients are to be computed elsewhere. ``report()`` says what happened to it, for the result, and
-    ``pulse()`` how it goes, for progress.
+    along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, how many vectors
+    went along an edge, and whether all that was mixed is finite. ``judge(problem)`` gives the problem that records are
+    made with where values and gradients are to be computed elsewhere. ``report()`` says what happened to it, for the
+    result, and ``pulse()`` how it goes, for progress.
     """
 
     name: str
@@ -109,6 +108,7 @@ class Line:
         self.outcomes = 0
         self.outcome: tuple[Array, ...] = ()
         self.mixed: tuple[Array, ...] | None = None
+        self.finite = True  # what was gossiped in this round, where that is at hand
         self.participated = np.zeros(problem.n, dtype=np.int64)
         self.far = bool(getattr(engine, "far", False))
         carrier: Any = engine if self.far else _Near
@@ -125,6 +125,7 @@ class Line:
             self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
         self.rng = stream(self.seed, round, "server", self.coins)
         self.steps_this_round = 0
+        self.finite = True
         self.participated[self.cohort] += 1
 
     @property
@@ -144,12 +145,14 @@ class Line:
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         if hasattr(self.engine, "gossip"):  # the clients talk to each other, and no vector passes here
-            self.mixed, gradients, vectors = self.engine.gossip(half, graph, self.round, K)
+            self.mixed, gradients, vectors, finite = self.engine.gossip(half, graph, self.round, K)
             self._count_steps(K, gradients)
         else:
             up = self._run(half, K, ())
             mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
             self.mixed, vectors = tuple(mix(graph, U) for U in up), len(up)
+            finite = all(bool(np.isfinite(U).all()) for U in self.mixed if isinstance(U, np.ndarray))
+        self.finite = self.finite and finite
         sent = vectors * graph.directed_edges
         self.ledger.exchanges += 1
         self.ledger.edge_messages += sent

@@ -13,7 +13,6 @@ actors go back to the last snapshot, which was taken everywhere at the same oper
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ from proxskip.links import SUM_BLOCK, Graph, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Elsewhere, Files, Remote, Sharded, agree, as_source
-from proxskip.seam import Array, ClientHalf, EngineError, Indices, InputError, SettleHalf, Vectors
+from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
 
 
 class RayEngine:
@@ -35,8 +34,8 @@ class RayEngine:
 
     Args:
         actors: how many; by default one a CPU of the cluster, at most one a client.
-        address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine
-            (or uses the Ray that this process has started already).
+        address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine,
+            with a CPU for each that the actors need (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
         memory: bytes that each actor may hold while it loads its shards (Linux); one that does not fit is refused.
         deadline: seconds after which a call that was not answered ends the run with an EngineError.
@@ -45,7 +44,6 @@ class RayEngine:
     """
 
     name = "ray"
-    remote = True
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class RayEngine:
         self.deadline, self.snapshot_every, self.stay = float(deadline), snapshot_every, stay
         self.pool: Any = None
         self.holds: Any = None
-        self.loaded = self.started = False
+        self.loaded = False
         self.talk: Any = None
         self.warned: list[str] = []
 
@@ -76,25 +74,28 @@ class RayEngine:
     def _connect(self) -> None:
         import ray
 
-        from proxskip.engines import ray_pool
+        from proxskip.engines import ray_cluster
 
-        self.started = ray_pool.connect(self.address) or self.started
-        note = ray_pool.exposed(ray.get_runtime_context().gcs_address, os.environ)
+        ray_cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
+        note = ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
         if note is not None and note not in self.warned:
             self.warned.append(note)
-            warnings.warn(note, ray_pool.UnsafeClusterWarning, stacklevel=4)
+            warnings.warn(note, ray_cluster.UnsafeClusterWarning, stacklevel=5)
 
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
-        import ray
-
+        from proxskip.engines import ray_cluster
         from proxskip.engines.ray_pool import Pool
 
+        self._check_pool()
         self._connect()
-        cpus = int(ray.cluster_resources().get("CPU", 1)) // self.cores
-        parts = balanced(load, self.actors or max(1, cpus))
+        has, _ = ray_cluster.room(self.deadline)
+        parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
         made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        note = ray_cluster.check_room(len(made.all), self.cores, self.memory_limit, has)
+        if note is not None:
+            warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
             made.adopt(self.pool)
         self.pool, self.holds, self.talk = made, None, None
@@ -124,71 +125,84 @@ class RayEngine:
             features: columns of the data; without it the largest index that occurs in a file.
             weights: "rows", "equal", or a number a client.
         """
+        if isinstance(weights, str) and weights not in ("rows", "equal"):
+            raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
         given = {"model": model, "l2": l2, "intercept": intercept, "dtype": str(np.dtype(dtype)), "features": features}
-        source = as_source(shards, n, **({} if callable(shards) else given))
+        source = as_source(shards, n, **given)
+        try:
+            facts = self._facts(source)
+            if isinstance(weights, str):
+                sizes = [f.N for f in facts]
+                weights = sizes if weights == "rows" and None not in sizes else None
+            about = {"split": "shards", "data": f"{source.n} shards"}
+            remotes = [Remote(f) for f in facts]
+            made = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+        except BaseException:
+            self.shutdown_pool()
+            raise
+        self.holds, self.loaded = made.clients, True
+        return made
+
+    def _facts(self, source: Any) -> list[Any]:
+        """Let the actors load their shards; what is to be known of them."""
         pool = self._pool(_sizes(source), source.name)
         bounds = pool.bounds
         pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
-        self.loaded = True
-        looks = self._supplied("look")
-        width, classes = agree(source, looks)
+        width, classes = agree(source, self._supplied("look"))
         pool.data.append(("build", lambda a: (source, width, classes)))
         facts = self._built("build")
-        sizes = [f.N for f in facts]
-        if isinstance(weights, str):
-            if weights not in ("rows", "equal"):
-                raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-            weights = sizes if weights == "rows" and None not in sizes else None
-        about = {"split": "shards", "data": f"{source.n} shards"}
-        made = Sharded([Remote(f) for f in facts], weights, psi, None, batch, L, info=about, holder=self, source=source)
-        self.holds = made.clients
-        return made
+        pool.digests = [f.digest for f in facts]
+        return facts
 
     def _supplied(self, verb: str) -> list[Any]:
         """Start all actors and give them what there is so far; again if some die of it."""
         pool = self.pool
-        try:
-            pool.start(a for a in pool.all if pool.handles[a] is None)
-            found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
-        except BaseException:
-            self.shutdown_pool()
-            raise
+        pool.start(a for a in pool.all if pool.handles[a] is None)
+        found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
         return [v for a in pool.all for v in found[a]]
 
     def _built(self, verb: str) -> list[Any]:
         """The last of the calls that give an actor its data, for actors that have had the others."""
+        from proxskip.engines.ray_pool import UNLOADED
+
         pool = self.pool
         arguments = pool.data[-1][1]
 
         def go(until: float) -> Any:
-            return pool.gather(pool.give(verb, arguments, pool.all), until, "did not load its shards")
+            return pool.gather(pool.give(verb, arguments, pool.all), until, UNLOADED)
 
-        try:
-            found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])
-        except BaseException:
-            self.shutdown_pool()
-            raise
+        found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])
         return [v for a in pool.all for v in found[a]]
 
     def _patiently(self, act: Callable[[float], Any], again: Callable[[float], Any] | None = None) -> Any:
         """Before a run: if actors die, all are made anew, a few times."""
-        from proxskip.engines.ray_pool import DEATHS, Died
+        from proxskip.engines.ray_pool import Died, Tally
 
-        for _ in range(DEATHS):
+        tally = Tally(self.pool, "while it was loaded")
+        while True:
             try:
-                return act(time.monotonic() + self.deadline)
+                return act(tally.until)
             except Died as end:
-                last = end
-                self.pool.start(self.pool.all)
+                tally.add(end.who)
+                self.pool.start(self.pool.all, until=tally.until)
                 act = again or act
-        a, why = next(iter(last.who.items()))
-        raise EngineError(f"the actor with {self.pool.clients(a)} died {DEATHS} times while it was loaded: {why}.")
 
-    def evaluate(self, x: Array) -> tuple[list[float], Array]:
-        """f_i(x) and grad f_i(x) of every client, computed where they are."""
-        found = self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True))
+    def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""
+        self._still_holds(clients)
+        found = self._guarded(lambda: self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True)))
         values = [v for a in self.pool.all for v in found[a][0]]
         return values, np.concatenate([found[a][1] for a in self.pool.all])
+
+    def _still_holds(self, clients: Any) -> None:
+        self._check_pool()
+        if self.pool is None or self.holds is not clients:
+            raise InputError("this engine has loaded other shards since, or was shut down; load these again.")
+
+    def _check_pool(self) -> None:
+        """Forget actors whose Ray is no more."""
+        if self.pool is not None and not self.pool.is_there():
+            self.shutdown_pool()
 
     def judge(self, problem: Problem) -> Problem:
         """The open problem with its values and gradients computed by the actors, unless one pass here is faster."""
@@ -212,24 +226,28 @@ class RayEngine:
         from proxskip.engines.ray_talk import Talk
 
         self.talk = None
-        if self.pool is None or self.holds is not problem.clients:
-            if isinstance(problem, Sharded):
-                raise InputError("this engine has loaded other shards since; load these again.")
-            self._place(problem)
+        self._check_pool()
         if isinstance(problem, Sharded):
-            census = Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
-        else:
-            census = Census.of(problem)
+            self._still_holds(problem.clients)
+        elif self.pool is None or self.holds is not problem.clients:
+            self._place(problem)
         self.problem = problem
-        self.talk = self._guarded(lambda: Talk(self.pool, problem, memory, seed, census, self.snapshot_every))
+        self.talk = self._guarded(
+            lambda: Talk(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
+        )
+
+    def _census(self, problem: Problem) -> Census:
+        if not isinstance(problem, Sharded):
+            return Census.of(problem)
+        return Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
 
     def _place(self, problem: Problem) -> None:
         pool = self._pool(_load(problem), None)
         bounds, clients = pool.bounds, problem.clients
         pool.data = [("take", lambda a: (bounds[a], clients[bounds[a] : bounds[a + 1]]))]
         self.holds, self.loaded = problem.clients, False
-        pool.start(a for a in pool.all if pool.handles[a] is None)
         try:
+            pool.start(a for a in pool.all if pool.handles[a] is None)
             self._patiently(lambda until: pool.supply(pool.all, until))
         except BaseException:
             self.shutdown_pool()
@@ -244,15 +262,15 @@ class RayEngine:
         up = tuple(np.concatenate(column) for column in zip(*(replies[a].up for a in order), strict=True))
         return up, sum(replies[a].gradients for a in order)
 
-    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[tuple[Any, ...], int, int]:
+    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[tuple[Any, ...], int, int, bool]:
         """One call to every actor; the actors post vectors to each other along the graph's edges."""
         from proxskip.engines.ray_talk import Mixed
 
         self._guarded(lambda: self.talk.link(graph))
         everyone = np.arange(self.problem.n)
-        replies = self._guarded(lambda: self.talk.ask("gossip", half, everyone, round, K, ()))
-        gradients, vectors = sum(r.gradients for r in replies.values()), max(r.mixed for r in replies.values())
-        return (Mixed(),), gradients, vectors
+        replies = self._guarded(lambda: self.talk.ask("gossip", half, everyone, round, K, ())).values()
+        gradients, vectors = sum(r.gradients for r in replies), max(r.mixed for r in replies)
+        return (Mixed(),), gradients, vectors, all(r.finite for r in replies)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Nothing yet: it travels with the next message."""
@@ -272,8 +290,7 @@ class RayEngine:
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
         if not (self.stay or self.loaded):
-            self.shutdown_pool()
-            self._leave()
+            self.shutdown()
 
     def shutdown_pool(self) -> None:
         """End the actors."""
@@ -282,23 +299,18 @@ class RayEngine:
             self.pool, self.holds, self.loaded = None, None, False
 
     def shutdown(self) -> None:
-        """End the actors with their shards, and Ray if this engine started it."""
+        """End the actors with their shards, and Ray if it was started here and no other engine uses it."""
+        from proxskip.engines.ray_cluster import leave
+
         self.shutdown_pool()
-        self._leave()
-
-    def _leave(self) -> None:
-        if self.started:
-            from proxskip.engines.ray_pool import shutdown_quietly
-
-            shutdown_quietly()
-            self.started = False
+        leave(self)
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """An error that cannot be mended leaves no actors behind."""
+        """An error that cannot be mended leaves no actors behind, unless they hold their loaded shards."""
         try:
             return act()
         except BaseException:
-            if not self.loaded:
+            if not self.loaded or None in self.pool.handles:
                 self.shutdown_pool()
             raise
 

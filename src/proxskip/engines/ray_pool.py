@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import socket
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -27,8 +25,8 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from proxskip.engines.cpu import available_cores
-from proxskip.engines.ray_worker import Aborted, Lost, actor_class
+from proxskip.engines.ray_cluster import ask_head, is_crowded, room, session
+from proxskip.engines.ray_worker import Aborted, Lost, actor_class, read_mark
 from proxskip.seam import Array, EngineError, InputError
 
 GONE = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
@@ -41,10 +39,10 @@ ENQUIRY = 5.0
 """Seconds before the deadline, at most, when the driver begins to ask who works and who waits for others."""
 LARGE = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
-
-
-class UnsafeClusterWarning(UserWarning):
-    """Whoever reaches this Ray cluster can run code on it."""
+UNLOADED = "did not load its shards"
+"""What an actor did not do whose shards take too long."""
+UNSTARTED = "did not start"
+"""What an actor did not do for which there is no room."""
 
 
 class Died(Exception):
@@ -55,91 +53,6 @@ class Died(Exception):
         self.who = dict(who)
 
 
-# -- the cluster -------------------------------------------------------------------------------------------------------
-def connect(address: str | None) -> bool:
-    """Join the cluster, or start Ray on this machine's loopback; whether it was started here."""
-    if ray.is_initialized():
-        return False
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns about a future default
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        start_here(num_cpus=available_cores(), **quiet)
-        return True
-    _join(address, quiet)
-    return False
-
-
-@contextmanager
-def _tidily() -> Iterator[None]:
-    """Ray leaves files open behind the processes it starts; they are closed here, without a warning for each."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            yield
-        finally:
-            gc.collect()
-
-
-def _join(address: str, quiet: dict[str, Any]) -> None:
-    if "://" in address:
-        raise InputError(f'"{address}" is a Ray Client address; run the driver on the cluster with ray job submit.')
-    host, _, port = address.rpartition(":")
-    try:
-        if port.isdigit():  # Ray itself would knock for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-        with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
-            ray.init(address=address, **quiet)
-    except (OSError, RuntimeError, ValueError) as error:
-        first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
-        raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    return host.startswith("127.") or host in ("localhost", "::1")
-
-
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as it is.
-
-    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
-    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
-    """
-    constants = ray._private.ray_constants
-    clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = clusters
-
-
-def start_here(**options: Any) -> None:
-    """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _tidily(), on_loopback():
-        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
-
-
-def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
-    """A warning where the cluster listens beyond this machine without token authentication."""
-    host = gcs.rsplit(":", 1)[0].strip("[]")
-    if is_loopback(host) or environment.get("RAY_AUTH_MODE") == "token":
-        return None
-    return (
-        f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
-        "all its machines; set RAY_AUTH_MODE=token on every one of them."
-    )
-
-
-def shutdown_quietly() -> None:
-    """End the Ray that was started here."""
-    with _tidily():
-        ray.shutdown()
-
-
-# -- the actors --------------------------------------------------------------------------------------------------------
 class Pool:
     """Actors over ranges of clients.
 
@@ -158,13 +71,24 @@ class Pool:
         self.nodes: dict[int, str] = {}
         """The machine of each actor that has begun a run."""
         self.made = actor_class()
+        self.session = session()
+        self.marks: dict[int, str] = {}
+        """Under which name each actor notes which client it loads."""
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
         """The calls that give an actor its shards, in their order; done again for one that takes another's place."""
+        self.digests: list[str] | None = None
+        """Of every client's data, once they are known."""
+        self.rebuilt: list[dict[str, Any]] = []
+        """Actors that were lost before a run."""
 
     @property
     def all(self) -> range:
         """The actors' numbers."""
         return range(len(self.handles))
+
+    def is_there(self) -> bool:
+        """Whether the Ray that the actors were made in still runs."""
+        return self.session == session()
 
     def clients(self, a: int) -> str:
         """An actor's clients, in words, with the name of the first one's data."""
@@ -174,23 +98,46 @@ class Pool:
             return told
         return f"{told} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
 
-    def start(self, who: Iterable[int], away: Collection[str] = ()) -> None:
+    def client(self, i: int) -> str:
+        """One client, in words, with the name of its data."""
+        return f"client {i}" if self.names is None else f"client {i} ({self.names(i)})"
+
+    def loading(self, a: int) -> int | None:
+        """The client whose shard an actor is about to load, or was when it died."""
+        with suppress(Exception):
+            said = ask_head(ENQUIRY, lambda: read_mark(self.marks[a]))
+            return int(said) if said else None
+        return None
+
+    def start(self, who: Iterable[int], away: Collection[str] = (), until: float | None = None) -> None:
         """Make these actors, anew if there were some, without their data.
 
         Args:
+            until: when to give up, if the cluster's head does not answer; by default after ``deadline``.
             away: machines to keep away from if others have room: one that was lost counts as alive for some ten
                 seconds more, and an actor that is sent there waits for as long.
         """
+        who = sorted(who)
+        self.marks |= {a: f"proxskip {uuid.uuid4().hex}" for a in who}
+        for a in who:
+            self.drop(a)
+        seconds = self.deadline if until is None else until - time.monotonic()
+        made = ask_head(seconds, lambda: self._make(who, away))
+        for a, handle in zip(who, made, strict=True):
+            self.handles[a] = handle
+
+    def _make(self, who: Sequence[int], away: Collection[str]) -> list[Any]:
         others = [n["NodeID"] for n in ray.nodes() if self._is_open(n, away)] if away else []
-        for k, a in enumerate(sorted(who)):
+        made = []
+        for k, a in enumerate(who):
             options: dict[str, Any] = {"num_cpus": self.cores}
             if self.memory is not None:
                 options["memory"] = self.memory
             if others:
                 node = others[k % len(others)]
                 options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
-            self.drop(a)
-            self.handles[a] = self.made.options(**options).remote(a, self.cores, self.memory)
+            made.append(self.made.options(**options).remote(a, self.cores, self.memory, self.marks[a]))
+        return made
 
     def _is_open(self, node: Mapping[str, Any], away: Collection[str]) -> bool:
         return node["Alive"] and node["NodeID"] not in away and node["Resources"].get("CPU", 0) >= self.cores
@@ -200,13 +147,15 @@ class Pool:
         for a in other.all:
             if a < len(self.handles):
                 self.handles[a], other.handles[a] = other.handles[a], None
+                self.marks[a] = other.marks[a]
         other.close()
 
     def drop(self, a: int) -> None:
         """End an actor, if it is still there."""
         handle, self.handles[a] = self.handles[a], None
-        if handle is not None and ray.is_initialized():
-            ray.kill(handle)
+        if handle is not None and self.is_there():  # another Ray may have an actor of the same number
+            with suppress(Exception):
+                ray.kill(handle)
 
     def close(self) -> None:
         """End all."""
@@ -214,11 +163,30 @@ class Pool:
             self.drop(a)
 
     def supply(self, who: Collection[int], until: float) -> dict[str, dict[int, Any]]:
-        """Give these actors their shards; what each call answered."""
+        """Give these actors their shards; what each call answered. An actor without its shards is no more."""
         found = {}
-        for verb, arguments in self.data:
-            found[verb] = self.gather(self.give(verb, arguments, who), until, "did not start")
+        try:
+            self.gather(submit_all(lambda a: self.handles[a].where.remote(), who), until, UNSTARTED)
+            for verb, arguments in self.data:
+                what = "did not take its clients" if verb == "take" else UNLOADED
+                found[verb] = self.gather(self.give(verb, arguments, who), until, what)
+            self.compare(found.get("build", {}))
+        except BaseException:
+            for a in who:
+                self.drop(a)
+            raise
         return found
+
+    def compare(self, built: Mapping[int, Any]) -> None:
+        """Refuse shards that are not those that the problem was made of."""
+        if self.digests is None:
+            return
+        for i, known in ((i, f) for a, facts in built.items() for i, f in enumerate(facts, self.bounds[a])):
+            if known.digest != self.digests[i]:
+                raise EngineError(
+                    f"the data of {self.client(i)} are not those that were loaded at first, so its actor cannot be "
+                    "rebuilt; load the shards again."
+                )
 
     def give(self, verb: str, arguments: Callable[[int], tuple[Any, ...]], who: Iterable[int]) -> dict[int, Any]:
         """One of the calls that give these actors their shards."""
@@ -226,15 +194,19 @@ class Pool:
 
     def refill(self, dead: Mapping[int, str]) -> set[int]:
         """New processes with their shards in the place of dead ones."""
-        gone = set(dead)
-        for _ in range(DEATHS):
+        began, gone, tally = time.perf_counter(), dict(dead), Tally(self, "while it was loaded", dead)
+        while True:
             try:
-                self.start(gone)
-                self.supply(gone, time.monotonic() + self.deadline)
-                return gone
+                self.start(gone, until=tally.until)
+                self.supply(gone, tally.until)
+                break
             except Died as end:
-                gone |= set(end.who)
-        raise EngineError(f"the actor with {self.clients(min(gone))} died again and again while it was loaded.")
+                tally.add(end.who)
+                gone |= end.who
+        seconds = time.perf_counter() - began
+        for a, why in sorted(gone.items()):
+            self.rebuilt.append(recovery(self, a, None, seconds, why))
+        return set(gone)
 
     def gather(
         self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None = None
@@ -243,7 +215,7 @@ class Pool:
 
         Args:
             what: what the actors that do not answer in time did not do, in words.
-            on_death: told at the first death which actors are still at work.
+            on_death: told at the first death, or when it is given up, which actors are still at work.
         """
         try:
             try:
@@ -254,7 +226,9 @@ class Pool:
         except GetTimeoutError:
             ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
             slow = [a for a, ref in refs.items() if ref not in ready] or list(refs)
-            raise self.late([a for a in slow if not self._waits(asked[a])] or slow, what) from None
+            end = self.late([a for a in slow if not self._waits(asked[a])] or slow, what)
+            _tell(on_death, slow)
+            raise end from None
         except RayError:
             return self._one_by_one(refs, until, what, on_death)
 
@@ -276,21 +250,27 @@ class Pool:
         while waiting:
             ready, _ = ray.wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
             if not ready:
+                _tell(on_death, waiting.values())
                 raise self.late(waiting.values(), what)
             a = waiting.pop(ready[0])
             try:
                 answers[a] = ray.get(ready[0], timeout=max(1.0, until - time.monotonic()))
             except RayTaskError as error:
                 if not isinstance(error.cause, (Aborted, Lost)):
+                    _tell(on_death, waiting.values())
                     raise self.failed(a, error) from None
                 dead.setdefault(a, "")  # alive, but not where it should be
             except GONE as error:
                 first = not any(dead.values())
                 dead[a] = reason(error)
-                if first and on_death is not None:
-                    on_death(list(waiting.values()))
+                if first:
+                    _tell(on_death, waiting.values())
             except GetTimeoutError:
+                _tell(on_death, waiting.values())
                 raise self.late([a], what) from None
+            except RayError as error:
+                _tell(on_death, waiting.values())
+                raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
         if dead:
             raise Died(dead)
         return answers
@@ -307,14 +287,26 @@ class Pool:
     def late(self, who: Iterable[int], what: str) -> EngineError:
         """Nobody answered in time."""
         a = sorted(who)[0]
-        said = f"the actor with {self.clients(a)} {what} within {self.deadline:g} seconds"
-        has, free = ray.cluster_resources().get("CPU", 0.0), ray.available_resources().get("CPU", 0.0)
-        if what == "did not start" and free < self.cores:
-            return EngineError(
-                f"{said}: it needs {self.cores} CPU and {free:g} of the cluster's {has:g} are free; "
-                "use fewer actors, or add machines."
-            )
-        return EngineError(f"{said}; look at its machine, or give a longer deadline.")
+        said, advice = f"the actor with {self.clients(a)} {what}", "look at its machine, or give a longer deadline"
+        if what == UNLOADED and (i := self.loading(a)) is not None:
+            said = f"the shard of {self.client(i)} was not loaded"
+        if what == UNSTARTED and (lacks := self._lacks()):
+            return EngineError(f"{said} within {self.deadline:g} seconds: {lacks}; use fewer actors, or add machines.")
+        return EngineError(f"{said} within {self.deadline:g} seconds; {advice}.")
+
+    def _lacks(self) -> str | None:
+        """What an actor needs and the cluster has not free, in words."""
+        try:
+            has, free = room(ENQUIRY)
+        except EngineError:
+            return None
+        if not is_crowded(ENQUIRY):
+            return None
+        for name, need in (("CPU", self.cores), ("memory", self.memory or 0)):
+            unit, left = "CPU" if name == "CPU" else "bytes of memory", free.get(name, 0.0)
+            if left < need:
+                return f"it needs {need} {unit} and {left:.12g} of the cluster's {has.get(name, 0.0):.12g} are free"
+        return None
 
     def call(
         self,
@@ -326,7 +318,7 @@ class Pool:
     ) -> dict[int, Any]:
         """Ask these actors; the dead are mended and asked again, with all others that were set back for it."""
         answers: dict[int, Any] = {}
-        asked, deaths = set(who), dict.fromkeys(self.all, 0)
+        asked, tally = set(who), Tally(self, "in one call")
         left = set(asked)
         while left:
             until = time.monotonic() + self.deadline
@@ -335,13 +327,7 @@ class Pool:
                 answers |= self.gather(refs, until, what, on_death)
                 left = set()
             except Died as end:
-                for a in end.who:
-                    deaths[a] += 1
-                    if deaths[a] > DEATHS:
-                        raise EngineError(
-                            f"the actor with {self.clients(a)} died {deaths[a]} times in one call "
-                            f"({end.who[a] or 'cause unknown'}); its machine may be short of memory."
-                        ) from None
+                tally.add(end.who)
                 answers |= self._ready(refs, end.who)
                 back = mend(end.who)
                 left = (left - set(answers)) | (back & asked)
@@ -358,8 +344,46 @@ class Pool:
         return found
 
 
+class Tally:
+    """How often each actor died in one undertaking, and when that has to end.
+
+    Args:
+        when: they died, in words.
+        dead: those that have died already.
+    """
+
+    def __init__(self, pool: Pool, when: str, dead: Mapping[int, str] | None = None) -> None:
+        self.pool, self.when = pool, when
+        self.deaths = Counter(a for a, why in (dead or {}).items() if why)
+        self.until = time.monotonic() + pool.deadline
+
+    def add(self, who: Mapping[int, str]) -> None:
+        """Count these; an actor that is alive and not where it should be counts only where none died."""
+        for a in [a for a, why in who.items() if why] or who:
+            self.deaths[a] += 1
+            if self.deaths[a] > DEATHS:
+                i = self.pool.loading(a)
+                at = self.when if i is None else f"while it loaded {self.pool.client(i)}"
+                raise EngineError(
+                    f"the actor with {self.pool.clients(a)} died {self.deaths[a]} times {at} "
+                    f"({who[a] or 'cause unknown'}); its machine may be short of memory."
+                ) from None
+
+
+def recovery(pool: Pool, a: int, round: int | None, seconds: float, why: str) -> dict[str, Any]:
+    """An actor that was lost and rebuilt; the round is None before a run."""
+    return {"actor": a, "clients": pool.clients(a), "round": round, "seconds": seconds, "cause": why}
+
+
+def _tell(listener: Callable[[list[int]], None] | None, who: Iterable[int]) -> None:
+    if listener is not None:
+        listener(list(who))
+
+
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
     """Ask each of these actors; an object store that is full here ends the run."""
+    if not ray.is_initialized():  # it would start itself
+        raise EngineError("Ray was shut down while the engine uses it; start the run again.")
     try:
         return {a: submit(a) for a in who}
     except (ObjectStoreFullError, OutOfDiskError):
@@ -392,3 +416,9 @@ def reason(error: BaseException) -> str:
         if f"its {sign} has died" in text:
             return words
     return text[:120] or ENDED
+
+
+def last_line(error: BaseException) -> str:
+    """What an error says at its end, where the cause stands."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:200].rstrip(".")

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.ray_pool import DEATHS, ENDED, Died, Parcel, Pool, submit_all
+from proxskip.engines.ray_pool import ENDED, Died, Parcel, Pool, Tally, recovery, submit_all
 from proxskip.engines.ray_worker import MIXED, Message, Op
 from proxskip.engines.shards import Census
 from proxskip.links import Graph
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, EngineError, Indices, Vectors
+from proxskip.seam import Array, Indices, Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
@@ -59,7 +59,7 @@ class Talk:
         self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
         self.busy = dict.fromkeys(everyone, 0.0)
         self.slow = dict.fromkeys(everyone, 0)
-        self.recoveries: list[dict[str, Any]] = []
+        self.recoveries, pool.rebuilt = pool.rebuilt, []
         pool.nodes |= pool.call(self.begin, everyone, "did not begin", self.mend)
 
     def link(self, graph: Graph) -> None:
@@ -120,7 +120,11 @@ class Talk:
         entries = self.entries(verb, half, cohort, round, K, down)
         began = time.perf_counter()
         due = self.since >= self.snapshot_every or self.worked > REPLAY_SECONDS
-        replies = self.send({a: [e] for a, e in entries.items()}, snapshot=due)
+        news = {a: [e] for a, e in entries.items()}
+        if due:  # those that sit this round out have done some of the others
+            news |= {a: [] for a in self.pool.all if a not in news and (self.log[a] or self.queue[a])}
+        replies = self.send(news, snapshot=due)
+        replies = {a: replies[a] for a in entries}
         wall = time.perf_counter() - began
         seconds = {a: r.seconds for a, r in replies.items()}
         slowest = max(seconds, key=lambda a: seconds[a])
@@ -217,33 +221,26 @@ class Talk:
 
     def mend(self, dead: dict[int, str]) -> set[int]:
         """Bring actors back to where they stood; which of them were set back on the way."""
-        began, lost = time.perf_counter(), set(dead)
-        back: set[int] = set()
+        began, lost, tally = time.perf_counter(), set(dead), Tally(self.pool, "while it was rebuilt", dead)
         died = {a: why for a, why in dead.items() if why}
-        for _ in range(DEATHS):
+        while True:
             try:
-                back |= self.rebuild(died, lost)
+                back = self.rebuild(died, lost, tally.until)
                 break
             except Died as end:  # begin again with all that died so far: who knows how far they got
+                tally.add(end.who)
                 died |= {a: why for a, why in end.who.items() if why}
                 lost |= set(end.who)
-        else:
-            raise EngineError(
-                f"{len(died)} actors died again and again while they were rebuilt, among them the one with "
-                f"{self.pool.clients(min(died or lost))}; look at their machines."
-            )
         seconds = time.perf_counter() - began
-        for a, why in sorted(died.items()):
-            self.recoveries.append(
-                {"actor": a, "clients": self.pool.clients(a), "round": self.round, "seconds": seconds, "cause": why}
-            )
+        self.recoveries += [recovery(self.pool, a, self.round, seconds, why) for a, why in sorted(died.items())]
         return back
 
-    def rebuild(self, gone: dict[int, str], lost: set[int]) -> set[int]:
+    def rebuild(self, gone: dict[int, str], lost: set[int], until: float) -> set[int]:
         """New processes for those that are gone; snapshot and log for all that lost their place."""
-        pool, until = self.pool, time.monotonic() + self.pool.deadline
-        pool.start(gone, {pool.nodes[a] for a, why in gone.items() if why != ENDED and a in pool.nodes})
+        pool = self.pool
         if gone:
+            away = {pool.nodes[a] for a, why in gone.items() if why != ENDED and a in pool.nodes}
+            pool.start(gone, away, until)
             pool.supply(gone, until)
         self.knows |= {a: set() for a in gone}
         back = set(pool.all) if self.graph is not None else lost
@@ -288,8 +285,12 @@ class Talk:
             "recoveries": [dict(r) for r in self.recoveries],
         }
         told = [
-            f"the actor with {r['clients']} was lost in round {r['round']} ({r['cause']}) and rebuilt in "
+            f"the actor with {r['clients']} was lost {_when(r['round'])} ({r['cause']}) and rebuilt in "
             f"{r['seconds']:.1f} seconds; nothing of the trajectory changed."
             for r in self.recoveries
         ]
         return about, told
+
+
+def _when(round: int | None) -> str:
+    return "before the run" if round is None else f"in round {round}"

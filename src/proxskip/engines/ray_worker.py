@@ -11,11 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import ray
+from ray.experimental import internal_kv
 
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.shards import Census
@@ -78,17 +80,19 @@ class Reply:
     memory: Vectors | None
     mixed: int = 0
     """Vectors that the last gossip mixed."""
+    finite: bool = True
+    """Whether their entries here are."""
 
 
 class Worker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
-    def __init__(self, number: int, cores: int = 1, memory: int | None = None) -> None:
+    def __init__(self, number: int, cores: int = 1, memory: int | None = None, mark: str = "") -> None:
         self.most = None
         if memory is not None:
             spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
             self.most = data_held() + memory
-        self.number, self.cores = number, cores
+        self.number, self.cores, self.mark = number, cores, mark
         self.first, self.clients = 0, []  # type: int, list[Any]
         self.raw: list[Any] = []
         self.engine = CpuEngine(cores)
@@ -111,17 +115,25 @@ class Worker:
         """Read the shards of clients first to last - 1, and say what they hold."""
         self.first, self.packed = first, None
         with no_more_than(self.most):
-            self.raw = [look_at(source, i) for i in range(first, last)]
+            self.raw = []
+            for i in range(first, last):
+                write_mark(self.mark, i)
+                self.raw.append(look_at(source, i))
+        write_mark(self.mark, None)
         return [look for _, look in self.raw]
 
     def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
         """Make clients of what was read, and say what the problem needs to know about them."""
         self.clients = []
         with no_more_than(self.most):
+            known = []
             for k in range(len(self.raw)):
+                write_mark(self.mark, self.first + k)
                 data, self.raw[k] = self.raw[k][0], None
                 self.clients.append(load_client(source, self.first + k, data, d, classes))
-            return [fact(source, self.first + k, f) for k, f in enumerate(self.clients)]
+                known.append(fact(source, self.first + k, self.clients[-1]))
+        write_mark(self.mark, None)
+        return known
 
     def census(self, d: int, batch: int | None) -> Census:
         """Counts behind the kernels' layout."""
@@ -172,7 +184,8 @@ class Worker:
             memory = self.engine.memory()
         seconds = time.perf_counter() - started - self.waited
         self.done, self.answered = message.start + len(message.ops), (message.start, len(message.ops))
-        self.reply = Reply(up, gradients, seconds, memory, len(self.mixed))
+        finite = all(bool(np.isfinite(V).all()) for V in self.mixed)
+        self.reply = Reply(up, gradients, seconds, memory, len(self.mixed), finite)
         return self.reply
 
     def _do(self, op: Op, vectors: list[Array], index: int, patience: float) -> tuple[tuple[Array, ...], int]:
@@ -248,6 +261,21 @@ class Worker:
     def where(self) -> tuple[int, str]:
         """The process and the node, also while the actor is at work."""
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+
+def write_mark(name: str, client: int | None) -> None:
+    """Note at the cluster's head which client is being loaded: an actor that dies of it can say no more."""
+    with suppress(Exception):  # without the head there is only no such note
+        if name and client is None:
+            internal_kv._internal_kv_del(name)
+        elif name:
+            internal_kv._internal_kv_put(name, str(client), overwrite=True)
+
+
+def read_mark(name: str) -> str | None:
+    """The client that was noted, if any."""
+    said = internal_kv._internal_kv_get(name)
+    return said.decode() if said else None
 
 
 def actor_class() -> Any:

@@ -90,6 +90,8 @@ def look_at(source: Any, i: int) -> tuple[Any, Look]:
         path = source.paths[i]
         if path.endswith(".npz"):
             A, b = read_npz(path)
+            if source.features not in (None, A.shape[1]):
+                raise InputError(f"it has {A.shape[1]} features, not the {source.features} that were asked for.")
         else:
             A, b = read_svmlight(path, n_features=source.features)
         labels = np.unique(b)
@@ -234,8 +236,8 @@ def matrix_parts(A: Any) -> tuple[Any, ...]:
 class Holder(Protocol):
     """Whoever holds the shards."""
 
-    def evaluate(self, x: Array) -> tuple[list[float], Array]:
-        """f_i(x) and grad f_i(x) of every client, in their order."""
+    def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every one of these clients, in their order; refused if others are held."""
         ...
 
 
@@ -316,7 +318,7 @@ class Elsewhere(Problem):
         """Values and gradients at x; the last ones are kept, since a record asks for both."""
         last = self.__dict__.get("_last")
         if last is None or not np.array_equal(last[0], x):
-            last = (x.copy(), *self.holder.evaluate(x))
+            last = (x.copy(), *self.holder.evaluate(x, self.clients))
             self.__dict__["_last"] = last
         return last[1], last[2]
 
@@ -400,6 +402,11 @@ def as_source(shards: Any, n: int | None, **given: Any) -> Source:
     if callable(shards):
         if n is None or n < 1:
             raise InputError("a function that loads shards needs n, the number of clients.")
+        plain = Files(())
+        if asked := [k for k, v in given.items() if v != getattr(plain, k)]:
+            raise InputError(
+                f"a function makes its clients itself, so {' and '.join(asked)} would be ignored; set it there."
+            )
         return Function(shards, n)
     if isinstance(shards, (str, os.PathLike)):
         raise InputError("give a list of files, one a client; a single file is read with proxskip.datasets.load.")

@@ -1,0 +1,244 @@
+"""The Ray that the engines of this process use: joined, or started here and ended with the last of them.
+
+Ray's own calls to its head wait without a limit. They are made in a thread of their own, and given up in time.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+from weakref import WeakSet
+
+import ray
+
+from proxskip.engines.cpu import available_cores
+from proxskip.seam import EngineError, InputError
+
+KNOCK = 10.0
+"""Seconds to wait for a connection to the port of a cluster."""
+FAREWELL = 20.0
+"""Seconds that the Ray started here has to end."""
+
+
+class UnsafeClusterWarning(UserWarning):
+    """Whoever reaches this Ray cluster can run code on it."""
+
+
+class FullClusterWarning(UserWarning):
+    """The cluster has fewer CPUs than the actors need."""
+
+
+class Started:
+    """The Ray that was started here with the engines that use it, or the address by which one was joined."""
+
+    def __init__(self) -> None:
+        self.session: str | None = None
+        self.users: WeakSet[Any] = WeakSet()
+        self.joined: tuple[str | None, str | None] = None, None
+
+    def runs(self) -> bool:
+        """Whether it still does."""
+        return self.session is not None and self.session == session()
+
+
+OURS = Started()
+
+
+def session() -> str | None:
+    """Which Ray this process has joined: its address, with this process's number in it; None without one."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return f"{context.gcs_address} {context.get_job_id()}"
+
+
+def connect(address: str | None, user: Any, cpus: int, seconds: float) -> None:
+    """Join the cluster, or start Ray on this machine's loopback.
+
+    Args:
+        user: the engine that asks.
+        cpus: how many its actors need.
+        seconds: how long to wait for the cluster.
+    """
+    address = None if address == "local" else address
+    if ray.is_initialized():
+        _same(address)
+    else:
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a future default
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address is None:
+            start_here(num_cpus=max(available_cores(), cpus), **quiet)
+            OURS.session, OURS.users = session(), WeakSet()
+        else:
+            _join(address, quiet, seconds)
+            OURS.joined = address, session()
+    if OURS.runs():
+        OURS.users.add(user)
+
+
+def leave(user: Any) -> None:
+    """End the Ray that was started here, unless another engine uses it."""
+    if user not in OURS.users:
+        return
+    OURS.users.discard(user)
+    if not OURS.users and OURS.runs():
+        with _tidily():
+            _end(FAREWELL)
+
+
+def _end(seconds: float) -> None:
+    """End the Ray that was started here; its processes are killed if it does not end by itself."""
+    node = ray._private.worker._global_node
+    try:
+        within(seconds, ray.shutdown, TimeoutError())
+    except TimeoutError:
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def _same(address: str | None) -> None:
+    """Refuse another cluster than the one that this process has joined."""
+    joined = ray.get_runtime_context().gcs_address
+    if address in (None, "auto", joined) or OURS.joined == (address, session()):
+        return
+    (host, port), at = _place(str(address)), _place(joined)
+    if port == at[1] and (host == at[0] or is_loopback(host)):
+        return
+    raise InputError(
+        f'this process uses the Ray at "{joined}" already, not "{address}"; leave the address out, or call '
+        "ray.shutdown() first."
+    )
+
+
+def _place(address: str) -> tuple[str, str]:
+    """A host's number, as far as it is known, and the port."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError):
+        host = socket.gethostbyname(host.strip("[]"))
+    return host, port
+
+
+def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
+    if "://" in address:
+        raise InputError(f'"{address}" is a Ray Client address; run the driver on the cluster with ray job submit.')
+    host, _, port = address.rpartition(":")
+    silent = TimeoutError(f"no answer within {seconds:g} seconds")
+    try:
+        if port.isdigit():  # Ray itself would knock for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=min(KNOCK, seconds)).close()
+        with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
+            within(seconds, lambda: ray.init(address=address, **quiet), silent)
+    except (OSError, RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
+        raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
+
+
+def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
+    """What act gives, or this error if it takes longer; the thread that waits for it is left behind then."""
+    found: list[tuple[Any, BaseException | None]] = []
+
+    def go() -> None:
+        try:
+            found.append((act(), None))
+        except BaseException as error:
+            found.append((None, error))
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    thread.join(max(0.0, seconds))
+    if not found:
+        raise otherwise
+    value, error = found[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def ask_head(seconds: float, act: Callable[[], Any]) -> Any:
+    """One of Ray's calls to its head, given up in time."""
+    silent = EngineError(
+        f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; look at its machine."
+    )
+    return within(seconds, act, silent)
+
+
+def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """What the cluster has, and what is free of it."""
+    found: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
+    return found
+
+
+def is_crowded(seconds: float) -> bool:
+    """Whether an actor or a task waits for room, not just for its process; True where that cannot be found out."""
+    gcs = ray.get_runtime_context().gcs_address
+    with suppress(Exception):
+        from ray.autoscaler.v2.sdk import get_cluster_status
+
+        return bool(ask_head(seconds, lambda: get_cluster_status(gcs)).resource_demands.ray_task_actor_demand)
+    return True
+
+
+def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:
+    """Whether all actors can ever run: the Ray started here does not grow; of another it is said, for it may."""
+    for name, each, unit in (("CPU", cores, "CPUs"), ("memory", memory or 0, "bytes of memory")):
+        if actors * each > has.get(name, 0.0):
+            said = f"{actors} actors need {actors * each} {unit} and the cluster has {has.get(name, 0.0):.12g}"
+            if OURS.runs():
+                raise InputError(f"{said}; use fewer actors, or shut down the engines that use this Ray first.")
+            return f"{said}; some wait for machines to join, until the deadline."
+    return None
+
+
+@contextmanager
+def _tidily() -> Iterator[None]:
+    """Ray leaves files open behind the processes it starts; they are closed here, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host.startswith("127.") or host in ("localhost", "::1")
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 as it is.
+
+    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
+    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
+    """
+    constants = ray._private.ray_constants
+    clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
+
+
+def start_here(**options: Any) -> None:
+    """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with _tidily(), on_loopback():
+        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+
+
+def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:
+    """A warning where the cluster listens beyond this machine without token authentication."""
+    host = gcs.rsplit(":", 1)[0].strip("[]")
+    if is_loopback(host) or environment.get("RAY_AUTH_MODE") == "token":
+        return None
+    return (
+        f"the Ray cluster at {gcs} is not local and has no token authentication: whoever reaches it can run code on "
+        "all its machines; set RAY_AUTH_MODE=token on every one of them."
+    )

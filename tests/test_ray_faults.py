@@ -1,0 +1,490 @@
+"""The Ray engine where something is wrong: the wrong data, the wrong cluster, a silent one, and who is to be named."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.loop import Loop
+from proxskip.seam import EngineError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
+
+from proxskip.engines import ray_cluster, ray_pool  # noqa: E402
+from proxskip.engines.ray import RayEngine  # noqa: E402
+from proxskip.engines.ray_cluster import start_here  # noqa: E402
+from proxskip.engines.ray_talk import Talk  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+CPUS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One Ray for all tests here: on loopback, without dashboard and usage statistics."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start_here(num_cpus=CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture
+def made() -> Iterator[Any]:
+    """Engines that are shut down after the test."""
+    engines: list[RayEngine] = []
+
+    def make(*given: Any, **named: Any) -> RayEngine:
+        engines.append(RayEngine(*given, **{"deadline": 60} | named))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.shutdown()
+
+
+def quadratics(n: int = 4) -> ps.Problem:
+    return ps.Problem(ps.random_quadratics(n, 4, L=1.0, mu=0.05, seed=3))
+
+
+def shard(i: int, k: int = 1) -> Any:
+    rows = np.random.default_rng(100 * k + i).standard_normal((20, 3))
+    return ps.LeastSquares(rows, rows @ np.ones(3) * k + i, l2=0.1)
+
+
+def written(folder: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    files = [folder / f"{k}.npz" for k in range(4)]
+    for k, file in enumerate(files):
+        A = rng.standard_normal((30, 3))
+        np.savez(file, A=A, b=(A[:, 0] + k > 1.5) * 1.0)
+    return files
+
+
+def kill(engine: RayEngine, a: int) -> None:
+    pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=30)
+    os.kill(pid, signal.SIGKILL)
+
+
+class At:
+    """Does something at one record, or where a run starts."""
+
+    def __init__(self, round: int, act: Any) -> None:
+        self.round, self.act = round, act
+
+    def on_run_start(self, config: Any) -> None:
+        if self.round < 0:
+            self.act()
+
+    def on_record(self, step: int, metrics: Any) -> None:
+        if step == self.round:
+            self.act()
+
+    def on_run_end(self, result: Any) -> None: ...
+
+
+def script(code: str) -> str:
+    """What a process with a Ray of its own prints."""
+    head = (
+        "import os, time, warnings\nimport numpy as np, ray\nimport proxskip as ps\n"
+        "from proxskip.engines import ray_cluster\nfrom proxskip.engines.ray import RayEngine\n"
+        "q = ps.Problem(ps.random_quadratics(4, 4, L=1.0, mu=0.05, seed=3))\n"
+        "def shard(i):\n    r = np.random.default_rng(i).standard_normal((20, 3))\n"
+        "    return ps.LeastSquares(r, r @ np.ones(3) + i, l2=0.1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- the same data -----------------------------------------------------------------------------------------------------
+def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, made: Any) -> None:
+    files, engine = written(tmp_path), made(2)
+    problem = engine.load(files, l2=0.1)
+    method = ps.Scaffnew.theory(problem)
+
+    def change() -> None:
+        with np.load(files[0]) as held:
+            A, b = held["A"], held["b"]
+        np.savez(files[0], A=-3 * A, b=b)
+        kill(engine, 0)
+
+    with pytest.raises(
+        EngineError, match=r"^the data of client 0 \(.*0\.npz\) are not those that were loaded at first"
+    ):
+        ps.run(method, problem, rounds=60, engine=engine, callbacks=(At(20, change),))
+    assert engine.pool is None  # nor is it used by the next run
+    with pytest.raises(ps.InputError, match="load these again"):
+        ps.run(method, problem, rounds=5, engine=engine)
+
+
+def test_a_shard_that_vanished_leaves_no_empty_actor(tmp_path: Path, made: Any) -> None:
+    files, engine = written(tmp_path), made(2)
+    problem = engine.load(files, l2=0.1)
+    kill(engine, 1)
+    files[3].unlink()
+    with pytest.raises(ps.InputError, match=r"client 3 \(.*3\.npz\) cannot be loaded: No such file"):
+        problem.value(np.ones(3))
+    with pytest.raises(ps.InputError, match="load these again"):
+        problem.value(np.ones(3))
+
+
+def test_a_problem_is_judged_on_its_own_shards(made: Any) -> None:
+    engine = made(2)
+    first = engine.load(shard, n=4)
+    assert np.array_equal(first.gradient(np.ones(3)), first.here().gradient(np.ones(3)))
+    second = engine.load(lambda i: shard(i, 2), n=4)
+    with pytest.raises(ps.InputError, match="loaded other shards since"):
+        first.gradient(np.zeros(3))
+    assert np.array_equal(second.gradient(np.zeros(3)), second.here().gradient(np.zeros(3)))
+    engine.shutdown()
+    with pytest.raises(ps.InputError, match="was shut down; load these again"):
+        second.value(np.ones(3))
+
+
+def test_features_of_an_npz_file_are_its_own(tmp_path: Path, made: Any) -> None:
+    engine = made(1)
+    assert engine.load(written(tmp_path), features=3).d == 3
+    with pytest.raises(ps.InputError, match=r"client 0 \(.*\) cannot be loaded: it has 3 features, not the 50"):
+        engine.load(written(tmp_path), features=50)
+    with pytest.raises(
+        ps.InputError, match=r"^a function makes its clients itself, so l2 and features would be ignored"
+    ):
+        engine.load(shard, n=2, l2=0.5, features=3)
+
+
+# -- one rule on every engine ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("every", [1, 500])
+def test_gossip_that_overflows_ends_in_the_same_round(every: int, made: Any) -> None:
+    q = quadratics()
+    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 4))
+    method = dataclasses.replace(method, gamma=method.gamma * 40, tau=method.tau / 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        ours, cpu, reference = (
+            ps.run(method, q, rounds=2000, every=every, seed=2, allow_unsafe_step=True, engine=e)
+            for e in (made(2), "cpu", "reference")
+        )
+    assert cpu.status is ps.Status.DIVERGED
+    assert ours.message == cpu.message == reference.message
+    assert ours.x.tobytes() == cpu.x.tobytes() == reference.x.tobytes()
+    assert np.array_equal(ours.trace["round"], cpu.trace["round"])
+    if every == 500:
+        assert int(cpu.message.split()[4]) < 500
+
+
+def test_those_who_sit_out_are_snapshotted_too(made: Any, monkeypatch: Any) -> None:
+    engine, q, most = made(6, snapshot_every=10), quadratics(6), [0]
+    real = Talk.ask
+
+    def ask(self: Talk, *given: Any) -> Any:
+        replies = real(self, *given)
+        most[0] = max(most[0], *(len(log) for log in self.log.values()))
+        return replies
+
+    monkeypatch.setattr(Talk, "ask", ask)
+    method = ps.Scaffnew.theory(q, cohort=2)
+    ours = ps.run(method, q, rounds=300, every=300, cohort=2, engine=engine)
+    assert 0 < most[0] <= 2 * 11  # two operations a round
+    assert ours.x.tobytes() == ps.run(method, q, rounds=300, every=300, cohort=2).x.tobytes()
+
+
+# -- no wait without a limit -------------------------------------------------------------------------------------------
+def test_a_silent_head_is_given_up(monkeypatch: Any) -> None:
+    over = threading.Event()
+    for call in ("nodes", "cluster_resources"):
+        monkeypatch.setattr(ray, call, lambda: over.wait(60))
+    pool = ray_pool.Pool([0, 1], 1, None, 0.5, None)
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer within 0.5 seconds"):
+        pool.start([0], {"aa" * 28})
+    with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer"):
+        ray_cluster.room(0.5)
+    assert time.monotonic() - started < 10
+    over.set()
+
+
+def test_a_port_that_is_no_cluster() -> None:
+    said = script(
+        "import socket\ns = socket.socket()\ns.bind(('127.0.0.1', 0))\ns.listen(5)\nt = time.monotonic()\n"
+        "try:\n    ps.run(ps.Scaffnew.theory(q), q, rounds=1,\n"
+        "        engine=RayEngine(1, f'127.0.0.1:{s.getsockname()[1]}', deadline=4))\n"
+        "except ps.InputError as e:\n    print(e)\n"
+        "print('soon', time.monotonic() - t < 20, flush=True)\nos._exit(0)\n"
+    )
+    assert "there is no Ray cluster at" in said
+    assert "(no answer within 4 seconds)" in said
+    assert "soon True" in said
+
+
+def test_gossip_peers_of_one_that_failed_do_not_wait(made: Any) -> None:
+    engine = made(4)
+    problem = engine.load(Failing, n=4)
+    method = ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", 4))
+    for _ in range(2):
+        started = time.monotonic()
+        with pytest.raises(EngineError, match=r"^client 3 \(Failing\(3\)\) failed with ZeroDivisionError: gone"):
+            ps.run(method, problem, rounds=300, every=300, engine=engine)
+        assert time.monotonic() - started < 30
+
+
+def test_those_at_work_are_told_when_it_is_given_up() -> None:
+    pool, heard = ray_pool.Pool([0, 1], 1, None, 3.0, None), []  # type: Any, list[int]
+    pool.start([0])
+    never = ray.remote(num_cpus=0)(lambda: time.sleep(60)).remote()
+    with pytest.raises(EngineError, match=r"^the actor with client 0 did not answer within 3 seconds"):
+        pool.gather({0: never}, time.monotonic() + 3, "did not answer", heard.extend)
+    assert heard == [0]
+    ray.cancel(never, force=True)
+    pool.close()
+
+
+class Failing:
+    """The last of four clients fails after some gradients."""
+
+    L, mu, d = 1.0, 0.5, 2
+
+    def __init__(self, i: int) -> None:
+        self.i, self.left = i, 40
+
+    def value(self, x: Any) -> float:
+        return 0.5 * float(x @ x)
+
+    def gradient(self, x: Any) -> Any:
+        self.left -= 1
+        if self.i == 3 and self.left < 0:
+            raise ZeroDivisionError("gone")
+        return x - self.i
+
+
+# -- deaths ------------------------------------------------------------------------------------------------------------
+def test_many_actors_may_die_once(made: Any, monkeypatch: Any) -> None:
+    engine, q = made(6), quadratics(6)
+    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
+    todo, real = [1, 2, 3, 4, 5], Talk.rebuild
+
+    def rebuild(self: Talk, *given: Any) -> Any:
+        if todo:
+            raise ray_pool.Died({todo.pop(): ray_pool.ENDED})
+        return real(self, *given)
+
+    monkeypatch.setattr(Talk, "rebuild", rebuild)
+    result = ps.run(method, q, rounds=30, every=10, engine=engine, callbacks=(At(20, lambda: kill(engine, 0)),))
+    assert [r["actor"] for r in result.summary()["cluster"]["recoveries"]] == [0, 1, 2, 3, 4, 5]
+    assert result.x.tobytes() == ps.run(method, q, rounds=30, every=10).x.tobytes()
+
+
+def test_deaths_are_counted_by_actor() -> None:
+    pool = ray_pool.Pool([0, 1, 2], 1, None, 10.0, None)
+    tally = ray_pool.Tally(pool, "in one call")
+    for _ in range(ray_pool.DEATHS):
+        tally.add({0: ray_pool.ENDED, 1: ""})  # the other was only broken off
+    tally.add({1: ray_pool.ENDED})
+    with pytest.raises(EngineError, match=r"^the actor with client 0 died 6 times in one call \(its process ended\)"):
+        tally.add({0: ray_pool.ENDED})
+    for _ in range(ray_pool.DEATHS - 1):
+        tally.add({1: ""})
+    with pytest.raises(EngineError, match=r"^the actor with client 1 died 6 times"):
+        tally.add({1: ""})
+
+
+def test_an_actor_lost_before_the_run_is_told(made: Any) -> None:
+    engine = made(2)
+    problem = engine.load(shard, n=4)
+    kill(engine, 0)
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
+    (lost,) = result.summary()["cluster"]["recoveries"]
+    assert (lost["actor"], lost["round"], lost["cause"]) == (0, None, "its process ended")
+    told = r"the actor with clients 0 to 1 (shard(0), ...) was lost before the run (its process ended) and rebuilt"
+    assert [w for w in result.warnings if w.startswith(told)]
+    again = ps.run(ps.Scaffnew.theory(problem), problem, rounds=5, engine=engine)
+    assert again.summary()["cluster"]["recoveries"] == []
+
+
+# -- who is named ------------------------------------------------------------------------------------------------------
+def hanging(i: int) -> Any:
+    if i == 3:
+        time.sleep(600)
+    return shard(i)
+
+
+def deadly(i: int) -> Any:
+    if i == 3:
+        os._exit(1)
+    return shard(i)
+
+
+@pytest.mark.parametrize("actors", [2, CPUS])
+def test_the_shard_that_hangs_is_named(actors: int, made: Any) -> None:
+    """Also where the engine's own actors hold all CPUs."""
+    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 15 seconds; look at its machine"
+    with pytest.raises(EngineError, match=sentence):
+        made(actors, deadline=15).load(hanging, n=6)
+
+
+def test_an_actor_whose_process_is_slow_does_not_lack_room(made: Any) -> None:
+    engine = made(CPUS)
+    engine.load(shard, n=CPUS)  # they hold all CPUs
+    assert engine.pool._lacks() is None
+    other = ray_pool.Pool([0, 1], 1, None, 3.0, None)
+    other.start([0])
+    until = time.monotonic() + 30
+    while other._lacks() is None and time.monotonic() < until:  # the head hears of it some time later
+        time.sleep(0.2)
+    assert other._lacks() == f"it needs 1 CPU and 0 of the cluster's {CPUS} are free"
+    other.close()
+
+
+def test_the_shard_that_ends_the_process_is_named(made: Any) -> None:
+    sentence = r"^the actor with clients 0 to 5 .* died 6 times while it loaded client 3 \(deadly\(3\)\) "
+    with pytest.raises(EngineError, match=sentence):
+        made(1).load(deadly, n=6)
+
+
+def test_memory_that_no_machine_has(made: Any) -> None:
+    with (
+        pytest.warns(ray_cluster.FullClusterWarning, match=r"^1 actors need 10000000000000 bytes of memory"),
+        pytest.raises(
+            EngineError, match=r"did not start within 3 seconds: it needs 10000000000000 bytes of memory and"
+        ),
+    ):
+        made(1, memory=10**13, deadline=3).load(shard, n=2)
+
+
+class Odd(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, a: str, b: str) -> None:
+        super().__init__(f"{a} {b}")
+
+
+class Broken(Failing):
+    def gradient(self, x: Any) -> Any:
+        self.left -= 1
+        if self.i == 1 and self.left < 0:
+            raise Odd("sensor", "broken")
+        return x - self.i
+
+
+def test_an_error_that_cannot_be_unpickled(made: Any) -> None:
+    engine = made(2)
+    problem = engine.load(Broken, n=2)
+    with pytest.raises(EngineError, match=r"^client 1 \(Broken\(1\)\) failed with .*sensor broken\.$") as caught:
+        ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=300, engine=engine)
+    assert "\n" not in str(caught.value)
+
+
+# -- nothing is left behind --------------------------------------------------------------------------------------------
+def failed() -> None:
+    raise ZeroDivisionError("a callback's own")
+
+
+def test_a_run_that_does_not_begin_leaves_no_actors(made: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    q, engine = quadratics(), made(2)
+    method = ps.Scaffnew.theory(q)
+    ps.run(method, q, rounds=3, engine=engine, out=tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        ps.run(method, q, rounds=3, engine=engine, callbacks=(At(-1, failed),))
+    assert engine.pool is None
+    monkeypatch.setattr(Loop, "_prepare_watch", lambda self: failed())
+    with pytest.raises(ZeroDivisionError):
+        ps.run(method, q, rounds=3, engine=engine)
+    assert engine.pool is None
+    with pytest.raises(ZeroDivisionError):
+        ps.resume(tmp_path / "run", q, engine=engine, rounds=6)
+    assert engine.pool is None
+
+
+def test_a_run_that_cannot_be_written_leaves_no_actors(made: Any, monkeypatch: Any) -> None:
+    q, engine = quadratics(), made(2)
+    monkeypatch.setattr(Loop, "_result", lambda *given: failed())
+    with pytest.raises(ZeroDivisionError):
+        ps.run(ps.Scaffnew.theory(q), q, rounds=3, engine=engine)
+    assert engine.pool is None
+
+
+def test_shards_that_do_not_fit_together_leave_no_actors(tmp_path: Path, made: Any) -> None:
+    files, engine = written(tmp_path), made(2)
+    np.savez(files[1], A=np.ones((3, 5)), b=[0.0, 1.0, 1.0])
+    with pytest.raises(ps.InputError, match="every shard needs the same number"):
+        engine.load(files)
+    assert engine.pool is None
+    with pytest.raises(ps.InputError, match="weights"):
+        engine.load(files[:1], weights=[1.0, 2.0])
+    assert engine.pool is None
+    with pytest.raises(ps.InputError, match='weights = "size" is not known'):
+        engine.load(files[:1], weights="size")
+
+
+# -- which Ray ---------------------------------------------------------------------------------------------------------
+def test_another_cluster_than_the_one_in_use_is_refused(made: Any) -> None:
+    q, here = quadratics(), ray.get_runtime_context().gcs_address
+    with pytest.raises(ps.InputError, match=rf'^this process uses the Ray at "{here}" already, not "10\.255'):
+        ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=made(1, "10.255.255.1:6379"))
+    for same in (here, here.replace("127.0.0.1", "localhost"), "auto"):
+        assert ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=made(1, same)).status is ps.Status.MAX_ROUNDS
+
+
+def test_a_cluster_that_is_too_small_is_told_at_once(monkeypatch: Any) -> None:
+    has = {"CPU": 2.0, "memory": 100.0}
+    assert ray_cluster.check_room(2, 1, 50, has) is None
+    note = ray_cluster.check_room(3, 1, None, has)
+    assert note == "3 actors need 3 CPUs and the cluster has 2; some wait for machines to join, until the deadline."
+    monkeypatch.setattr(ray_cluster.Started, "runs", lambda self: True)
+    with pytest.raises(ps.InputError, match=r"^3 actors need 3 CPUs and the cluster has 2; use fewer actors"):
+        ray_cluster.check_room(3, 1, None, has)
+
+
+def test_engines_share_the_ray_that_was_started_here() -> None:
+    said = script(
+        "ray_cluster.available_cores = lambda: 2\n"
+        "a, b = RayEngine(3, deadline=30), RayEngine(1, deadline=30)\n"
+        "pa, pb = a.load(shard, n=2), b.load(shard, n=2)\n"
+        "print('cpus', int(ray.cluster_resources()['CPU']))\n"
+        "a.shutdown()\nprint('shared', ray.is_initialized())\n"
+        "print(ps.run(ps.Scaffnew.theory(pb), pb, rounds=3, engine=b).status.name)\n"
+        "print('kept', ray.is_initialized())\n"
+        "try:\n    RayEngine(4, deadline=30).load(shard, n=4)\nexcept ps.InputError as e:\n    print(e)\n"
+    )
+    assert said.splitlines()[:4] == ["cpus 3", "shared True", "MAX_ROUNDS", "kept True"]
+    assert "4 actors need 4 CPUs and the cluster has 3; use fewer actors" in said
+
+
+def test_a_ray_that_does_not_end_is_killed(monkeypatch: Any) -> None:
+    over, killed = threading.Event(), []  # type: Any, list[Any]
+    node = type("Node", (), {"kill_all_processes": lambda self, **how: killed.append(how)})()
+    monkeypatch.setattr(ray._private.worker, "_global_node", node)
+    monkeypatch.setattr(ray, "shutdown", lambda: over.wait(60))
+    ray_cluster._end(0.2)
+    over.set()
+    assert killed == [{"check_alive": False, "allow_graceful": False}]
+
+
+def test_ray_that_was_shut_down_does_not_start_itself() -> None:
+    said = script(
+        "e, stays = RayEngine(1, deadline=30), RayEngine(1, deadline=30, stay=True)\n"
+        "ray_cluster.available_cores = lambda: 2\np = e.load(shard, n=2)\n"
+        "ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=stays)\n"
+        "ray.shutdown()\n"
+        "try:\n    p.value(np.ones(3))\nexcept ps.InputError as x:\n    print(x)\n"
+        "print(ray.is_initialized())\n"
+        "print(ps.run(ps.Scaffnew.theory(q), q, rounds=2, engine=stays).status.name)\n"
+        "stays.shutdown()\nprint(ray.is_initialized())\n"
+    )
+    lines = said.splitlines()
+    assert "load these again" in lines[0]
+    assert lines[1:] == ["False", "MAX_ROUNDS", "False"]
