@@ -149,10 +149,9 @@ class Line:
             self._count_steps(K, gradients)
         else:
             up = self._run(half, K, ())
-            far = hasattr(self.engine, "mix")
-            mix = self.engine.mix if far else Graph.mix
+            mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
             self.mixed, vectors = tuple(mix(graph, U) for U in up), len(up)
-            finite = far or all(bool(np.isfinite(U).all()) for U in self.mixed)
+            finite = mix is not Graph.mix or all(bool(np.isfinite(U).all()) for U in self.mixed)
         self.finite = self.finite and finite
         sent = vectors * graph.directed_edges
         self.ledger.exchanges += 1
