@@ -291,3 +291,22 @@ def quiet_steps() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
         yield
+
+
+RAY_CPUS = 6
+"""Of the Ray that a module of tests shares."""
+
+
+@pytest.fixture(scope="module")
+def ray_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One Ray for all tests of a module: on loopback, without dashboard and usage statistics."""
+    import ray
+
+    from proxskip.engines.ray_cluster import start_here
+
+    ray.cloudpickle.register_pickle_by_value(request.module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start_here(num_cpus=RAY_CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()

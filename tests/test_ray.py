@@ -32,23 +32,14 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'prox
 
 from proxskip.engines import ray_pool  # noqa: E402
 from proxskip.engines.ray import RayEngine  # noqa: E402
-from proxskip.engines.ray_cluster import FullClusterWarning, exposed, start_here  # noqa: E402
+from proxskip.engines.ray_cluster import FullClusterWarning, exposed  # noqa: E402
 from proxskip.engines.ray_talk import Talk  # noqa: E402
 from proxskip.engines.ray_worker import Lost, Message, Op, Worker  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-CPUS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One Ray for all tests here: on loopback, without dashboard and usage statistics."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        start_here(num_cpus=CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
-        yield
-        ray.shutdown()
+pytestmark = [
+    pytest.mark.usefixtures("ray_here"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 class Engines:
@@ -63,7 +54,7 @@ class Engines:
 
 
 @pytest.fixture(scope="module")
-def engines(cluster: None) -> Iterator[Engines]:
+def engines(ray_here: None) -> Iterator[Engines]:
     made = Engines()
     yield made
     made.engine.shutdown()

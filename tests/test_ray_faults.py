@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import RAY_CPUS
 from proxskip.loop import Loop
 from proxskip.seam import EngineError
 
@@ -25,22 +26,12 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'prox
 
 from proxskip.engines import ray_cluster, ray_pool  # noqa: E402
 from proxskip.engines.ray import RayEngine  # noqa: E402
-from proxskip.engines.ray_cluster import start_here  # noqa: E402
 from proxskip.engines.ray_talk import Talk  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-CPUS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One Ray for all tests here: on loopback, without dashboard and usage statistics."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        start_here(num_cpus=CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
-        yield
-        ray.shutdown()
+pytestmark = [
+    pytest.mark.usefixtures("ray_here"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture
@@ -328,7 +319,7 @@ def deadly(i: int) -> Any:
     return shard(i)
 
 
-@pytest.mark.parametrize("actors", [2, CPUS])
+@pytest.mark.parametrize("actors", [2, RAY_CPUS])
 def test_the_shard_that_hangs_is_named(actors: int, made: Any) -> None:
     """Also where the engine's own actors hold all CPUs."""
     sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 15 seconds; look at its machine"
@@ -337,15 +328,15 @@ def test_the_shard_that_hangs_is_named(actors: int, made: Any) -> None:
 
 
 def test_an_actor_whose_process_is_slow_does_not_lack_room(made: Any) -> None:
-    engine = made(CPUS)
-    engine.load(shard, n=CPUS)  # they hold all CPUs
+    engine = made(RAY_CPUS)
+    engine.load(shard, n=RAY_CPUS)  # they hold all CPUs
     assert engine.pool._lacks() is None
     other = ray_pool.Pool([0, 1], 1, None, 3.0, None)
     other.start([0])
     until = time.monotonic() + 30
     while other._lacks() is None and time.monotonic() < until:  # the head hears of it some time later
         time.sleep(0.2)
-    assert other._lacks() == f"it needs 1 CPU and 0 of the cluster's {CPUS} are free"
+    assert other._lacks() == f"it needs 1 CPU and 0 of the cluster's {RAY_CPUS} are free"
     other.close()
 
 
