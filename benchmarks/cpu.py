@@ -19,10 +19,10 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.cohorts import Everyone
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import Line
-from proxskip.engines.shards import Tiles
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.shards import Tiles
+from proxskip.links.cohorts import Everyone
+from proxskip.loop.line import Line
 
 HERE = Path(__file__).parent
 
@@ -321,7 +321,7 @@ def _ray_round(problem: ps.Problem, K: int) -> Any:
         import ray
     except ImportError:
         return None
-    from proxskip.engines.ray_cluster import start_here
+    from proxskip.engines.ray.cluster import start_here
 
     start_here(num_cpus=2, log_to_driver=False, logging_level="ERROR")
     return authors_way(problem, K), ray.shutdown

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.engines import gpu
-from proxskip.engines.launch import Launches, LocalSteps
+from proxskip.engines.gpu import engine as gpu
+from proxskip.engines.gpu.launch import Launches, LocalSteps
 from proxskip.sweep import sweep
 
 REPEATS = 7

@@ -15,9 +15,9 @@ import numpy as np
 
 import proxskip as ps
 from proxskip import prox
-from proxskip.descent import Descent
 from proxskip.plan import _candidates, plan_task
-from proxskip.recipes import prepare, recipe
+from proxskip.solo.descent import Descent
+from proxskip.solo.recipes import prepare, recipe
 
 EPS = 1e-7
 RATIOS = (0.3, 1.0, 10.0, 30.0, 100.0, 1000.0)

@@ -29,9 +29,9 @@ from ray.cluster_utils import Cluster
 from run import w8a
 
 import proxskip as ps
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.ray import RayEngine
-from proxskip.engines.ray_cluster import on_loopback
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.ray.cluster import on_loopback
+from proxskip.engines.ray.engine import RayEngine
 
 MB = 2**20
 

@@ -50,18 +50,20 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 MODULES = ("datasets", "prox", "theory")
 BEYOND = (
-    ("proxskip.table1", ("table1", "Table1Row", "step_limits", "StepLimits", "check_step")),
-    ("proxskip.seam", ("Oracle", "Prox", "Client", "Exchange", "Method")),
-    ("proxskip.engines.meter", ("Engine", "Ledger")),
-    ("proxskip.engines.cpu", ("CpuEngine",)),
+    ("proxskip.theory.table1", ("table1", "Table1Row", "step_limits", "StepLimits", "check_step")),
+    ("proxskip.types", ("Oracle", "Prox")),
+    ("proxskip.seam", ("Client", "Exchange", "Method", "Engine")),
+    ("proxskip.loop.line", ("Ledger",)),
+    ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
-    ("proxskip.run", ("Callback",)),
-    ("proxskip.links", ("mixing_matrix", "as_graph", "weighted_sum")),
+    ("proxskip.loop.loop", ("Callback",)),
+    ("proxskip.links.graphs", ("mixing_matrix", "as_graph")),
+    ("proxskip.links.sums", ("weighted_sum",)),
     ("proxskip.problems.solve", ("Solution",)),
-    ("proxskip.problems.svmlight", ("read_svmlight", "Dataset", "DataError")),
+    ("proxskip.data.svmlight", ("read_svmlight", "Dataset", "DataError")),
     ("proxskip.conformance", ("check", "scaffold", "Report", "Law")),
     ("proxskip.protocol", ("Server", "ServerState", "Client", "ClientState", "Worker", "Counts")),
-    ("proxskip.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
+    ("proxskip.results.checkpoint", ("save", "load", "differences", "Checkpoint", "CheckpointError")),
 )
 HEAD = """# API
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from proxskip import figures
-from proxskip.figures import Claim, Experiment, Report, Table
+from proxskip.report import figures
+from proxskip.report.figures import Claim, Experiment, Report, Table
 
 PAGE = Path(__file__).with_name("reproduction.md")
 PICTURES = Path(__file__).with_name("reproduction")

@@ -27,12 +27,13 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from proxskip.cohorts import Bernoulli, Everyone, Uniform, as_participation
-from proxskip.engines.meter import Line
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
+from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
 from proxskip.run import prepare
-from proxskip.seam import Array, Indices, Method, Prox, UnsafeStepWarning, Vectors
+from proxskip.seam import Method
+from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
 
@@ -302,7 +303,7 @@ def ray_here(request: pytest.FixtureRequest) -> Iterator[None]:
     """One Ray for all tests of a module: on loopback, without dashboard and usage statistics."""
     import ray
 
-    from proxskip.engines.ray_cluster import start_here
+    from proxskip.engines.ray.cluster import start_here
 
     ray.cloudpickle.register_pickle_by_value(request.module)
     with warnings.catch_warnings():

@@ -40,7 +40,7 @@ MUTANTS = (
         "a worker restarts: h of client 0 is back to zero in round 2",
         (
             (
-                "engines/meter.py",
+                "loop/line.py",
                 "        self.participated[self.cohort] += 1\n",
                 "        self.participated[self.cohort] += 1\n"
                 '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
@@ -54,7 +54,7 @@ MUTANTS = (
         "the first client of a cohort of two or more never hears the outcome",
         (
             (
-                "engines/meter.py",
+                "loop/line.py",
                 "        self.engine.tell(half, self.cohort, outcome)\n",
                 "        self.engine.tell(half, self.cohort[1:] if len(self.cohort) > 1 else self.cohort, outcome)\n",
             ),
@@ -69,7 +69,7 @@ MUTANTS = (
         "the outcome is settled twice",
         (
             (
-                "engines/meter.py",
+                "loop/line.py",
                 "        self.engine.tell(half, self.cohort, outcome)\n",
                 "        self.engine.tell(half, self.cohort, outcome)\n"
                 "        self.engine.tell(half, self.cohort, outcome)\n",
@@ -85,7 +85,7 @@ MUTANTS = (
         "a cohort's sum is divided by the weight of everybody",
         (
             (
-                "engines/meter.py",
+                "loop/line.py",
                 "(w / w.sum(), U)",
                 "(w / (self.problem.weights if weights is None else weights).sum(), U)",
             ),
@@ -97,7 +97,7 @@ MUTANTS = (
         "vectors travel in single precision, and h is updated with the unrounded ones",
         (
             (
-                "engines/meter.py",
+                "loop/line.py",
                 "(w / w.sum(), U)",
                 '(w / w.sum(), U.astype("float32").astype("float64"))',
             ),
@@ -108,15 +108,15 @@ MUTANTS = (
         "disconnected-W",
         "a graph in two parts is accepted",
         (
-            ("links.py", "    if parts > 1:\n", "    if parts > 99:\n"),
-            ("links.py", "        if self.delta < TOLERANCE:\n", "        if self.delta < -1:\n"),
+            ("links/graphs.py", "    if parts > 1:\n", "    if parts > 99:\n"),
+            ("links/graphs.py", "        if self.delta < TOLERANCE:\n", "        if self.delta < -1:\n"),
         ),
         ("test_negative.py::test_a_disconnected_graph_is_refused",),
     ),
     Mutant(
         "nan-averaged",
         "nobody looks whether the iterate is finite",
-        (("loop.py", "        if self.line.finite and np.isfinite(self.x).all():\n", "        if True:\n"),),
+        (("loop/loop.py", "        if self.line.finite and np.isfinite(self.x).all():\n", "        if True:\n"),),
         ("test_watch.py::test_a_value_that_is_no_number_ends_the_run",),
     ),
     Mutant(
@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "late-forgotten",
         "a resumed run forgets which outcomes were not yet delivered",
-        (("engines/meter.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
+        (("loop/line.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
         ("test_resume.py::test_resume_is_bitwise_the_straight_run[scaffnew-cohort]",),
     ),
 )

@@ -25,8 +25,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxskip import checkpoint
-from proxskip.checkpoint import (
+from proxskip.results import checkpoint
+from proxskip.results.checkpoint import (
     CheckpointError,
     atomic_write,
     atomic_write_json,
@@ -36,7 +36,7 @@ from proxskip.checkpoint import (
     safe_name,
     save,
 )
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 FUZZ = int(os.environ.get("PROXSKIP_FUZZ", "2000"))
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

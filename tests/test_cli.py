@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import build as cli_build
 from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress
-from proxskip.table1 import table1
-from proxskip.trace import Trace
+from proxskip.experiments import build as cli_build
+from proxskip.results.trace import Trace
+from proxskip.theory.table1 import table1
 
 ROOT = Path(__file__).resolve().parents[1]
 EASY = ["--data", "digits", "--l2", "0.1", "--clients", "5"]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import NAMED, Machine, close, quadratics
-from proxskip.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
-from proxskip.engines.meter import stream
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.seam import InputError
+from proxskip.links.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
+from proxskip.randomness import stream
+from proxskip.types import InputError
 
 many = settings(max_examples=60, deadline=None)
 

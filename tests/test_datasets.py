@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxskip.problems import datasets, download
-from proxskip.problems.datasets import KNOWN, available, content_digest, fetch, load
-from proxskip.problems.svmlight import DataError, read_svmlight
-from proxskip.seam import InputError
+from proxskip.data import datasets, download
+from proxskip.data.datasets import KNOWN, available, content_digest, fetch, load
+from proxskip.data.svmlight import DataError, read_svmlight
+from proxskip.types import InputError
 
 TOY = b"".join(b"%d 1:%d 3:0.5 \n" % (1 - 2 * (i % 2), i + 1) for i in range(400))
 VERIFIED = ["w8a", "mushrooms", "a1a", "heart_scale"]

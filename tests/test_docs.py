@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import proxskip as ps
-from proxskip import folder, result
 from proxskip.cli import flags as cli_flags
+from proxskip.results import folder, result
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -69,7 +69,7 @@ def test_every_field_of_a_method_is_in_the_notation(name: str) -> None:
 
 
 def test_every_column_of_a_trace_is_explained() -> None:
-    columns = importlib.import_module("proxskip.loop").COLUMNS
+    columns = importlib.import_module("proxskip.loop.loop").COLUMNS
     assert set(columns) <= letters("notation.md") | letters("command-line.md")
 
 

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, data, model, quadratics
-from proxskip.engines import cpu, kernels, shards
-from proxskip.engines.cpu import CpuEngine
+from proxskip.engines.cpu import engine as cpu
+from proxskip.engines.cpu import kernels, shards
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.shards import room_to_draw
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.shards import room_to_draw
-from proxskip.problems.sampling import minibatch, philox4x32
+from proxskip.randomness import minibatch, philox4x32
 
 R = 10
 KINDS = [(loss, sparse) for loss in ("logistic", "squared", "softmax") for sparse in (False, True)]

@@ -13,7 +13,6 @@ import pytest
 import proxskip as ps
 from conftest import close
 from proxskip import experiments, theory
-from proxskip.engines.meter import Ledger, stream
 from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.quadratics import (
@@ -27,9 +26,11 @@ from proxskip.experiments.quadratics import (
     rounds_to,
     slope,
 )
-from proxskip.figures import Claim, Experiment, Panel, Series
+from proxskip.loop.line import Ledger
 from proxskip.methods.steps import geometric
-from proxskip.seam import Array
+from proxskip.randomness import stream
+from proxskip.report.figures import Claim, Experiment, Panel, Series
+from proxskip.types import Array
 
 TOL = 1e-10
 METHODS: dict[str, Callable[[ps.Problem], Any]] = {

@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, Row, close
-from proxskip.engines import fused, gpu
-from proxskip.engines.launch import Card, Launches, LocalSteps
-from proxskip.engines.tiles import Layout, Rows, untangle
-from proxskip.links import weighted_sum
-from proxskip.problems.sampling import minibatch
+from proxskip.engines.gpu import engine as gpu
+from proxskip.engines.gpu import fused
+from proxskip.engines.gpu.launch import Card, Launches, LocalSteps
+from proxskip.engines.gpu.tiles import Layout, Rows, untangle
+from proxskip.links.sums import weighted_sum
+from proxskip.randomness import minibatch
 from proxskip.run import make_engine
-from proxskip.seam import InputError, UnsafeStepWarning
 from proxskip.sweep import sweep
+from proxskip.types import InputError, UnsafeStepWarning
 
 
 def missing() -> str:
@@ -365,9 +366,9 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
     expected = by_hand(problem, *given_)
     monkeypatch.setattr(Card, "here", staticmethod(lambda: replace(card, shared=shared + 64, clusters=False)))
     if batch and shared > 1500:
-        monkeypatch.setattr("proxskip.engines.launch.CHUNK", 32)
+        monkeypatch.setattr("proxskip.engines.gpu.launch.CHUNK", 32)
     if batch and shared == 1500:
-        monkeypatch.setattr("proxskip.engines.launch.CHUNK", 8)
+        monkeypatch.setattr("proxskip.engines.gpu.launch.CHUNK", 8)
     got, local = on_card(problem, *given_)
     assert local.grid or shared > 1500
     assert close(got, expected, 1e-11)

@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from proxskip.engines import cpu, kernels, rows, shards
-from proxskip.engines.cpu import CpuEngine, balanced
+from proxskip.engines import rows
+from proxskip.engines.cpu import engine as cpu
+from proxskip.engines.cpu import kernels, shards
+from proxskip.engines.cpu.engine import CpuEngine, balanced
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.rows import merged_rows
-from proxskip.links import weighted_sum
+from proxskip.links.sums import weighted_sum
 
 LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
 

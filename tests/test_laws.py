@@ -13,7 +13,7 @@ import scipy.linalg
 import proxskip as ps
 from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
 from proxskip import theory
-from proxskip.seam import Array
+from proxskip.types import Array
 
 SEEDS = 16
 

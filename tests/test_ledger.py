@@ -10,8 +10,8 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics
-from proxskip import table1
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.theory import table1
 
 R = 17
 rows = pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)

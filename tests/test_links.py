@@ -11,9 +11,10 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxskip import links
-from proxskip.links import Graph, as_graph, from_matrix, graph, mixing_matrix, weighted_sum
-from proxskip.seam import InputError
+from proxskip.links import graphs as links
+from proxskip.links.graphs import Graph, as_graph, from_matrix, graph, mixing_matrix
+from proxskip.links.sums import weighted_sum
+from proxskip.types import InputError
 
 SIZES = {
     "ring": (2, 3, 4, 7, 16),

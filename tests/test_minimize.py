@@ -15,12 +15,13 @@ from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
 from conftest import close, quadratics
-from proxskip import functions, prox
-from proxskip.descent import Descent
+from proxskip import prox
 from proxskip.minimize import End
 from proxskip.prox import ProxWarning
-from proxskip.recipes import prepare, recipe
-from proxskip.seam import Array, InputError, UnsafeStepWarning
+from proxskip.solo import functions
+from proxskip.solo.descent import Descent
+from proxskip.solo.recipes import prepare, recipe
+from proxskip.types import Array, InputError, UnsafeStepWarning
 
 TOL = 1e-12
 

@@ -11,7 +11,8 @@ import pytest
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, quadratics
-from proxskip.seam import Array, Client, InputError, Vectors
+from proxskip.seam import Client
+from proxskip.types import Array, InputError, Vectors
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")
 

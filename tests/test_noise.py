@@ -17,7 +17,7 @@ from conftest import WEIGHTS, quadratics
 from proxskip.flower import Federated, Noise
 from proxskip.protocol import Client, Server, Worker, halves
 from proxskip.protocol.lockstep import drive
-from proxskip.seam import Array
+from proxskip.types import Array
 from test_flower import Here, app_of, clock, home  # noqa: F401
 
 STD = 1e-3

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import forecast, prox
+from proxskip import prox
 from proxskip.cli import main
-from proxskip.descent import Descent
-from proxskip.forecast import Plan, Row, predict, slope, together
-from proxskip.pilots import Network, clients_gradient
 from proxskip.plan import _candidates, plan_task
-from proxskip.recipes import prepare, recipe
-from proxskip.seam import Array, InputError
+from proxskip.planning import forecast
+from proxskip.planning.forecast import Plan, Row, predict, slope, together
+from proxskip.planning.pilots import Network, clients_gradient
+from proxskip.solo.descent import Descent
+from proxskip.solo.recipes import prepare, recipe
+from proxskip.types import Array, InputError
 
 
 def quadratic(kappa: float = 1e3, d: int = 40, seed: int = 0) -> ps.Quadratic:

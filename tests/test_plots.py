@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from proxskip import plots
-from proxskip.figures import Panel, Series
 from proxskip.methods import METHODS
-from proxskip.plots import Curve
-from proxskip.seam import InputError
-from proxskip.trace import Trace
+from proxskip.report import plots
+from proxskip.report.figures import Panel, Series
+from proxskip.report.plots import Curve
+from proxskip.results.trace import Trace
+from proxskip.types import InputError
 
 COLUMNS = tuple({c: None for names, _ in plots.X_AXES.values() for c in names} | dict.fromkeys(plots.Y_AXES))
 

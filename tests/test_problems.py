@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from proxskip.problems import sampling, spectrum
+from proxskip import randomness as sampling
+from proxskip.problems import spectrum
 from proxskip.problems.split import partition
 
 RNG = np.random.Generator(np.random.Philox(7))

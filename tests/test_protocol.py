@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
 from conftest import METHODS, WEIGHTS, Row, quadratics
-from proxskip import checkpoint
-from proxskip.cohorts import as_participation
+from proxskip.links.cohorts import as_participation
 from proxskip.protocol import (
     Again,
     Arrived,
@@ -42,6 +41,7 @@ from proxskip.protocol import (
 from proxskip.protocol import server as server_module
 from proxskip.protocol.lockstep import drive
 from proxskip.protocol.simulate import federation, simulate
+from proxskip.results import checkpoint
 
 RUN = bytes(range(16))
 GOSSIP = ("decentralized", "diging", "extra")

@@ -40,7 +40,7 @@ from proxskip.prox import (
     psd,
     spectral_ball,
 )
-from proxskip.seam import InputError, Prox
+from proxskip.types import InputError, Prox
 
 d = 6
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from proxskip import describe
 from proxskip.prox import (
     L1,
     TV1D,
@@ -33,7 +32,8 @@ from proxskip.prox import (
     psd,
     tv,
 )
-from proxskip.seam import InputError, Prox
+from proxskip.results import description
+from proxskip.types import InputError, Prox
 
 SHAPE = (4, 3)
 d = 12
@@ -183,9 +183,9 @@ def test_inner_state_is_no_part_of_what_the_operator_is(name):
     assert isinstance(psi, Prox)
     assert as_prox(psi) is psi
     problem = ps.Problem([ps.Quadratic(np.eye(d), np.ones(d))], psi=psi)
-    before = describe.identity(problem)
+    before = description.identity(problem)
     psi.prox(point(1), 1.0)
-    assert describe.identity(problem) == before
+    assert description.identity(problem) == before
     assert " at 0x" not in repr(psi)
     copy = pickle.loads(pickle.dumps(psi))
     copy.reset()

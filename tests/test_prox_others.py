@@ -32,7 +32,7 @@ from proxskip.prox import (
     psd,
     spectral_ball,
 )
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 rng = np.random.default_rng(11)
 SHAPE = (4, 5)

@@ -21,20 +21,20 @@ import scipy.sparse
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, data, model, quadratics
-from proxskip.engines import shards
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.shards import Census
+from proxskip.engines.cpu import shards
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.shards import Census
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import read_npz
-from proxskip.seam import EngineError
+from proxskip.types import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
-from proxskip.engines import ray_pool  # noqa: E402
-from proxskip.engines.ray import RayEngine  # noqa: E402
-from proxskip.engines.ray_cluster import FullClusterWarning, exposed  # noqa: E402
-from proxskip.engines.ray_talk import Talk  # noqa: E402
-from proxskip.engines.ray_worker import Lost, Message, Op, Worker  # noqa: E402
+from proxskip.engines.ray import pool as ray_pool  # noqa: E402
+from proxskip.engines.ray.cluster import FullClusterWarning, exposed  # noqa: E402
+from proxskip.engines.ray.engine import RayEngine  # noqa: E402
+from proxskip.engines.ray.talk import Talk  # noqa: E402
+from proxskip.engines.ray.worker import Lost, Message, Op, Worker  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("ray_here"),
@@ -775,7 +775,7 @@ def sockets(pid: int) -> set[str]:
 
 def test_there_is_no_cluster_at_that_address() -> None:
     code = (
-        "import proxskip as ps\nfrom proxskip.engines.ray import RayEngine\n"
+        "import proxskip as ps\nfrom proxskip.engines.ray.engine import RayEngine\n"
         "p = ps.Problem(ps.random_quadratics(2, 2))\n"
         "try:\n    ps.run(ps.Scaffnew.theory(p), p, rounds=1, engine=RayEngine(address='127.0.0.1:9'))\n"
         "except ps.InputError as e:\n    print(e)\n"

@@ -19,14 +19,15 @@ import pytest
 
 import proxskip as ps
 from conftest import RAY_CPUS
-from proxskip.loop import Loop
-from proxskip.seam import EngineError
+from proxskip.loop.loop import Loop
+from proxskip.types import EngineError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
-from proxskip.engines import ray_cluster, ray_pool  # noqa: E402
-from proxskip.engines.ray import RayEngine  # noqa: E402
-from proxskip.engines.ray_talk import Talk  # noqa: E402
+from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
+from proxskip.engines.ray import pool as ray_pool  # noqa: E402
+from proxskip.engines.ray.engine import RayEngine  # noqa: E402
+from proxskip.engines.ray.talk import Talk  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("ray_here"),
@@ -92,7 +93,7 @@ def script(code: str) -> str:
     """What a process with a Ray of its own prints."""
     head = (
         "import os, time, warnings\nimport numpy as np, ray\nimport proxskip as ps\n"
-        "from proxskip.engines import ray_cluster\nfrom proxskip.engines.ray import RayEngine\n"
+        "from proxskip.engines.ray import cluster as ray_cluster\nfrom proxskip.engines.ray.engine import RayEngine\n"
         "q = ps.Problem(ps.random_quadratics(4, 4, L=1.0, mu=0.05, seed=3))\n"
         "def shard(i):\n    r = np.random.default_rng(i).standard_normal((20, 3))\n"
         "    return ps.LeastSquares(r, r @ np.ones(3) + i, l2=0.1)\n"

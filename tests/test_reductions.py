@@ -11,9 +11,10 @@ import scipy.stats
 
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, close, quadratics
-from proxskip import table1, theory
+from proxskip import theory
 from proxskip.methods.steps import geometric
-from proxskip.seam import Array
+from proxskip.theory import table1
+from proxskip.types import Array
 
 TOL = 1e-12
 

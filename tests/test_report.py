@@ -21,10 +21,9 @@ import pytest
 import chromium
 import proxskip as ps
 from conftest import model
-from proxskip import plots
-from proxskip.figures import Claim, Experiment, Panel, Report, Series, Table, from_json, to_json
-from proxskip.report import page
+from proxskip.report import page, plots
 from proxskip.report.axes import Scale, domain, number, short
+from proxskip.report.figures import Claim, Experiment, Panel, Report, Series, Table, from_json, to_json
 from proxskip.report.text import block, finite, text
 from proxskip.report.thin import MOST, thin, thin_series
 

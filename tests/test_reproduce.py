@@ -18,17 +18,19 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import build, cli, describe, experiments, figures, plots
+from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
 from proxskip.experiments import bench as bench_module
-from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
+from proxskip.experiments import build, claims, claims_fig1, claims_fig2, reproduce
 from proxskip.experiments import fig1a as figure_1a
 from proxskip.experiments import fig1c as figure_1c
 from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
-from proxskip.figures import Claim, Experiment, Panel, Report, Series
+from proxskip.report import figures, plots
+from proxskip.report.figures import Claim, Experiment, Panel, Report, Series
+from proxskip.results import description
 
 FIGURES = ("fig1a", "fig1b", "fig1c", "fig2a", "fig2b", "fig2c")
 SMALL: dict[str, dict[str, Any]] = {
@@ -320,7 +322,7 @@ def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_pa
     bench = Bench(tmp_path, data)
     for flags in ({}, {"L": "global"}, {"batch": 2}, {"L": "global", "batch": 3, "clients": 4}):
         found, (wanted, _) = bench.problem(**flags), build.problem_of(bench.spec(**flags))
-        assert describe.identity(found) == describe.identity(wanted)
+        assert description.identity(found) == description.identity(wanted)
         for name in ("L", "mu", "es_A", "es_C"):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
 

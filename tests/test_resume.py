@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics
-from proxskip import folder
-from proxskip.seam import InputError
+from proxskip.results import folder
+from proxskip.types import InputError
 
 R = 14
 FAST = frozenset({"seconds"})

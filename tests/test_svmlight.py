@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from proxskip.problems import svmlight
-from proxskip.problems.svmlight import DataError, Dataset, read_svmlight
-from proxskip.seam import InputError
+from proxskip.data import svmlight
+from proxskip.data.svmlight import DataError, Dataset, read_svmlight
+from proxskip.types import InputError
 
 GOOD = b"+1 1:0.5 3:2\n-1 2:-1e-3\n"
 

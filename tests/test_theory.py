@@ -16,9 +16,9 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxskip import table1 as t1
 from proxskip import theory
-from proxskip.seam import Array, InputError
+from proxskip.theory import table1 as t1
+from proxskip.types import Array, InputError
 
 n, d = 3, 2
 kappas = st.floats(1.0, 1e8)

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxskip import trace as trace_module
-from proxskip.checkpoint import load, save
-from proxskip.seam import InputError
-from proxskip.trace import Trace, csv_cell
+from proxskip.results import trace as trace_module
+from proxskip.results.checkpoint import load, save
+from proxskip.results.trace import Trace, csv_cell
+from proxskip.types import InputError
 
 SPECIAL = [
     0.0,

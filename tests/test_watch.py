@@ -10,7 +10,7 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
 

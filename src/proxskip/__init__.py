@@ -1,10 +1,10 @@
 """Communication-accelerated optimization: run a method on a problem through an engine, get a trace, plot it."""
 
 from proxskip import prox, theory
-from proxskip.cohorts import Bernoulli, Given, Uniform
-from proxskip.engines.ray import RayEngine
-from proxskip.forecast import Plan
-from proxskip.links import Graph, from_matrix, graph
+from proxskip.data import datasets
+from proxskip.engines.ray.engine import RayEngine
+from proxskip.links.cohorts import Bernoulli, Given, Uniform
+from proxskip.links.graphs import Graph, from_matrix, graph
 from proxskip.methods import (
     EXTRA,
     GD,
@@ -26,19 +26,19 @@ from proxskip.methods import (
     SProxSkip,
 )
 from proxskip.minimize import End, Minimum, minimize
-from proxskip.pilots import Network
 from proxskip.plan import plan
-from proxskip.problems import datasets
+from proxskip.planning.forecast import Plan
+from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
-from proxskip.result import Result, Status
+from proxskip.results.result import Result, Status
+from proxskip.results.trace import Trace
 from proxskip.run import resume, run
-from proxskip.seam import EngineError, InputError, UnsafeStepWarning
 from proxskip.sweep import sweep
-from proxskip.trace import Trace
+from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
 __all__ = [

@@ -24,7 +24,7 @@ import numpy as np
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 Round = Callable[..., tuple[Any, Any]]
 """``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""

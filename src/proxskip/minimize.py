@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import describe, functions, prox, theory
-from proxskip.descent import Descent, Point, Task
-from proxskip.forecast import Plan
+from proxskip import prox, theory
 from proxskip.methods import SProxSkip
 from proxskip.plan import plan_task
+from proxskip.planning.forecast import Plan
 from proxskip.prox import Inner
-from proxskip.recipes import prepare, recipe
-from proxskip.seam import Array, InputError, Method
-from proxskip.trace import Trace
+from proxskip.results import description
+from proxskip.results.trace import Trace
+from proxskip.seam import Method
+from proxskip.solo import functions
+from proxskip.solo.descent import Descent, Point, Task
+from proxskip.solo.recipes import prepare, recipe
+from proxskip.types import Array, InputError
 
 MANY = 10_000_000
 """Gradients after which a run with nothing but a tolerance gives up."""
@@ -372,7 +375,7 @@ def _result(
         h=None if D is not None or dual is None else dual.reshape(run.task.shape).copy(),
         y=None if D is None or dual is None else dual.copy(),
         method=name,
-        parameters=describe.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
+        parameters=description.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
         passes=run.client.rows / run.f.rows,
         seconds=run.seconds + lost[2],
         inner=None if inner is None else inner.worst,

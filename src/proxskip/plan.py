@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.descent import Descent, Task
-from proxskip.forecast import FEW, PILOT, WORTH, Plan, Row, predict, race, together
-from proxskip.pilots import Network, remote_pilots
+from proxskip.planning.forecast import FEW, PILOT, WORTH, Plan, Row, predict, race, together
+from proxskip.planning.pilots import Network, remote_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
-from proxskip.recipes import prepare, recipe
-from proxskip.seam import Array, InputError, UnsafeStepWarning
+from proxskip.solo.descent import Descent, Task
+from proxskip.solo.recipes import prepare, recipe
+from proxskip.types import Array, InputError, UnsafeStepWarning
 
 
 def plan(

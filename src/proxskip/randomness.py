@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.seam import Indices
+from proxskip.types import Indices
 
 ROUNDS = 12
 SMALLEST_BITS = 6
@@ -66,3 +66,21 @@ def _scramble(v: Any, key: int) -> Any:
     v = v ^ (v >> np.uint64(15))
     v = (v * np.uint64(0x85EBCA77)) & mask
     return v ^ (v >> np.uint64(13))
+
+
+STREAMS = {"server": 1, "cohort": 2}
+
+
+def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:
+    """The shared randomness of one round: a generator keyed by (seed, round, what it is for).
+
+    Args:
+        into: a generator of this kind to set there, five times cheaper than making one.
+    """
+    if into is None:
+        return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
+    counter = np.array([0, 0, round, STREAMS[name]], dtype=np.uint64)
+    state = {"counter": counter, "key": np.array([seed, 0], dtype=np.uint64)}
+    fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    into.bit_generator.state = {"bit_generator": "Philox", "state": state, **fresh}
+    return into

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import describe, folder, theory
-from proxskip.cohorts import Everyone, Given, Participation, as_participation
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import Engine
+from proxskip import theory
+from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.links import weighted_sum
-from proxskip.loop import Callback, Loop, Stop
+from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
+from proxskip.links.sums import weighted_sum
+from proxskip.loop import fit
+from proxskip.loop.loop import Callback, Loop
+from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
-from proxskip.result import Result
-from proxskip.seam import Array, InputError, Method, UnsafeStepWarning, Vectors
+from proxskip.results import description, folder
+from proxskip.results.result import Result
+from proxskip.seam import Engine, Method
+from proxskip.types import Array, InputError, UnsafeStepWarning, Vectors
 
 HEALING = ("proxskip", "sproxskip", "scaffnew")
 """Methods whose prox form, with everybody, works from any h0."""
@@ -75,7 +78,7 @@ def run(
     stop.check(problem)
     seed = theory.whole_seed(seed)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
-    loop.config = describe.config(method, problem, stop, seed, loop.engine.name, participation, spec or {})
+    loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     start = starting_point(method, problem, participation, x0, h0, warm)
     loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
@@ -102,16 +105,16 @@ def resume(
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
     keep = folder.reopen(Path(path))
-    folder.same_run({"problem": keep.config.get("problem")}, {"problem": describe.identity(problem)})
-    method, participation = describe.revive(keep.config)
+    folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
+    method, participation = description.revive(keep.config)
     limits = {k: keep.config["stop"].get(k) for k in Stop.__slots__} | more
     stop = Stop(**limits)
     method, notes = prepare(method, problem, participation, insist=True)
     stop.check(problem)
     engine = engine or make_engine(keep.config["engine"], threads)
     loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
-    loop.config = describe.config(
-        method, problem, stop, loop.seed, engine.name, participation, keep.config.get("spec") or {}
+    loop.config = description.config(
+        method, problem, stop.rules, loop.seed, engine.name, participation, keep.config.get("spec") or {}
     )
     loop.config["every"] = loop.every
     folder.same_run(keep.config, loop.config)
@@ -125,7 +128,7 @@ def resume(
 def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:
     """Everything that can be refused is refused here, before any work."""
     participation.check(problem.n)
-    describe.check_fit(method, problem, isinstance(participation, Everyone))
+    fit.check_fit(method, problem, isinstance(participation, Everyone))
     notes = method.check(problem, insist)
     if not isinstance(participation, Everyone) and hasattr(method, "for_cohorts"):
         method, more = method.for_cohorts(*participation.constants(problem.n))
@@ -147,11 +150,11 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
     if engine == "reference":
         return ReferenceEngine()
     if engine == "gpu":
-        from proxskip.engines.gpu import GpuEngine
+        from proxskip.engines.gpu.engine import GpuEngine
 
         return GpuEngine()
     if engine == "ray":
-        from proxskip.engines.ray import RayEngine
+        from proxskip.engines.ray.engine import RayEngine
 
         return RayEngine()
     raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray" or "reference".')

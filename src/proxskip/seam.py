@@ -22,51 +22,13 @@ What follows from it:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from proxskip.links import Graph
-    from proxskip.problems.federated import Problem
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-Vectors = dict[str, Array]
-"""Named vectors: what the server holds (each ``(d,)``), or what clients remember (each ``(d,)`` or ``(c, d)``)."""
-
-
-class InputError(ValueError):
-    """Something the caller gave cannot be used; the message is one sentence that says what and what to do."""
-
-
-class EngineError(RuntimeError):
-    """The machines behind an engine failed and could not be mended; the message is one sentence that says which."""
-
-
-class UnsafeStepWarning(UserWarning):
-    """A parameter lies outside what the method's theorem allows, and the run goes on because it was asked to."""
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """A smooth convex function: anything with these four is a client (``d`` is asked for where it is missing)."""
-
-    @property
-    def L(self) -> float: ...
-    @property
-    def mu(self) -> float | None: ...
-    def value(self, x: Array) -> float: ...
-    def gradient(self, x: Array) -> Array: ...
-
-
-@runtime_checkable
-class Prox(Protocol):
-    """A convex function with a proximity operator: ``prox(x, t) = argmin_y  psi(y) + |y - x|^2 / (2 t)``."""
-
-    def __call__(self, x: Array) -> float: ...
-    def prox(self, x: Array, t: float) -> Array: ...
+from proxskip.links.graphs import Graph
+from proxskip.problems.federated import Problem
+from proxskip.types import Array, Indices, Vectors
 
 
 class Client(Protocol):
@@ -178,4 +140,47 @@ class Method(Protocol):
 
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """The theorem's Lyapunov function at a communication; None without one or without a known solution."""
+        ...
+
+
+class Engine(Protocol):
+    """Where client halves run. An engine holds the clients' memory, one row a client, and owns nothing else.
+
+    An engine whose vectors live elsewhere may let the server's stay there too. It says so by ``far = True`` after
+    ``open``; then ``sum`` returns such vectors (with ``+ - * /``), ``place(v)`` and ``fetch(v)`` carry one there and
+    back, and ``wait()`` returns when all is done.
+
+    An engine whose clients can talk to each other has ``gossip(half, graph, round, K)``: run the half everywhere, mix
+    along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, how many vectors
+    went along an edge, and whether all that was mixed is finite. ``judge(problem)`` gives the problem that records are
+    made with where values and gradients are to be computed elsewhere. ``report()`` says what happened to it, for the
+    result, and ``pulse()`` how it goes, for progress.
+    """
+
+    name: str
+
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Take the shards and the clients' initial memory (each entry ``(n, d)``)."""
+        ...
+
+    def run(
+        self, half: ClientHalf, cohort: Indices, round: int, K: Indices | int, down: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], int]:
+        """Run ``half`` on the cohort and keep its memory; what came up, each ``(c, d)``, and rows differentiated."""
+        ...
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
+        """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row a client)."""
+        ...
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.weighted_sum``."""
+        ...
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and machines."""
         ...

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxskip import describe
-from proxskip.cohorts import as_participation
-from proxskip.engines.meter import Line
-from proxskip.loop import Loop, Stop
+from proxskip.links.cohorts import as_participation
+from proxskip.loop.line import Line
+from proxskip.loop.loop import Loop
+from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
-from proxskip.result import Result, Status
+from proxskip.results import description
+from proxskip.results.result import Result, Status
 from proxskip.run import prepare, run, starting_point
-from proxskip.seam import InputError, Method
+from proxskip.seam import Method
+from proxskip.types import InputError
 
 if TYPE_CHECKING:
-    from proxskip.engines.batch import Job, Lane
+    from proxskip.engines.gpu.batch import Job, Lane
 
 
 def sweep(
@@ -56,17 +58,17 @@ def sweep(
     every = rounds if every is None and rounds else every
     stop = Stop(rounds=rounds, iterations=iterations, tol=tol, target=target)
     if engine != "gpu":
-        limits: dict[str, Any] = {k: getattr(stop, k) for k in Stop.__slots__}
+        limits = stop.rules
         return [
             run(m, problem, **limits, seed=s, engine=engine, cohort=cohort, x0=x0, every=every,
                 allow_unsafe_step=allow_unsafe_step)
             for m, s in tasks
         ]  # fmt: skip
-    from proxskip.engines.batch import Batch, Flight, Lane
+    from proxskip.engines.gpu.batch import Batch, Flight, Lane
 
     stop.check(problem)
     batch = Batch(problem, len(tasks))
-    common = describe.config(tasks[0][0], problem, stop, 0, "gpu", as_participation(cohort), {})
+    common = description.config(tasks[0][0], problem, stop.rules, 0, "gpu", as_participation(cohort), {})
     runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step, common) for m, s in tasks]
     # while one half of the runs is on the card, the other half's server and client halves are computed here
     halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
@@ -104,7 +106,7 @@ class Run:
         participation = as_participation(cohort)
         method, notes = prepare(method, problem, participation, insist)
         self.loop = Loop(method, problem, stop, seed, participation, lane, every, notes)
-        own = {"method": method.name, "parameters": describe.parameters(method), "seed": seed, "every": every}
+        own = {"method": method.name, "parameters": description.parameters(method), "seed": seed, "every": every}
         self.loop.config = common | own
         self.loop.start(*starting_point(method, problem, participation, x0, None, None))
         self.loop._record(())
@@ -121,7 +123,7 @@ class Run:
 
     def advance(self) -> bool:
         """Go on to the next question; False when the run is over."""
-        from proxskip.engines.batch import Suspended
+        from proxskip.engines.gpu.batch import Suspended
 
         loop = self.loop
         while True:

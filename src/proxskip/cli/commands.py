@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from proxskip import build, folder, plots
-from proxskip.checkpoint import atomic_write_json
 from proxskip.cli import planning, show
 from proxskip.cli.flags import parser
 from proxskip.cli.progress import Download, Progress, stage
@@ -33,11 +31,15 @@ from proxskip.cli.runs import (
     held_runs,
     worst,
 )
-from proxskip.problems import datasets
+from proxskip.data import datasets
+from proxskip.experiments import build
 from proxskip.problems.federated import Problem
+from proxskip.report import plots
+from proxskip.results import folder, text
+from proxskip.results.checkpoint import atomic_write_json
 from proxskip.run import resume
-from proxskip.seam import EngineError, InputError, UnsafeStepWarning
-from proxskip.table1 import table1
+from proxskip.theory.table1 import table1
+from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__
 
 
@@ -115,7 +117,7 @@ def _run(o: Namespace) -> int:
 
 def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) -> None:
     where = None if outcome.plan.out is None else str(outcome.plan.out)
-    print(show.report(outcome.summaries[0], labels, where))
+    print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
         show.show(show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
@@ -201,7 +203,7 @@ def _resume(o: Namespace) -> int:
     if o.json:
         show.as_json(summary | {"labels": labels})
     elif not o.quiet:
-        print(show.report(summary, labels, str(path)))
+        print(text.report(summary, labels, str(path)))
     return exit_code(result, progress.asked)
 
 

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 from proxskip.cli.values import cohort, nonnegative, positive, probability, whole
 from proxskip.experiments import FUNCTIONS
-from proxskip.links import NAMES as GRAPHS
+from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.methods import METHODS
-from proxskip.plots import X_AXES, Y_AXES
-from proxskip.seam import InputError
+from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.types import InputError
 
 EXIT_CODES = """\
 exit codes:

@@ -6,14 +6,14 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from proxskip import build
 from proxskip.cli import show
 from proxskip.cli.progress import stage
-from proxskip.forecast import Plan
-from proxskip.pilots import Network
+from proxskip.experiments import build
 from proxskip.plan import plan
+from proxskip.planning.forecast import Plan
+from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 NETWORK = ("latency", "bandwidth", "bandwidth_up", "client_speed")
 

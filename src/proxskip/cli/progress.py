@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from proxskip.result import Result
+from proxskip.results.result import Result
 
 PATIENCE = 1.0
 """Seconds after which a run is worth a progress bar."""

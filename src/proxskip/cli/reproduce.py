@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from proxskip import figures
 from proxskip.cli import show
 from proxskip.cli.progress import Overall
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.experiments.bench import Interrupted
 from proxskip.experiments.reproduce import PAGE, RESULTS, Order, reproduce
-from proxskip.figures import Report
+from proxskip.report import figures
+from proxskip.report.figures import Report
 
 
 def command(o: Namespace) -> tuple[int, str]:

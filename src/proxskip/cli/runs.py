@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxskip import cohorts, folder
 from proxskip.cli.progress import Progress
-from proxskip.engines.meter import Engine
-from proxskip.loop import Stop
+from proxskip.links import cohorts
+from proxskip.loop.stop import Stop
 from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
-from proxskip.result import Result, Status
+from proxskip.results import folder
+from proxskip.results.result import Result, Status
 from proxskip.run import make_engine, prepare, run
-from proxskip.seam import InputError, Method
+from proxskip.seam import Engine, Method
+from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 _WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
@@ -76,7 +77,7 @@ def check(plan: Plan, problem: Problem, o: Namespace) -> None:
 def engine_of(name: str, o: Namespace) -> Engine:
     """The engine that the flags ask for; Ray's actors stay for the next run of this command."""
     if name == "ray":
-        from proxskip.engines.ray import RayEngine
+        from proxskip.engines.ray.engine import RayEngine
 
         return RayEngine(o.actors, o.address, stay=True)
     given = [flag for flag in ("address", "actors") if getattr(o, flag, None) is not None]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxskip import theory
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 
 def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from proxskip.problems.svmlight import DataError, Dataset, read_svmlight
-from proxskip.seam import InputError
+from proxskip.data.svmlight import DataError, Dataset, read_svmlight
+from proxskip.types import InputError
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
@@ -166,7 +166,7 @@ def fetch(
     if target.is_file() and not _fault(name, target):
         return target
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    from proxskip.problems.download import download
+    from proxskip.data.download import download
 
     download(url, target, lambda path: _fault(name, path), progress)
     return target

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from proxskip.problems.svmlight import MAX_BYTES
-from proxskip.seam import InputError
+from proxskip.data.svmlight import MAX_BYTES
+from proxskip.types import InputError
 
 Progress = Callable[[int, int | None], None]
 """Bytes here, and bytes in all where the server says."""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 MAX_FEATURES = 10_000_000
 MAX_BYTES = 8 * 2**30

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links import weighted_sum
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.sampling import minibatch
-from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
+from proxskip.randomness import minibatch
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, Vectors
 
 
 class OneClient:

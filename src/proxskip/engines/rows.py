@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.seam import Array, Indices
+from proxskip.types import Array, Indices
 
 
 def ranges(start: Indices, length: Indices) -> Indices:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proxskip.experiments.bench import Bench
-    from proxskip.figures import Claim, Experiment
+    from proxskip.report.figures import Claim, Experiment
 
 FUNCTIONS = {
     "fig1a": "fig1a:run",

@@ -9,17 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from proxskip import build, checkpoint, describe
-from proxskip.cohorts import as_participation
+from proxskip.experiments import build
 from proxskip.experiments.kept import Job, Kept, digest, read
 from proxskip.experiments.pace import Pace
-from proxskip.figures import Experiment, Panel, Table
-from proxskip.loop import Stop
+from proxskip.links.cohorts import as_participation
+from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
-from proxskip.result import Result, Status
+from proxskip.report.figures import Experiment, Panel, Table
+from proxskip.results import checkpoint, description
+from proxskip.results.result import Result, Status
 from proxskip.run import resume, run
-from proxskip.seam import Method, UnsafeStepWarning
+from proxskip.seam import Method
 from proxskip.sweep import sweep
+from proxskip.types import UnsafeStepWarning
 
 __all__ = ["VERSION", "Bench", "Interrupted", "Job", "Kept"]
 
@@ -126,7 +128,9 @@ class Bench:
         method = self.method(job.method, problem, **job.flags)
         limits = {k: v for k, v in job.stop.items() if k in LIMITS}
         every, cohort = job.stop.get("every"), job.flags.get("cohort")
-        asked = describe.config(method, problem, Stop(**limits), job.seed, self.engine, as_participation(cohort), {})
+        asked = description.config(
+            method, problem, Stop(**limits).rules, job.seed, self.engine, as_participation(cohort), {}
+        )
         folder = self.out / "runs" / f"{job.method}-{digest(asked | {'every': every})}"
         if (found := read(job, folder)) is not None:
             part.skip(job.label)
@@ -177,8 +181,8 @@ class Bench:
 
         On the gpu engine all that are missing run together.
         """
-        about = {"problem": describe.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
-        names = [about | {"method": m.name, "parameters": describe.parameters(m)} for m in methods]
+        about = {"problem": description.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
+        names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
         groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip import cohorts, prox, theory
-from proxskip.links import as_graph
+from proxskip import prox, theory
+from proxskip.data import datasets
+from proxskip.links import cohorts
+from proxskip.links.graphs import as_graph
 from proxskip.methods import (
     EXTRA,
     GD,
@@ -34,12 +36,13 @@ from proxskip.methods import (
     SProxSkip,
     named,
 )
-from proxskip.problems import datasets, solve
+from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
-from proxskip.seam import InputError, Method, Prox
+from proxskip.seam import Method
+from proxskip.types import InputError, Prox
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "softmax": Softmax}
 CLIENTS = 20
@@ -292,8 +295,8 @@ def _over_graph(cls: Any) -> Callable[[Namespace, Problem], Any]:
 def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
     if o.gamma is None and o.p is None and o.K is None and o.tau is None:
         return SplitSkip.theory(problem)
-    gamma, norm2 = _gamma(o, problem), solve.operator_norm2(problem.D)
-    p = _p(o, lambda: theory.split_p(gamma, problem.mu, norm2, solve.smallest_positive(problem.D) or 0.0))
+    gamma, norm2 = _gamma(o, problem), operators.operator_norm2(problem.D)
+    p = _p(o, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0))
     return SplitSkip(gamma, p, theory.split_tau(gamma, p, norm2) if o.tau is None else o.tau, o.K)
 
 
@@ -301,7 +304,7 @@ def _pdhg(o: Namespace, problem: Problem) -> PDHG:
     made = PDHG.theory(problem)
     gamma = o.gamma if isinstance(o.gamma, float) else made.gamma
     room = max(1.0 / gamma - (problem.L_global - made.mu), 0.0)
-    tau = room / solve.operator_norm2(problem.D) if o.tau is None else o.tau
+    tau = room / operators.operator_norm2(problem.D) if o.tau is None else o.tau
     return PDHG(gamma, tau, made.mu)
 
 

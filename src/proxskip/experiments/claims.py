@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proxskip.figures import Claim, Experiment, Panel, Series, Verdict
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict
 
 EPS = 1e-6
 """What the paper's claims are about; a quick run may report a larger one (``eps`` of its preset)."""

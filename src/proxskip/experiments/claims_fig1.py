@@ -18,8 +18,8 @@ from proxskip.experiments.claims import (
     rounds_in_words,
     value_at,
 )
-from proxskip.figures import Claim, Experiment, Panel, Series
-from proxskip.plots import NAMES
+from proxskip.report.figures import Claim, Experiment, Panel, Series
+from proxskip.report.plots import NAMES
 
 # -- Figure 1b ---------------------------------------------------------------------------------------------------------
 SLOW = ("local-gd", "scaffold", "fedlin", "s-local-gd")

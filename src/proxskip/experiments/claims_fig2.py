@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from proxskip.experiments.claims import judge, number, panel_of
-from proxskip.figures import Claim, Experiment, Series
-from proxskip.plots import NAMES
+from proxskip.report.figures import Claim, Experiment, Series
+from proxskip.report.plots import NAMES
 
 CLEARLY = 0.8
 """What a floor is at most, as a share of the one before it."""

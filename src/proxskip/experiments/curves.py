@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments.bench import Kept
-from proxskip.figures import Panel, Series
-from proxskip.plots import X_AXES, Y_AXES
-from proxskip.seam import Array
-from proxskip.trace import Trace
+from proxskip.report.figures import Panel, Series
+from proxskip.report.plots import X_AXES, Y_AXES
+from proxskip.results.trace import Trace
+from proxskip.types import Array
 
 AXES = ("rounds", "exchanges", "floats", "bytes", "iterations", "local-steps", "passes", "seconds")
 """What a curve of runs with clients can be drawn against."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import table1
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.quadratics import Affine, Stepper, filling, rounds_to, slope
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.links import Graph, graph
+from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.plots import NAMES
+from proxskip.theory import table1
 
 LIMIT = 1_000_000
 TOLERANCE = 0.15

@@ -12,8 +12,8 @@ from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.tune import STEPLESS, Candidate, grid, grid_table, tune, winners_table
-from proxskip.figures import Claim, Experiment, Panel, Series
-from proxskip.plots import NAMES
+from proxskip.report.figures import Claim, Experiment, Panel, Series
+from proxskip.report.plots import NAMES
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
 KEYS = (

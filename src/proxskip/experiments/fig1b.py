@@ -7,8 +7,8 @@ from typing import Any
 from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
-from proxskip.figures import Claim, Experiment, Panel, Table
-from proxskip.plots import NAMES
+from proxskip.report.figures import Claim, Experiment, Panel, Table
+from proxskip.report.plots import NAMES
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "gd", "accelerated", "scaffnew")
 FAST = ("scaffnew", "accelerated")

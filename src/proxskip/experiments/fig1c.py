@@ -7,7 +7,7 @@ import math
 from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.bench import Bench, Job
 from proxskip.experiments.curves import panel, series
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 
 COLUMNS = ["1/p", "rounds", "local steps of a client", "rounds run", "f - f* at the end"]
 

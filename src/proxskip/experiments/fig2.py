@@ -9,9 +9,9 @@ from proxskip.experiments import claims, claims_fig2
 from proxskip.experiments.bench import Bench, Job, Kept
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.tune import DRAWN, Candidate, grid, grid_table, tune
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.plots import NAMES
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew")
 KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import checkpoint
-from proxskip.result import Status
-from proxskip.seam import Array, InputError
-from proxskip.trace import Trace
+from proxskip.results import checkpoint
+from proxskip.results.result import Status
+from proxskip.results.trace import Trace
+from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)

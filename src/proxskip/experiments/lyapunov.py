@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from proxskip import prox
-from proxskip.engines.meter import stream
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench
 from proxskip.experiments.quadratics import Stepper, filling, own_engine
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.seam import Array
+from proxskip.randomness import stream
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.plots import NAMES
+from proxskip.types import Array
 
 BLOCK = 10
 """Seeds that are kept together."""

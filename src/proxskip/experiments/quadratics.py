@@ -14,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.cohorts import Everyone
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import Line, stream
-from proxskip.links import Graph, weighted_sum
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.links.cohorts import Everyone
+from proxskip.links.graphs import Graph
+from proxskip.links.sums import weighted_sum
+from proxskip.loop.line import Line
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.seam import Array, ClientHalf, Indices, InputError, Method, SettleHalf, Vectors
+from proxskip.randomness import stream
+from proxskip.seam import ClientHalf, Method, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 def filling(n: int, d: int, kappa: float, *, spread: float = 3.0, seed: int = 0) -> Problem:

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from proxskip import checkpoint, describe, experiments, figures, plots, report
+from proxskip import experiments, report
+from proxskip.data import datasets
 from proxskip.experiments.bench import VERSION, Bench
 from proxskip.experiments.pace import Pace, Show
-from proxskip.figures import Claim, Experiment, Report
-from proxskip.problems import datasets
+from proxskip.report import figures, plots
+from proxskip.report.figures import Claim, Experiment, Report
+from proxskip.results import checkpoint, description
 from proxskip.run import make_engine
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 STAMP = "reproduction.json"
 RESULTS = "results.json"
@@ -140,7 +142,7 @@ def settle(order: Order, data_sha256: str | None) -> None:
 def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
     """The experiments that the folder's results hold already."""
     found = read_json(order.out / RESULTS)
-    if found is None or found["about"].get("versions", {}).get("proxskip") != describe.versions()["proxskip"]:
+    if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
     old = figures.from_json(found)
     return {e.id: (e, [c for c in old.claims if c.experiment == e.id]) for e in old.experiments}
@@ -229,7 +231,7 @@ def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
         "engine": order.engine,
         "command": order.command(),
         "seconds": seconds,
-        "versions": describe.versions(),
+        "versions": description.versions(),
     }
 
 

@@ -16,11 +16,11 @@ from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench, Job
 from proxskip.experiments.curves import panel, series
 from proxskip.experiments.quadratics import Stepper, distance2, slope
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.plots import NAMES
 
 TOLERANCE = 0.1
 LIMIT = 5_000_000

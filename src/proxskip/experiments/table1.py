@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import table1 as paper
 from proxskip.experiments import claims
 from proxskip.experiments.bench import Bench, Job
 from proxskip.experiments.quadratics import Affine, Factors, Stepper, filling, rounds_to, slope
-from proxskip.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.plots import NAMES
+from proxskip.theory import table1 as paper
 
 TOLERANCE = 0.1
 LIMIT = 1_000_000

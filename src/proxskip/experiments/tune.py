@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxskip.experiments.bench import Bench, Kept
-from proxskip.figures import Table
-from proxskip.plots import NAMES
 from proxskip.problems.federated import Problem
+from proxskip.report.figures import Table
+from proxskip.report.plots import NAMES
 
 STEPLESS = ("gd", "accelerated")
 """Methods without local steps."""

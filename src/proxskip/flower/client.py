@@ -10,13 +10,13 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from proxskip import describe
 from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import smoothness
 from proxskip.protocol import Client, Worker, wire
-from proxskip.seam import InputError, Oracle
+from proxskip.results import description
+from proxskip.types import InputError, Oracle
 
 CHANGES_WHAT_IS_SENT = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
@@ -74,7 +74,7 @@ def client_app(
         if raw is None:
             raise InputError("a message to train came without its bytes.")
         i, run = int(words["client"]), bytes.fromhex(words["run"])
-        method, _ = describe.revive({**words, "cohort": {"everyone": None}})
+        method, _ = description.revive({**words, "cohort": {"everyone": None}})
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
         client = Client(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 STYPE = "proxskip.message"
 KEY = "proxskip"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 
-from proxskip import checkpoint
 from proxskip.protocol import ClientState
+from proxskip.results import checkpoint
 
 KEY = "proxskip"
 STYPE = "proxskip.vector"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)

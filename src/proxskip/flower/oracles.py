@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.softmax import Softmax
-from proxskip.problems.svmlight import read_svmlight
-from proxskip.seam import Array, InputError, Oracle
+from proxskip.types import Array, InputError, Oracle
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
 UNKNOWN_L = 1e-9

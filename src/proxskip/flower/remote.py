@@ -13,7 +13,7 @@ import numpy as np
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import UNKNOWN_L
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, InputError, Prox
+from proxskip.types import Array, InputError, Prox
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 

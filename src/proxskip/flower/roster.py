@@ -16,7 +16,7 @@ from flwr.supercore import log
 
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.remote import Remote
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 BROKEN = (1, 2, 7, 8)
 """Error codes of an app that cannot be loaded or that raised: waiting does not help."""

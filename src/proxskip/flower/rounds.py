@@ -15,15 +15,15 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from proxskip import checkpoint, describe
-from proxskip.cli.show import report
 from proxskip.flower import roster
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.remote import Remote
 from proxskip.flower.summary import Costs, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
-from proxskip.seam import Array as Vector
-from proxskip.seam import InputError
+from proxskip.results import checkpoint, description
+from proxskip.results.text import report
+from proxskip.types import Array as Vector
+from proxskip.types import InputError
 
 TRIES = 3
 """Errors of a client's app in one exchange after which it is not waited for."""
@@ -73,7 +73,7 @@ class Rounds:
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
-            "method": server.method.name, "parameters": describe.parameters(server.method), "seed": server.seed,
+            "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
 

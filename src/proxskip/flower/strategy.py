@@ -14,14 +14,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from proxskip import describe
-from proxskip.cohorts import as_participation
 from proxskip.flower import roster
 from proxskip.flower.remote import Remote, as_problem
 from proxskip.flower.rounds import Outcome, Rounds
+from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
-from proxskip.seam import InputError, Method, Prox
+from proxskip.results import description
+from proxskip.seam import Method
+from proxskip.types import InputError, Prox
 
 
 def patience(deadline: float) -> float:
@@ -156,7 +157,7 @@ class Federated(Strategy):
         if not hasattr(method, "remembers") or isinstance(method, type):
             make: Any = getattr(method, "theory", method)
             method = make(problem)
-            if unknown and describe.parameters(method) != describe.parameters(make(self._steep(remotes))):
+            if unknown and description.parameters(method) != description.parameters(make(self._steep(remotes))):
                 raise InputError(
                     f"{', '.join(unknown)} do not know their L, so no step size follows from it; give a method with "
                     "a gamma of its own."

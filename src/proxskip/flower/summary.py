@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxskip import describe
-from proxskip.cohorts import Everyone
 from proxskip.flower.remote import Remote
+from proxskip.links.cohorts import Everyone
 from proxskip.protocol import Ask, Server, ServerState, wire
-from proxskip.result import Status, Summary
+from proxskip.results import description
+from proxskip.results.result import Status, Summary
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Costs:
 def summary(server: Server, s: ServerState, remotes: Sequence[Remote], costs: Costs, batch: int | None) -> Summary:
     """The content of a summary.json; null where the server cannot know."""
     problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
-    given = describe.parameters(server.method)
+    given = description.parameters(server.method)
     known = all(r.L_known for r in remotes)
     equal = float(problem.weights.max() - problem.weights.min()) == 0.0
     status, message = _status(server, s)
@@ -65,7 +65,7 @@ def summary(server: Server, s: ServerState, remotes: Sequence[Remote], costs: Co
             "weights": "equal" if equal else "given", "lambda": first.l2, "loss": first.kind, "batch": batch,
             "psi": None if problem.psi is None else repr(problem.psi),
             **{k: given.get(k) for k in ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta")},
-            "cohort": None if isinstance(server.cohort, Everyone) else describe._cohort(server.cohort),
+            "cohort": None if isinstance(server.cohort, Everyone) else description._cohort(server.cohort),
             "graph": None, "delta": None, "closing": server.closing, "rounds": s.round,
             "exchanges": costs.exchanges, "vectors_up": costs.vectors_up, "vectors_down": costs.vectors_down,
             "floats_up": costs.vectors_up * problem.d, "floats_down": costs.vectors_down * problem.d,
@@ -73,7 +73,7 @@ def summary(server: Server, s: ServerState, remotes: Sequence[Remote], costs: Co
             "local_steps": costs.local_steps, "grad_evals": costs.grad_evals, "prox_evals": 0,
             "passes": costs.grad_evals / N, "seconds": costs.seconds, **finite, "gap": None, "lyapunov": None,
             "lyapunov_bound": None, "f_star": None, "status": status.name, "success": status is Status.CONVERGED,
-            "message": message, "warnings": [*server.unsafe, *s.notes], "versions": describe.versions(),
+            "message": message, "warnings": [*server.unsafe, *s.notes], "versions": description.versions(),
             "participation": dict(zip(server.names, s.participated, strict=True)), "counts": dict(vars(s.counts)),
         }
     )  # fmt: skip

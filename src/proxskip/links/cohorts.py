@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip import theory
-from proxskip.seam import Indices, InputError
+from proxskip.types import Indices, InputError
 
 
 class Participation(Protocol):

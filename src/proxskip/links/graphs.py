@@ -1,7 +1,4 @@
-"""Who hears whom: sums over clients in client order, and graphs whose neighbours gossip with a mixing matrix.
-
-    everybody through a server     x   = sum_i w_i x_i            ``weighted_sum(w, X)``
-    neighbours along a graph       x_i = sum_j W_ij x_j           ``graph.mix(X)``
+"""Graphs whose neighbours gossip with a mixing matrix:  x_i = sum_j W_ij x_j,  ``graph.mix(X)``.
 
 ``W`` is symmetric, doubly stochastic and connected. Its smallest eigenvalue may be negative, as it is for
 Metropolis weights on a ring: the method asks only for ``tau <= p / (gamma * lmax)``. A matrix that breaks one
@@ -21,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 if TYPE_CHECKING:
     import networkx
@@ -33,30 +30,6 @@ Step = tuple[Indices | slice, Indices, Array]
 """Step k of mixing: the rows that have a k-th entry, whom each of them hears, and with what weight."""
 DRAWS = 100
 """How many random graphs are drawn before giving up on a connected one."""
-
-
-SUM_BLOCK = 256
-"""Rows are summed one after another in blocks of this many, and then the blocks one after another."""
-
-
-def weighted_sum(w: npt.ArrayLike, U: npt.ArrayLike) -> Array:
-    """``sum_i w_i U_i`` in client order: the same bytes whatever the memory layout, the BLAS or the engine."""
-    w, U = np.asarray(w, dtype=np.float64), np.asarray(U, dtype=np.float64)
-    if U.ndim != 2 or w.shape != U.shape[:1]:
-        raise InputError(f"a weighted sum takes n weights and n rows, not shapes {w.shape} and {U.shape}.")
-    blocks = np.zeros((-(-len(U) // SUM_BLOCK), U.shape[1]))
-    for k in range(min(SUM_BLOCK, len(U))):
-        w_k, U_k = w[k::SUM_BLOCK], U[k::SUM_BLOCK]
-        blocks[: len(U_k)] += w_k[:, None] * U_k
-    return sum_in_order(blocks)
-
-
-def sum_in_order(blocks: Array) -> Array:
-    """The rows' sum, row after row."""
-    total = np.zeros(blocks.shape[1])
-    for row in blocks:
-        total += row
-    return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,15 +14,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from proxskip.cohorts import Everyone, Participation
-from proxskip.links import Graph
+from proxskip.links.cohorts import Everyone, Participation
+from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.seam import Array, ClientHalf, Indices, SettleHalf, Vectors
+from proxskip.randomness import stream
+from proxskip.seam import ClientHalf, Engine, SettleHalf
+from proxskip.types import Array, Indices, Vectors
 
 
 @dataclass
@@ -46,49 +48,6 @@ class Ledger:
     def row(self) -> dict[str, float]:
         """As columns of a trace."""
         return asdict(self)
-
-
-class Engine(Protocol):
-    """Where client halves run. An engine holds the clients' memory, one row a client, and owns nothing else.
-
-    An engine whose vectors live elsewhere may let the server's stay there too. It says so by ``far = True`` after
-    ``open``; then ``sum`` returns such vectors (with ``+ - * /``), ``place(v)`` and ``fetch(v)`` carry one there and
-    back, and ``wait()`` returns when all is done.
-
-    An engine whose clients can talk to each other has ``gossip(half, graph, round, K)``: run the half everywhere, mix
-    along the graph, and return what stands for the mixed rows in ``tell``, the rows differentiated, how many vectors
-    went along an edge, and whether all that was mixed is finite. ``judge(problem)`` gives the problem that records are
-    made with where values and gradients are to be computed elsewhere. ``report()`` says what happened to it, for the
-    result, and ``pulse()`` how it goes, for progress.
-    """
-
-    name: str
-
-    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
-        """Take the shards and the clients' initial memory (each entry ``(n, d)``)."""
-        ...
-
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Indices | int, down: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], int]:
-        """Run ``half`` on the cohort and keep its memory; what came up, each ``(c, d)``, and rows differentiated."""
-        ...
-
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row a client)."""
-        ...
-
-    def sum(self, w: Array, U: Array) -> Array:
-        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.weighted_sum``."""
-        ...
-
-    def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
-        ...
-
-    def close(self) -> None:
-        """Give back threads and machines."""
-        ...
 
 
 class Line:
@@ -254,21 +213,3 @@ class _Near:
 
 def _equal(a: Any, b: Any) -> bool:
     return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.array_equal(a, b)
-
-
-STREAMS = {"server": 1, "cohort": 2}
-
-
-def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:
-    """The shared randomness of one round: a generator keyed by (seed, round, what it is for).
-
-    Args:
-        into: a generator of this kind to set there, five times cheaper than making one.
-    """
-    if into is None:
-        return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
-    counter = np.array([0, 0, round, STREAMS[name]], dtype=np.uint64)
-    state = {"counter": counter, "key": np.array([seed, 0], dtype=np.uint64)}
-    fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-    into.bit_generator.state = {"bit_generator": "Philox", "state": state, **fresh}
-    return into

@@ -6,29 +6,29 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
 
-from proxskip import describe, folder
-from proxskip.cohorts import Given, Participation
-from proxskip.engines.meter import Engine, Ledger, Line
-from proxskip.links import weighted_sum
+from proxskip.links.cohorts import Given, Participation
+from proxskip.links.sums import weighted_sum
+from proxskip.loop import measure
+from proxskip.loop.line import Ledger, Line
+from proxskip.loop.stop import Stop
+from proxskip.loop.watch import Watch
 from proxskip.problems.federated import Problem
-from proxskip.result import Result, Status
-from proxskip.seam import Array, InputError, Method, Vectors
-from proxskip.trace import Trace
-from proxskip.watch import Watch
+from proxskip.results import description, folder
+from proxskip.results.result import Result, Status
+from proxskip.results.trace import Trace
+from proxskip.seam import Engine, Method
+from proxskip.types import Array, InputError, Vectors
 
 COLUMNS = (
     "round",
     *(f for f in Ledger.__dataclass_fields__),
     *("passes", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound"),
 )
-MANY_ROUNDS = 1_000_000
-"""Where a run with nothing but a tolerance gives up."""
 
 
 class Callback(Protocol):
@@ -37,53 +37,6 @@ class Callback(Protocol):
     def on_run_start(self, config: dict[str, Any]) -> None: ...
     def on_record(self, step: int, metrics: dict[str, float]) -> None: ...
     def on_run_end(self, result: Result) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """When to stop: whichever comes first of the limits, or all of the tolerances together."""
-
-    rounds: int | None = None
-    iterations: int | None = None
-    seconds: float | None = None
-    tol: float | None = None
-    target: float | None = None
-
-    def check(self, problem: Problem) -> None:
-        """At least one rule, each of them positive."""
-        given = {k: getattr(self, k) for k in self.__slots__ if getattr(self, k) is not None}
-        if not given:
-            raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
-        for name, v in given.items():
-            counted = name in ("rounds", "iterations")
-            kinds: Any = (int, np.integer) if counted else (int, float, np.number)
-            if isinstance(v, bool) or not isinstance(v, kinds):
-                raise InputError(f"{name} = {v!r} must be a {'whole ' if counted else ''}number.")
-            if not v > 0 and not (name == "rounds" and v == 0):
-                raise InputError(f"{name} = {v} must be positive.")
-        if self.target is not None and problem.solution is None:
-            raise InputError("a target for f - f* needs the solution, which is unknown here; give tol instead.")
-
-    @property
-    def asked(self) -> bool:
-        """Whether a tolerance was asked for."""
-        return self.tol is not None or self.target is not None
-
-    def reached(self, row: dict[str, float]) -> bool:
-        """All tolerances hold at this record."""
-        good = self.tol is None or row["grad_norm"] <= self.tol
-        return self.asked and good and (self.target is None or row["gap"] <= self.target)
-
-    def limit(self, round: int, ledger: Ledger) -> str | None:
-        """Which limit is reached, in words."""
-        unbounded = self.rounds is None and self.iterations is None and self.seconds is None
-        if round >= (np.inf if self.rounds is None else self.rounds) or (unbounded and round >= MANY_ROUNDS):
-            return f"after {round} rounds"
-        if self.iterations is not None and ledger.iterations >= self.iterations:
-            return f"after {ledger.iterations} iterations"
-        if self.seconds is not None and ledger.seconds >= self.seconds:
-            return f"after {ledger.seconds:.3g} seconds"
-        return None
 
 
 class Loop:
@@ -166,7 +119,7 @@ class Loop:
 
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem) if hasattr(self.engine, "judge") else self.problem
-        residual0 = describe.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
+        residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
         self.watch = Watch.of(self.method, self.judged, self.x0, self.h0, residual0)
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.method.zeta(self.problem)
         self.zeta = None if self.unsafe else self.claimed
@@ -278,7 +231,7 @@ class Loop:
         self.line.timed(self.line.wait)
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
-        row = self._costs() | describe.measure(self.method, self.judged, self.x, server, memory)
+        row = self._costs() | measure.measure(self.method, self.judged, self.x, server, memory)
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
@@ -314,12 +267,14 @@ class Loop:
         memory = self.engine.memory()
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
-            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | describe.at_point(self.judged, self.x)
+            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
         server = self.line.fetched(self.server)
-        h = describe.controls(self.method, server, memory)
+        h = measure.controls(self.method, server, memory)
         cluster, happened = self.engine.report() if hasattr(self.engine, "report") else (None, [])
         self.notes += happened
-        about = describe.summary(self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster)
+        about = description.summary(
+            self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
+        )
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,

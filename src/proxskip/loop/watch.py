@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Method
-from proxskip.trace import Trace
+from proxskip.results.trace import Trace
+from proxskip.seam import Method
+from proxskip.types import Array
 
 WINDOW = 5.0
 FALLEN = 0.9

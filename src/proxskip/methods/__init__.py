@@ -19,7 +19,7 @@ from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.methods.scaffold import Scaffold
 from proxskip.methods.splitskip import SplitSkip
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 __all__ = [
     "EXTRA", "GD", "METHODS", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",

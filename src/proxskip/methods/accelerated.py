@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxskip import table1, theory
+from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.theory import table1
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Exchange, InputError, Method, Vectors
+from proxskip.seam import Exchange, Method
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from proxskip import theory
-from proxskip.links import Graph, as_graph
+from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)

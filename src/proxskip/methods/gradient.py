@@ -9,7 +9,8 @@ import numpy as np
 
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)

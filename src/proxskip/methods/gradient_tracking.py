@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from proxskip import table1, theory
-from proxskip.links import Graph, as_graph
+from proxskip import theory
+from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.theory import table1
+from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ import numpy as np
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.methods.splitskip import operator_of
-from proxskip.problems import solve
+from proxskip.problems import operators
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,14 @@ class PDHG:
         """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D."""
         mu = (problem.mu or 0.0) if accelerate else 0.0
         smooth = max(problem.L_global - mu, 1e-3 * problem.L_global)
-        return cls(0.5 / smooth, smooth / solve.operator_norm2(operator_of(problem)), mu)
+        return cls(0.5 / smooth, smooth / operators.operator_norm2(operator_of(problem)), mu)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1."""
         theory.positive("tau", self.tau)
         theory.nonnegative("mu", self.mu)
         notes = steps.check_steps("proxgd", self.gamma, problem, insist, L=problem.L_global)
-        norm2 = solve.operator_norm2(operator_of(problem))
+        norm2 = operators.operator_norm2(operator_of(problem))
         used = self.gamma * (max(problem.L_global - self.mu, 0.0) + self.tau * norm2)
         if used > 1 + theory.ROUNDING and not insist:
             raise InputError(

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from proxskip import theory
-from proxskip.cohorts import as_participation
+from proxskip.links.cohorts import as_participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

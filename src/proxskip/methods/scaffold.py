@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from proxskip import table1
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.theory import table1
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

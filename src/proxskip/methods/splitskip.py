@@ -9,10 +9,11 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.methods import steps
-from proxskip.problems import solve
+from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.prox import Singleton
-from proxskip.seam import Array, Client, Exchange, InputError, Vectors
+from proxskip.seam import Client, Exchange
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class SplitSkip:
     def theory(cls, problem: Problem) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
         D = operator_of(problem)
-        lmin = solve.smallest_positive(D)
+        lmin = operators.smallest_positive(D)
         if lmin is None:
             raise InputError(
                 "the smallest positive eigenvalue of D D' is too expensive to compute here; give p and tau."
             )
-        norm2 = solve.operator_norm2(D)
+        norm2 = operators.operator_norm2(D)
         gamma = theory.largest_step(problem.es_A)
         p = theory.split_p(gamma, problem.mu, norm2, lmin)
         return cls(gamma=gamma, p=p, tau=theory.split_tau(gamma, p, norm2))
@@ -57,7 +58,7 @@ class SplitSkip:
         if self.K is not None:
             steps.check_count("K", self.K)
         warnings = steps.check_steps("splitskip", self.gamma, problem, insist)
-        theory.check_tau(self.tau, self.gamma, self.p, solve.operator_norm2(operator_of(problem)))
+        theory.check_tau(self.tau, self.gamma, self.p, operators.operator_norm2(operator_of(problem)))
         return warnings
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
@@ -85,9 +86,9 @@ class SplitSkip:
 
     def zeta(self, problem: Problem) -> float | None:
         """min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1, where d psi* lies in the range of D."""
-        if not (solve.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
+        if not (operators.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
             return None
-        lmin = solve.smallest_positive(operator_of(problem))
+        lmin = operators.smallest_positive(operator_of(problem))
         if problem.mu is None or lmin is None or self.K is not None:
             return None
         return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, lmin)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import table1
-from proxskip.links import Graph
+from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
-from proxskip.seam import InputError
+from proxskip.theory import table1
+from proxskip.types import InputError
 
 SMALLEST = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""

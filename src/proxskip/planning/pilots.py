@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.forecast import Row, predict
 from proxskip.methods import GD, Accelerated, ProxGD, Scaffnew
+from proxskip.planning.forecast import Row, predict
 from proxskip.problems.federated import Problem
 from proxskip.run import run
-from proxskip.seam import InputError, Method, UnsafeStepWarning
+from proxskip.seam import Method
+from proxskip.types import InputError, UnsafeStepWarning
 
 
 @dataclass(frozen=True, slots=True)

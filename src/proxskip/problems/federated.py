@@ -14,7 +14,7 @@ from proxskip.problems import solve
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
 from proxskip.prox import as_prox
-from proxskip.seam import Array, InputError, Oracle, Prox
+from proxskip.types import Array, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
 FEW, MUCH = 64, 10_000

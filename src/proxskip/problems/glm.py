@@ -16,7 +16,7 @@ import scipy
 import scipy.sparse
 
 from proxskip.problems import spectrum
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 
 class LinearModel:

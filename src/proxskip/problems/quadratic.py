@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 
 class Quadratic:

@@ -19,11 +19,11 @@ import numpy as np
 import scipy.sparse
 
 from proxskip import theory
+from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
-from proxskip.problems.svmlight import read_svmlight
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 MOST_LABELS = 1000
 """Different labels of a shard that are told; more than these are no classes."""

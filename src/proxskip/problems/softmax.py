@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 
 from proxskip.problems.glm import LinearModel, area_under_curve, label_values
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 
 class Softmax(LinearModel):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy
 
-from proxskip.seam import Array
-
-if TYPE_CHECKING:
-    from proxskip.problems.federated import Problem
+from proxskip.problems.operators import is_identity, operator_norm2
+from proxskip.types import Array, Prox
 
 DENSE_UP_TO = 3000
 """Unknowns up to which Newton's method factorises the Hessian; beyond, it uses conjugate gradients."""
@@ -20,6 +18,32 @@ AFFORDABLE = 200_000
 """Unknowns beyond which no reference solution is sought."""
 ENOUGH = 1e-10
 """A point is a solution if its gradient is this small, relative to the gradients that cancel in it."""
+
+
+class Composite(Protocol):
+    """What the minimiser needs to know of a problem (see ``federated.Problem``)."""
+
+    @property
+    def clients(self) -> Sequence[Any]: ...
+    @property
+    def weights(self) -> Array: ...
+    @property
+    def psi(self) -> Prox | None: ...
+    @property
+    def D(self) -> Any: ...
+    @property
+    def whole(self) -> Any: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def mu(self) -> float | None: ...
+    @property
+    def L_max(self) -> float: ...
+    @property
+    def L_global(self) -> float: ...
+    def gradient(self, x: Array) -> Array: ...
+    def client_gradients(self, x: Array) -> Array: ...
+    def residual(self, x: Array, gamma: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +57,7 @@ class Solution:
     certificate: float
 
 
-def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
+def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
     """(x*, y*, certificate), or None."""
     newton = problem.psi is None and hasattr(problem.whole, "hessp") and getattr(problem.whole, "has_rows", True)
     if problem.d > AFFORDABLE or (problem.mu is None and not (newton and problem.d <= DENSE_UP_TO)):
@@ -54,15 +78,17 @@ def minimize(problem: Problem) -> tuple[Array, Array | None, float] | None:
         x = _accelerated(problem)
         certificate = problem.residual(x, 1.0 / problem.L_global)
         return (x, None, certificate) if certificate <= ENOUGH * scale else None
-    if _is_identity(problem.D):
-        x = _accelerated(replace(problem, D=None))
-        certificate = replace(problem, D=None).residual(x, 1.0 / problem.L_global)
+    if is_identity(problem.D):
+        plain: Any = problem
+        plain = replace(plain, D=None)
+        x = _accelerated(plain)
+        certificate = plain.residual(x, 1.0 / problem.L_global)
         return (x, -problem.gradient(x), certificate) if certificate <= ENOUGH * scale else None
     x, y, certificate = _papc(problem)
     return (x, y, certificate) if certificate <= ENOUGH * scale else None
 
 
-def in_double(problem: Problem) -> Problem:
+def in_double(problem: Any) -> Any:
     """The same problem with data stored in single precision taken as double."""
     if getattr(problem.whole, "dtype", None) != np.dtype(np.float32):
         return problem
@@ -70,18 +96,12 @@ def in_double(problem: Problem) -> Problem:
     return replace(problem, clients=[f.double() for f in clients], whole=problem.whole.double())
 
 
-def _is_identity(D: Any) -> bool:
-    if D.shape[0] != D.shape[1] or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
-        return False
-    return D.shape[0] <= DENSE_UP_TO and np.array_equal(D.toarray() if hasattr(D, "toarray") else D, np.eye(D.shape[0]))
-
-
 def _curved(H: Array, L: float) -> bool:
     """Whether the minimiser is one: a small gradient on a plain that only flattens out towards infinity is none."""
     return bool(scipy.linalg.eigvalsh(H)[0] > 1e-9 * L)
 
 
-def _scale(problem: Problem) -> float:
+def _scale(problem: Composite) -> float:
     """The size of the clients' gradients, which cancel at the solution."""
     G = problem.client_gradients(np.zeros(problem.d))
     return float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) + 1e-300
@@ -120,12 +140,12 @@ def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     return np.asarray(step)
 
 
-def _slope(problem: Problem) -> Callable[[Array], Array]:
+def _slope(problem: Composite) -> Callable[[Array], Array]:
     """The gradient of the smooth part in one pass over all rows, where there is a way: it is asked for often."""
     return problem.gradient if problem.whole is None else lambda x: np.asarray(problem.whole.gradient(x))
 
 
-def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
+def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
     """FISTA in its strongly convex form, restarted when the residual stops falling for long."""
     gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
     slope = _slope(problem)
@@ -147,7 +167,7 @@ def _accelerated(problem: Problem, steps: int = 100_000) -> Array:
     return best_x
 
 
-def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
+def _papc(problem: Composite, steps: int = 200_000) -> tuple[Array, Array, float]:
     """Loris and Verhoeven's primal-dual method (SplitSkip with p = 1) to the end of double precision."""
     D, psi = problem.D, problem.psi
     assert psi is not None
@@ -170,38 +190,3 @@ def _papc(problem: Problem, steps: int = 200_000) -> tuple[Array, Array, float]:
         elif since > 5000:
             break
     return best[1], best[2], best[0]
-
-
-def operator_norm2(D: Any) -> float:
-    """|D D'|: as D knows it, exactly for a matrix of moderate size, by a Lanczos bound otherwise."""
-    from proxskip.problems import spectrum
-
-    if getattr(D, "norm2", None) is not None:
-        return float(D.norm2)
-
-    if min(D.shape) <= spectrum.EXACT_UP_TO and (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
-        M = D.toarray() if hasattr(D, "toarray") else D
-        return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
-    return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
-
-
-def full_row_rank(D: Any) -> bool:
-    """Whether D reaches every vector, so that any subgradient lies in its range."""
-    from proxskip.problems import spectrum
-
-    if D.shape[0] > min(D.shape[1], spectrum.EXACT_UP_TO) or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
-        return False
-    M = D.toarray() if hasattr(D, "toarray") else D
-    w = scipy.linalg.eigvalsh(M @ M.T)
-    return bool(w[0] > 1e-10 * w[-1])
-
-
-def smallest_positive(D: Any) -> float | None:
-    """The smallest positive eigenvalue of D D'; None where D is too large to know it."""
-    from proxskip.problems import spectrum
-
-    if min(D.shape) > spectrum.EXACT_UP_TO or not (hasattr(D, "toarray") or isinstance(D, np.ndarray)):
-        return None
-    M = D.toarray() if hasattr(D, "toarray") else D
-    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
-    return float(w[w > 1e-10 * w[-1]][0])

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 import scipy.sparse
 
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 EPS = float(np.finfo(np.float64).eps)
 EXACT_UP_TO = 4096

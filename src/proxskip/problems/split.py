@@ -8,7 +8,7 @@ import numpy as np
 
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import Indices, InputError
+from proxskip.types import Indices, InputError
 
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links import weighted_sum
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer
-from proxskip.seam import Array, Method
+from proxskip.seam import Method
+from proxskip.types import Array
 
 TOLERANCE = 1e-12
 

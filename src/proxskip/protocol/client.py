@@ -14,7 +14,8 @@ from proxskip.protocol import halves, wire
 from proxskip.protocol.state import but
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.protocol.worker import Worker
-from proxskip.seam import Array, InputError, Method, Vectors
+from proxskip.seam import Method
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from proxskip.seam import Array, InputError, Vectors
+from proxskip.types import Array, InputError, Vectors
 
 REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
 

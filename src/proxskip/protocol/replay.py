@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.meter import stream
-from proxskip.links import Graph
+from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.seam import Array, ClientHalf, Indices, InputError, Method, SettleHalf, Vectors
+from proxskip.randomness import stream
+from proxskip.seam import ClientHalf, Method, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)

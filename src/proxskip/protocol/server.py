@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.cohorts import Everyone, Participation, Uniform
-from proxskip.engines.meter import stream
-from proxskip.links import weighted_sum
+from proxskip.links.cohorts import Everyone, Participation, Uniform
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
+from proxskip.randomness import stream
 from proxskip.run import prepare
-from proxskip.seam import InputError, Method
+from proxskip.seam import Method
+from proxskip.types import InputError
 
 Step = tuple[ServerState, list[Ask]]
 

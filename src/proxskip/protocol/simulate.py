@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.cohorts import Everyone, Participation, Uniform
+from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.methods import FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
@@ -37,7 +37,7 @@ from proxskip.protocol.server import Server
 from proxskip.protocol.state import ServerState
 from proxskip.protocol.wire import Ask, decode, encode, upload_digest
 from proxskip.protocol.worker import Worker
-from proxskip.seam import Array
+from proxskip.types import Array
 
 CALM, END, WAIT = 15.0, 150.0, 3.0
 """When faults stop, when the run must be over, and how long an exchange waits for answers."""

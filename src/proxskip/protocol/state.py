@@ -11,7 +11,7 @@ import numpy as np
 
 from proxskip.protocol import wire
 from proxskip.protocol.replay import Call, Mean
-from proxskip.seam import Array, Vectors
+from proxskip.types import Array, Vectors
 
 NOTES = 1_000
 """Sentences that a state holds."""

@@ -38,7 +38,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 MAGIC, VERSION = b"PSKM", 1
 HEAD = struct.Struct("<4sBBBB16sQQQdIIIIB7s8s8s24s24s32s")

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.shards import Tiles, pack
+from proxskip.engines.cpu.shards import Tiles, pack
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.sampling import minibatch
-from proxskip.seam import Array, ClientHalf, InputError, Oracle, SettleHalf, Vectors
+from proxskip.randomness import minibatch
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, InputError, Oracle, Vectors
 
 
 class Worker:

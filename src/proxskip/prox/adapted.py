@@ -11,7 +11,7 @@ import numpy as np
 
 from proxskip.prox.contract import Inexact, ProxWarning
 from proxskip.prox.parts import Operator, largest, start
-from proxskip.seam import Array, InputError, Prox
+from proxskip.types import Array, InputError, Prox
 
 NOT_CONVEX = frozenset({
     "ETP", "Geman", "L0", "L01Ball", "L0Ball", "L10Ball", "Log", "Log1", "QuadraticEnvelopeCard", "RED", "SCAD",

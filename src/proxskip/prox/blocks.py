@@ -11,7 +11,7 @@ import numpy as np
 from proxskip.prox.adapted import as_prox
 from proxskip.prox.contract import Inexact, Inner, Iterative, Watch
 from proxskip.prox.parts import Operator, norm, sized, start
-from proxskip.seam import Array, InputError, Prox
+from proxskip.types import Array, InputError, Prox
 
 
 def _parts(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from proxskip.prox.parts import Operator, name_of, norm, start
-from proxskip.seam import Array, InputError, Prox
+from proxskip.types import Array, InputError, Prox
 
 
 class ProxWarning(UserWarning):

@@ -8,7 +8,7 @@ from operator import index
 import numpy as np
 
 from proxskip.prox.parts import Operator, at_least_zero, floats, norm, positive, shortened, sized, soft, start
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)

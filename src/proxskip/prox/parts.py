@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.seam import Array, InputError, Prox
+from proxskip.types import Array, InputError, Prox
 
 INSIDE = 1e-9
 """How far outside a set, relative to its size or the point's, still counts as inside."""

@@ -11,7 +11,7 @@ import scipy.sparse
 
 from proxskip.prox.contract import Iterative
 from proxskip.prox.parts import INSIDE, largest, norm, sized, start
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 STRICTNESS = (1e-9, 1e-11, 1e-13)
 """The residuals asked of OSQP, one after another while the certificate is above the tolerance."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip.prox.parts import Operator, inside, largest, norm, positive, sized, start
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from proxskip.prox.norms import L1, L2, ElasticNet, Huber, SquaredL2, Zero
 from proxskip.prox.parts import INSIDE, Operator, at_least_zero, largest, matrix_shape, sized, soft, start
 from proxskip.prox.sets import Box, L1Ball, L2Ball, NonNegative, Simplex
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 EVEN = (Zero, L1, L2, SquaredL2, ElasticNet, Huber, L1Ball, L2Ball)
 """Operators that neither permutations nor signs change; a Box that is symmetric about 0 is one too."""

@@ -21,7 +21,7 @@ import numpy as np
 from proxskip.prox import kernels
 from proxskip.prox.contract import Iterative, Watch
 from proxskip.prox.parts import INSIDE, Operator, at_least_zero, largest, matrix_shape, sized, soft, start
-from proxskip.seam import Array, InputError
+from proxskip.types import Array, InputError
 
 WORTH_THREADS = 1 << 15
 """Pixels from which the rows are dealt to threads."""

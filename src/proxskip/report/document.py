@@ -11,9 +11,9 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from proxskip.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
-from proxskip.plots import Look, looks, methods_in, numbers
 from proxskip.report import svg
+from proxskip.report.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
+from proxskip.report.plots import Look, looks, methods_in, numbers
 from proxskip.report.text import attribute, block, data, duration, show, text
 from proxskip.report.thin import thin
 

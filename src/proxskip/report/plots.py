@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.figures import Panel, Series
-from proxskip.seam import Array, InputError
-from proxskip.trace import Trace
+from proxskip.report.figures import Panel, Series
+from proxskip.results.trace import Trace
+from proxskip.types import Array, InputError
 
 X_AXES = {
     "rounds": (("round",), "communication rounds"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from proxskip.figures import Panel, Series
-from proxskip.plots import Look, numbers
 from proxskip.report.axes import Scale, domain
+from proxskip.report.figures import Panel, Series
+from proxskip.report.plots import Look, numbers
 from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from proxskip.figures import Panel, Report, Series
-from proxskip.plots import numbers
-from proxskip.seam import Array
+from proxskip.report.figures import Panel, Report, Series
+from proxskip.report.plots import numbers
+from proxskip.types import Array
 
 MOST = 400
 """Points that a curve may have."""

@@ -47,7 +47,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 MAGIC = b"PROXSKIP"
 VERSION = 1

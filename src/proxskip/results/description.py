@@ -5,58 +5,31 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from proxskip import methods
-from proxskip.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
-from proxskip.links import Graph, from_matrix, weighted_sum
+from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
+from proxskip.links.graphs import Graph, from_matrix
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import Remote, add_client, matrix_parts
-from proxskip.prox import conjugate_prox
-from proxskip.result import Status, Summary
-from proxskip.seam import Array, InputError, Method, Vectors
+from proxskip.results.result import Status, Summary
+from proxskip.seam import Method
+from proxskip.types import Array
 from proxskip.version import __version__
-
-if TYPE_CHECKING:
-    from proxskip.loop import Stop
-
-_MISSING = {
-    "cohort": "averages over everybody, so it cannot run on cohorts; use scaffnew, scaffold or local-gd",
-    "psi": "has no prox step, so it cannot solve a problem with psi; use proxgd, proxskip, accelerated or scaffnew",
-    "D": "cannot solve psi(D x); use splitskip",
-    "batch": "needs full gradients; leave out the batch",
-    "clients": "is for a problem of one function; give a problem with one client, or use scaffnew",
-}
-
-
-def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
-    """Refuse what the method is not right for, with one sentence."""
-    asked = {
-        "cohort": not everyone,
-        "psi": problem.psi is not None and problem.D is None,
-        "D": problem.D is not None,
-        "batch": problem.batch is not None,
-        "clients": problem.n > 1,
-    }
-    for what, wanted in asked.items():
-        if wanted and what not in method.handles:
-            raise InputError(f"{method.name} {_MISSING[what]}.")
-    if not everyone and problem.psi is not None:
-        raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
 def config(
     method: Method,
     problem: Problem,
-    stop: Stop,
+    limits: Mapping[str, Any],
     seed: int,
     engine: str,
     participation: Participation,
@@ -67,7 +40,7 @@ def config(
         "method": method.name,
         "parameters": parameters(method),
         "problem": identity(problem),
-        "stop": {k: getattr(stop, k) for k in stop.__slots__},
+        "stop": dict(limits),
         "seed": seed,
         "engine": engine,
         "cohort": _cohort(participation),
@@ -170,45 +143,6 @@ def _cohort(participation: Any) -> dict[str, Any]:
 
 def _plain(v: Any) -> Any:
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
-
-
-# -- measurement -------------------------------------------------------------------------------------------------------
-def controls(method: Any, server: Vectors, memory: Vectors) -> Array | None:
-    """The control variates h_i, one row a client; None for methods without."""
-    if hasattr(method, "controls"):
-        return np.asarray(method.controls(server, memory))
-    return memory.get("h")
-
-
-def residual(problem: Problem, x: Array, server: Vectors) -> float:
-    """How far x is from optimal: |grad f|, with psi the prox-gradient residual, with D that of (x, y)."""
-    if problem.D is None:
-        return problem.residual(x, 1.0 / problem.L_global)
-    assert problem.psi is not None
-    y = server["y"]
-    primal = problem.gradient(x) + problem.D.T @ y
-    dual = y - conjugate_prox(problem.psi, y + problem.D @ x, 1.0)
-    return float(np.linalg.norm(primal) + np.linalg.norm(dual))
-
-
-def at_point(problem: Problem, x: Array) -> dict[str, float]:
-    """f, gap and (but for psi(D x), which needs the dual point too) gradient norm at x alone."""
-    f = problem.value(x)
-    row = {"f": f} if problem.D is not None else {"f": f, "grad_norm": residual(problem, x, {})}
-    return row if problem.solution is None else row | {"gap": f - problem.solution.f}
-
-
-def measure(method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> dict[str, float]:
-    """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
-    row = at_point(problem, x)
-    if problem.D is not None:
-        row["grad_norm"] = residual(problem, x, server)
-    h = controls(method, server, memory)
-    if h is not None and problem.psi is None and problem.n > 1:
-        row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
-    psi = method.lyapunov(problem, x, server, memory)
-    row["lyapunov"] = np.nan if psi is None else psi
-    return row
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import checkpoint
-from proxskip.result import Result
-from proxskip.seam import InputError
+from proxskip.results import checkpoint
+from proxskip.results.result import Result
+from proxskip.types import InputError
 
 FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
 SECONDS_BETWEEN = 30.0

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from proxskip.seam import Array, Indices, Vectors
-from proxskip.trace import Trace
+from proxskip.results.trace import Trace
+from proxskip.types import Array, Indices, Vectors
 
 
 class Status(Enum):

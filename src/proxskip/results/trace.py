@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.checkpoint import atomic_write, atomic_write_text
-from proxskip.seam import Array, InputError
+from proxskip.results.checkpoint import atomic_write, atomic_write_text
+from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)

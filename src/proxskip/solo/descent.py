@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip import functions
-from proxskip.engines.kernels import distance
-from proxskip.functions import STEEPER, Linear, Smooth
+from proxskip.engines.cpu.kernels import distance
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, InputError, Method, UnsafeStepWarning
-from proxskip.solo import Enough, Overflow, Solo, TooSteep, client
-from proxskip.trace import Trace
+from proxskip.results.trace import Trace
+from proxskip.seam import Method
+from proxskip.solo import functions
+from proxskip.solo.exchange import Enough, Overflow, Solo, TooSteep, client
+from proxskip.solo.functions import STEEPER, Linear, Smooth
+from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
 SLOW_CHECK = 10

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from proxskip import prox
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.meter import stream
-from proxskip.functions import STEEPER, Smooth, curvature
+from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.sampling import minibatch
-from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+from proxskip.randomness import minibatch, stream
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.solo.functions import STEEPER, Smooth, curvature
+from proxskip.types import Array, Indices, InputError, Vectors
 
 SHARE = 0.25
 """The part of the certificate that an inexact prox may spoil."""

@@ -11,10 +11,10 @@ import numpy as np
 import scipy.sparse
 
 from proxskip import theory
-from proxskip.problems import solve
+from proxskip.problems import operators
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.spectrum import check_adjoint
-from proxskip.seam import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 SMALL = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
@@ -191,7 +191,7 @@ class Linear:
             self.toarray = lambda: D.toarray() if hasattr(D, "toarray") else D
         elif max(self.shape) <= SMALL:
             self.toarray = lambda: np.column_stack([np.asarray(D @ e) for e in np.eye(self.shape[1])])
-        self.norm2 = solve.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
+        self.norm2 = operators.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
         if norm is not None:
             self._doubt(norm)
 

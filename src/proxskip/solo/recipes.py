@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip import functions, theory
-from proxskip.descent import Task
-from proxskip.functions import Linear, Smooth
+from proxskip import theory
 from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
-from proxskip.problems import solve
+from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
-from proxskip.seam import Array, InputError, Method
+from proxskip.seam import Method
+from proxskip.solo import functions
+from proxskip.solo.descent import Task
+from proxskip.solo.functions import Linear, Smooth
+from proxskip.types import Array, InputError
 
 NAMES = (
     "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "splitskip", "papc", "pdhg",
@@ -101,7 +103,7 @@ def recipe(
 def _dual_method(
     name: str, problem: Problem, f: Smooth, step: float, p: float | None, gamma: float | None, tau: float | None
 ) -> Method:
-    norm2 = solve.operator_norm2(problem.D)
+    norm2 = operators.operator_norm2(problem.D)
     if name == "pdhg":
         made = PDHG.theory(problem, accelerate=False)
         step = made.gamma if gamma is None else gamma
@@ -109,7 +111,7 @@ def _dual_method(
     if name == "papc":
         p = 1.0
     elif p is None:
-        lmin = solve.smallest_positive(problem.D)
+        lmin = operators.smallest_positive(problem.D)
         if lmin is None:
             raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute here; give p.")
         p = theory.split_p(step, f.mu, norm2, lmin)

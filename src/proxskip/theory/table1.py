@@ -10,18 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proxskip.seam import InputError
-from proxskip.theory import (
-    ROUNDING,
-    accuracy,
-    kappa,
-    nonnegative,
-    ordered,
-    positive,
-    probability,
-    tracking_step,
-    whole,
-)
+from proxskip.theory import ROUNDING, accuracy, kappa, nonnegative, ordered, positive, probability, tracking_step, whole
+from proxskip.types import InputError
 
 # -- Nesterov's method, the other way to sqrt(kappa) ---------------------------------------------------------
 

@@ -17,99 +17,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from proxskip.seam import Array, InputError
+from proxskip.theory.numbers import (
+    ROUNDING,
+    accuracy,
+    below_two_over_L,
+    known,
+    nonnegative,
+    ordered,
+    positive,
+    probability,
+    whole,
+)
+from proxskip.types import Array, InputError
 
 Numbers: TypeAlias = float | Sequence[float] | Array
-ROUNDING = 1e-9
-"""Relative slack when two numbers that may have been computed separately are compared."""
-
-
-# -- what may come in ----------------------------------------------------------------------------------------
-
-
-def positive(name: str, value: float | None) -> float:
-    """The value as a float, refused unless it is a positive finite number."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise InputError(f"{name} = {value!r} is not a number; give a positive finite one.") from None
-    if not (0 < number < math.inf):
-        raise InputError(f"{name} = {number:g} must be positive and finite.")
-    return number
-
-
-def nonnegative(name: str, value: float) -> float:
-    """The value as a float, refused unless it is zero or a positive finite number."""
-    if isinstance(value, int | float | np.number) and not 0 <= value < math.inf:
-        raise InputError(f"{name} = {value:g} must be zero or positive, and finite.")
-    return 0.0 if value == 0 else positive(name, value)
-
-
-def whole(name: str, value: int, least: int = 1) -> int:
-    """The value as an int, refused unless it is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name} = {value!r} must be a whole number of at least {least}.")
-    return int(value)
-
-
-def whole_seed(seed: Any) -> int:
-    """The seed as an int, refused unless it is a whole number below 2^63."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise InputError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
-    return int(seed)
-
-
-def probability(name: str, value: float) -> float:
-    """The value as a float, refused unless it lies in (0, 1]."""
-    number = positive(name, value)
-    if number > 1:
-        raise InputError(f"{name} = {number:g} must lie in (0, 1].")
-    return number
-
-
-def accuracy(eps: float) -> float:
-    """The target accuracy as a float, refused unless it lies in (0, 1)."""
-    number = positive("eps", eps)
-    if number >= 1:
-        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error shall fall.")
-    return number
-
-
-def known(mu: float | None) -> float:
-    """The strong convexity constant as a float, refused when it is missing or zero."""
-    if mu is None or (isinstance(mu, int | float | np.number) and (mu == 0 or mu != mu)):
-        raise InputError(
-            f"mu is unknown (mu = {mu}), so no rate can be computed; give l2 > 0, or gamma and p yourself."
-        )
-    return positive("mu", mu)
-
-
-def ordered(L: float, mu: float | None) -> tuple[float, float]:
-    """L and mu as floats, refused unless 0 < mu <= L (Assumption 3.1 of the paper)."""
-    L, mu = positive("L", L), known(mu)
-    if mu > L * (1 + ROUNDING):
-        raise InputError(f"mu = {mu:g} is larger than L = {L:g}; no function has that, check which is which.")
-    return L, min(mu, L)
-
-
-def below_two_over_L(gamma: float, L: float) -> float:
-    """gamma * L, refused unless 0 < gamma < 2/L: beyond it a gradient step expands."""
-    gamma, L = positive("gamma", gamma), positive("L", L)
-    if gamma * L >= 2:
-        raise InputError(f"gamma = {gamma:g} is not below 2/L = {2 / L:g}; take gamma = 1/L = {1 / L:g}.")
-    return gamma * L
-
-
-def kappa(L: float, mu: float | None) -> float:
-    """The condition number L/mu."""
-    L, mu = ordered(L, mu)
-    if mu * 1e300 < L:
-        raise InputError(f"kappa = L/mu overflows with L = {L:g} and mu = {mu:g}; give a larger l2.")
-    return L / mu
 
 
 # -- ProxSkip: Theorem 3.6 and Corollary 3.7 -----------------------------------------------------------------

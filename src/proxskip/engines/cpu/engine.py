@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines import kernels
-from proxskip.engines.lazy import KEPT, TEMPORARY, Lazy, Sheet
+from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu.lazy import KEPT, TEMPORARY, Lazy, Sheet
+from proxskip.engines.cpu.shards import Census, pack
 from proxskip.engines.reference import OneClient
-from proxskip.engines.shards import Census, pack
-from proxskip.links import SUM_BLOCK, sum_in_order
+from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.quadratic import Quadratic
-from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 OURS = (LinearModel, Quadratic)
 LAZY = 1 << 18

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines import kernels
-from proxskip.seam import Array, Indices
+from proxskip.engines.cpu import kernels
+from proxskip.types import Array, Indices
 
 STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER = range(6)
 """Kinds of operands: see ``kernels.evaluate``."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines import kernels
+from proxskip.engines.cpu import kernels
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
-from proxskip.seam import Array, Indices
+from proxskip.types import Array, Indices
 
 Work = Callable[[int, int], None]
 ROWS, COLUMNS = 8, 4

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu import need_cupy, rows_taken
-from proxskip.engines.launch import LocalSteps
-from proxskip.links import SUM_BLOCK, weighted_sum
+from proxskip.engines.gpu.engine import need_cupy, rows_taken
+from proxskip.engines.gpu.launch import LocalSteps
+from proxskip.links.sums import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 class Suspended(Exception):

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from proxskip.links import SUM_BLOCK
+from proxskip.links.sums import SUM_BLOCK
 
 FEW = 2 * SUM_BLOCK
 """Clients up to which the end of a round is shared by columns, after which also by clients (and more meetings)."""

@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines import cuda
-from proxskip.engines.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
-from proxskip.engines.launch import NOTHING, Card, LocalSteps, start
-from proxskip.links import SUM_BLOCK, Graph
+from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
+from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
+from proxskip.links.graphs import Graph
+from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 class Stack:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines import cuda
-from proxskip.engines.launch import NOTHING, start
+from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.launch import NOTHING, start
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
 PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}

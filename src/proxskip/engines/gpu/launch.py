@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines import cuda
-from proxskip.engines.tiles import Layout, Rows
+from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.tiles import Layout, Rows
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
-from proxskip.seam import InputError
+from proxskip.types import InputError
 
 SIZES = (8, 6, 5, 4, 3, 2, 1)
 """Blocks a cluster may have everywhere."""

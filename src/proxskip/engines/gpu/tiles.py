@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip.engines.rows import merged_rows, ranges
-from proxskip.seam import Array, Indices
+from proxskip.types import Array, Indices
 
 UNTANGLED = 1 << 23
 """Entries up to which bank conflicts are ordered away; beyond, the data do not fit into shared memory anyway."""

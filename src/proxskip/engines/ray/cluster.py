@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 import ray
 
-from proxskip.engines.cpu import available_cores
-from proxskip.seam import EngineError, InputError
+from proxskip.engines.cpu.engine import available_cores
+from proxskip.types import EngineError, InputError
 
 KNOCK = 10.0
 """Seconds to wait for a connection to the port of a cluster."""

@@ -19,14 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines import kernels
-from proxskip.engines.cpu import balanced
-from proxskip.engines.shards import Census
-from proxskip.links import SUM_BLOCK, Graph, sum_in_order
+from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu.engine import balanced
+from proxskip.engines.cpu.shards import Census
+from proxskip.links.graphs import Graph
+from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Elsewhere, Files, Remote, Sharded, agree, as_source
-from proxskip.seam import Array, ClientHalf, Indices, InputError, SettleHalf, Vectors
+from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 class RayEngine:
@@ -74,7 +76,7 @@ class RayEngine:
     def _connect(self) -> None:
         import ray
 
-        from proxskip.engines import ray_cluster
+        from proxskip.engines.ray import cluster as ray_cluster
 
         ray_cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
         note = ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
@@ -84,8 +86,8 @@ class RayEngine:
 
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
-        from proxskip.engines import ray_cluster
-        from proxskip.engines.ray_pool import Pool
+        from proxskip.engines.ray import cluster as ray_cluster
+        from proxskip.engines.ray.pool import Pool
 
         self._check_pool()
         self._connect()
@@ -163,7 +165,7 @@ class RayEngine:
 
     def _built(self, verb: str) -> list[Any]:
         """The last of the calls that give an actor its data, for actors that have had the others."""
-        from proxskip.engines.ray_pool import UNLOADED
+        from proxskip.engines.ray.pool import UNLOADED
 
         pool = self.pool
         arguments = pool.data[-1][1]
@@ -176,7 +178,7 @@ class RayEngine:
 
     def _patiently(self, act: Callable[[float], Any], again: Callable[[float], Any] | None = None) -> Any:
         """Before a run: if actors die, all are made anew, a few times."""
-        from proxskip.engines.ray_pool import Died, Tally
+        from proxskip.engines.ray.pool import Died, Tally
 
         tally = Tally(self.pool, "while it was loaded")
         while True:
@@ -210,7 +212,7 @@ class RayEngine:
 
     def _call(self, verb: str, arguments: Callable[[int, Any], tuple[Any, ...]]) -> dict[int, Any]:
         """Ask every actor something that changes nothing."""
-        from proxskip.engines.ray_pool import Parcel
+        from proxskip.engines.ray.pool import Parcel
 
         parcel = Parcel()
         mend = self.pool.refill if self.talk is None else self.talk.mend
@@ -223,7 +225,7 @@ class RayEngine:
         """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
             raise InputError("this problem's shards were loaded by another engine; run it with that one.")
-        from proxskip.engines.ray_talk import Talk
+        from proxskip.engines.ray.talk import Talk
 
         self.talk = None
         self._check_pool()
@@ -264,7 +266,7 @@ class RayEngine:
 
     def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[tuple[Any, ...], int, int, bool]:
         """One call to every actor; the actors post vectors to each other along the graph's edges."""
-        from proxskip.engines.ray_talk import Mixed
+        from proxskip.engines.ray.talk import Mixed
 
         self._guarded(lambda: self.talk.link(graph))
         everyone = np.arange(self.problem.n)
@@ -300,7 +302,7 @@ class RayEngine:
 
     def shutdown(self) -> None:
         """End the actors with their shards, and Ray if it was started here and no other engine uses it."""
-        from proxskip.engines.ray_cluster import leave
+        from proxskip.engines.ray.cluster import leave
 
         self.shutdown_pool()
         leave(self)

@@ -25,9 +25,9 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from proxskip.engines.ray_cluster import ask_head, is_crowded, room, session
-from proxskip.engines.ray_worker import Aborted, Lost, actor_class, read_mark
-from proxskip.seam import Array, EngineError, InputError
+from proxskip.engines.ray.cluster import ask_head, is_crowded, room, session
+from proxskip.engines.ray.worker import Aborted, Lost, actor_class, read_mark
+from proxskip.types import Array, EngineError, InputError
 
 GONE = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
 """What Ray says when an actor, or the object that it returned, is no more."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.ray_pool import ENDED, Died, Parcel, Pool, Tally, recovery, submit_all
-from proxskip.engines.ray_worker import MIXED, Message, Op
-from proxskip.engines.shards import Census
-from proxskip.links import Graph
+from proxskip.engines.cpu.shards import Census
+from proxskip.engines.ray.pool import ENDED, Died, Parcel, Pool, Tally, recovery, submit_all
+from proxskip.engines.ray.worker import MIXED, Message, Op
+from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
-from proxskip.seam import Array, Indices, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""

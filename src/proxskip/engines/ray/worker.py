@@ -19,13 +19,13 @@ import numpy as np
 import ray
 from ray.experimental import internal_kv
 
-from proxskip.engines.cpu import CpuEngine
-from proxskip.engines.shards import Census
-from proxskip.links import Part
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.shards import Census
+from proxskip.links.graphs import Part
 from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
-from proxskip.seam import Array, Indices, Vectors
+from proxskip.types import Array, Indices, Vectors
 
 MIXED = -1
 """In the place of a vector's number: the rows that gossip mixed, of every vector."""

@@ -1,0 +1,1 @@
+"""Data sets: files, checksums, downloads."""

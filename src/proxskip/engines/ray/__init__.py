@@ -1,0 +1,1 @@
+"""The Ray engine: clients in actors on a cluster, rebuilt exactly when one is lost."""

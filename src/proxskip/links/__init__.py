@@ -1,0 +1,1 @@
+"""Who is averaged with whom: sums in client order, graphs, cohorts, codecs."""

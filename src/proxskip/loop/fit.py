@@ -1,0 +1,31 @@
+"""Which methods are right for which problems: everything else is refused, with one sentence."""
+
+from __future__ import annotations
+
+from proxskip.problems.federated import Problem
+from proxskip.seam import Method
+from proxskip.types import InputError
+
+_MISSING = {
+    "cohort": "averages over everybody, so it cannot run on cohorts; use scaffnew, scaffold or local-gd",
+    "psi": "has no prox step, so it cannot solve a problem with psi; use proxgd, proxskip, accelerated or scaffnew",
+    "D": "cannot solve psi(D x); use splitskip",
+    "batch": "needs full gradients; leave out the batch",
+    "clients": "is for a problem of one function; give a problem with one client, or use scaffnew",
+}
+
+
+def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
+    """Refuse what the method is not right for, with one sentence."""
+    asked = {
+        "cohort": not everyone,
+        "psi": problem.psi is not None and problem.D is None,
+        "D": problem.D is not None,
+        "batch": problem.batch is not None,
+        "clients": problem.n > 1,
+    }
+    for what, wanted in asked.items():
+        if wanted and what not in method.handles:
+            raise InputError(f"{method.name} {_MISSING[what]}.")
+    if not everyone and problem.psi is not None:
+        raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")

@@ -1,0 +1,51 @@
+"""What is measured at a communicated x: value, gap, residual, the sum of h, the Lyapunov function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from proxskip.links.sums import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.prox import conjugate_prox
+from proxskip.seam import Method
+from proxskip.types import Array, Vectors
+
+
+def controls(method: Any, server: Vectors, memory: Vectors) -> Array | None:
+    """The control variates h_i, one row a client; None for methods without."""
+    if hasattr(method, "controls"):
+        return np.asarray(method.controls(server, memory))
+    return memory.get("h")
+
+
+def residual(problem: Problem, x: Array, server: Vectors) -> float:
+    """How far x is from optimal: |grad f|, with psi the prox-gradient residual, with D that of (x, y)."""
+    if problem.D is None:
+        return problem.residual(x, 1.0 / problem.L_global)
+    assert problem.psi is not None
+    y = server["y"]
+    primal = problem.gradient(x) + problem.D.T @ y
+    dual = y - conjugate_prox(problem.psi, y + problem.D @ x, 1.0)
+    return float(np.linalg.norm(primal) + np.linalg.norm(dual))
+
+
+def at_point(problem: Problem, x: Array) -> dict[str, float]:
+    """f, gap and (but for psi(D x), which needs the dual point too) gradient norm at x alone."""
+    f = problem.value(x)
+    row = {"f": f} if problem.D is not None else {"f": f, "grad_norm": residual(problem, x, {})}
+    return row if problem.solution is None else row | {"gap": f - problem.solution.f}
+
+
+def measure(method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> dict[str, float]:
+    """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
+    row = at_point(problem, x)
+    if problem.D is not None:
+        row["grad_norm"] = residual(problem, x, server)
+    h = controls(method, server, memory)
+    if h is not None and problem.psi is None and problem.n > 1:
+        row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
+    psi = method.lyapunov(problem, x, server, memory)
+    row["lyapunov"] = np.nan if psi is None else psi
+    return row

@@ -1,0 +1,1 @@
+"""Which method, which p: pilots and forecasts."""

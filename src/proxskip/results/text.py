@@ -1,0 +1,108 @@
+"""A run in words: its numbers as text, and a few lines that say what it did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+STATUS_WORDS = {
+    "CONVERGED": "converged",
+    "MAX_ROUNDS": "stopped",
+    "DIVERGED": "diverged",
+    "STALLED": "stalled",
+    "INTERRUPTED": "interrupted",
+}
+_LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss"}
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash where there is none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def gap(value: float | None) -> str:
+    """f - f* and its like: two digits and a power of ten."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.1e}"
+
+
+def count(value: float | None) -> str:
+    """A count: exact where that is short, otherwise with k, M or G."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if abs(value) < 10_000_000:
+        return f"{value:,.0f}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if abs(value) < 999.5 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.2e}"
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: str | None = None) -> str:
+    """A run in a few lines: what was minimised, with which parameters, at what cost, how well, and where it is."""
+    lines = [
+        ("problem", _data(s)),
+        ("", _function(s)),
+        ("parameters", _parameters(s)),
+        ("cost", _cost(s)),
+        ("result", _result(s)),
+        ("status", f"{s['status']}: {s['message']}"),
+    ]
+    if labels:
+        mapping = ", ".join(f"{label} became {'+1' if to > 0 else '-1'}" for label, to in labels.items())
+        lines.insert(2, ("labels", mapping))
+    if out is not None:
+        lines.append(("files", out))
+    return "\n".join([str(s["method"]), *(f"  {name:<11}{text}" for name, text in lines)])
+
+
+def _data(s: Mapping[str, Any]) -> str:
+    clients = (
+        "one client" if s["clients"] == 1 else f"{s['clients']} clients split by {s['split']}, weights: {s['weights']}"
+    )
+    batch = f", minibatches of {s['batch']}" if s["batch"] else ""
+    return f"{s['data']}, {s['samples']:,} rows, {s['d']:,} unknowns, {clients}{batch}"
+
+
+def _function(s: Mapping[str, Any]) -> str:
+    regulariser = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
+    psi = f" + {s['psi']}" if s["psi"] else ""
+    constants = f"L = {s['L']:.4g} ({s['L_kind']})"
+    if s["mu"]:
+        constants += f", mu = {s['mu']:.4g}, kappa = {s['kappa']:.4g}"
+    return f"{_LOSSES.get(s['loss'], s['loss'])}{regulariser}{psi}; {constants}"
+
+
+def _parameters(s: Mapping[str, Any]) -> str:
+    gammas = s["gamma"] if isinstance(s["gamma"], (list, tuple)) else None
+    if gammas is not None:
+        words = [f"gamma_i from {min(gammas):.4g} to {max(gammas):.4g}"]
+    else:
+        one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
+        words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
+    words += [f"{k} = {s[k]:.4g}" for k in ("p", "tau", "q", "eta_g", "beta", "chi", "decay") if s.get(k) is not None]
+    words += [f"{k} = {s[k]}" for k in ("K", "option") if s[k] is not None]
+    if s["graph"] is not None:
+        words.append(f"graph = {s['graph']} (delta = {s['delta']:.3g})")
+    if s["cohort"] is not None:
+        words.append("cohort = " + ", ".join(f"{k} {v}" for k, v in s["cohort"].items()))
+    return ", ".join(words) + f", seed = {s['seed']}"
+
+
+def _cost(s: Mapping[str, Any]) -> str:
+    proxes = f", {s['prox_evals']:,} proxes" if s["prox_evals"] else ""
+    floats = f"{s['floats_up']:,} floats up and {s['floats_down']:,} down"
+    return (
+        f"{s['rounds']:,} rounds, {s['exchanges']:,} exchanges, {floats}, "
+        f"{s['iterations']:,} iterations, {s['passes'] or 0:,.0f} gradient passes{proxes}, {s['seconds'] or 0:.2f} s"
+    )
+
+
+def _result(s: Mapping[str, Any]) -> str:
+    words = [f"f = {s['f']:.12g}"] if s["f"] is not None else []
+    words.append("f* is unknown" if s["f_star"] is None else f"f - f* = {gap(s['gap'])}")
+    words.append(f"gradient norm {gap(s['grad_norm'])}")
+    if s["lyapunov"] is not None and s["lyapunov_bound"] is not None:
+        words.append(f"Lyapunov function {gap(s['lyapunov'])} (the theorem's mean: at most {gap(s['lyapunov_bound'])})")
+    return ", ".join(words)

@@ -1,0 +1,1 @@
+"""One function without clients: the exchange and the descent of ``minimize``."""

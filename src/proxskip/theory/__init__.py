@@ -1,0 +1,4 @@
+"""Theorems as functions: step sizes, probabilities, rates, complexities, Lyapunov functions."""
+
+from proxskip.theory.numbers import *  # noqa: F403
+from proxskip.theory.theorems import *  # noqa: F403
