@@ -17,7 +17,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participatio
 from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
 from proxskip.run import prepare
-from proxskip.seam import Method
+from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
@@ -192,14 +192,14 @@ def claiming(*laws: str) -> Any:
 class RowByRow(ReferenceEngine):
     """The reference engine, where a stacked message hands client i its row: the iterates between communications."""
 
-    def run(self, half: Any, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]) -> Any:
+    def run(self, request: Request) -> Work:
         ups, count = [], 0
-        for i in cohort:
-            own = tuple(v[i] if v.ndim == 2 else v for v in down)
-            up, gradients = super().run(half, np.array([i]), round, K, own)
-            ups.append(up)
-            count += gradients
-        return tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count
+        for i in request.cohort:
+            own = tuple(v[i] if v.ndim == 2 else v for v in request.down)
+            work = super().run(replace(request, cohort=np.array([i]), down=own))
+            ups.append(work.up)
+            count += work.gradients
+        return Work(tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count)
 
 
 class Heads:

@@ -22,7 +22,7 @@ from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress
-from proxskip.experiments import build as cli_build
+from proxskip.experiments import settings as cli_build
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 

@@ -94,9 +94,9 @@ class Witness(ReferenceEngine):
         self.ran: list[list[int]] = []
         self.told: list[tuple[list[int], np.ndarray]] = []
 
-    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
-        self.ran.append(cohort.tolist())
-        return super().run(half, cohort, round, K, down)
+    def run(self, request: Any) -> Any:
+        self.ran.append(request.cohort.tolist())
+        return super().run(request)
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
         self.told.append((cohort.tolist(), outcome[0].copy()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import mpmath
@@ -347,8 +348,10 @@ class Far:
 class FarEngine(CpuEngine):
     """The cpu engine as if it were another machine; it counts what is fetched."""
 
-    far = True
     fetched = 0
+
+    def is_far(self) -> bool:
+        return True
 
     def place(self, v: np.ndarray) -> Far:
         return Far(v)
@@ -360,8 +363,8 @@ class FarEngine(CpuEngine):
     def wait(self) -> None:
         pass
 
-    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
-        return super().run(half, cohort, round, K, tuple(Far.of(v) for v in down))
+    def run(self, request: Any) -> Any:
+        return super().run(replace(request, down=tuple(Far.of(v) for v in request.down)))
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
         super().tell(half, cohort, tuple(Far.of(v) if isinstance(v, Far) else v for v in outcome))

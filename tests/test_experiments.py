@@ -400,8 +400,13 @@ def test_every_claim_has_its_forgery(made: Any) -> None:
 
 def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The certificate sees a theorem that promises three times too much."""
-    right = ps.Scaffnew.zeta
-    monkeypatch.setattr(ps.Scaffnew, "zeta", lambda self, problem: 3 * right(self, problem))
+    right = ps.Scaffnew.claims
+
+    def wrong(self: Any, problem: Any) -> Any:
+        claims = right(self, problem)
+        return replace(claims, zeta=3 * claims.zeta)
+
+    monkeypatch.setattr(ps.Scaffnew, "claims", wrong)
     _, found = lyapunov.run(bench_of("lyapunov", tmp_path))
     assert {c.id: c.verdict for c in found}["lyapunov-bound"] == "FAIL"
 

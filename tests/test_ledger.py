@@ -24,18 +24,19 @@ class Postman(ReferenceEngine):
         self.up = self.down = self.calls = self.steps = self.gradients = 0
         self.letters: dict[int, list[bytes]] = {}
 
-    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any:
+    def run(self, request: Any) -> Any:
+        cohort, K, down = request.cohort, request.K, request.down
         self.calls += 1
         for i in cohort:
             # what the client must be told now: this exchange's vectors, and an outcome it has not heard yet
             sent = [v.tobytes() for v in down]
             unheard = [v for v in self.letters.pop(int(i), []) if v not in sent]
             self.down += len(sent) + len(unheard)
-        ups, gradients = super().run(half, cohort, round, K, down)
-        self.up += len(ups) * len(cohort)
-        self.gradients += gradients
+        work = super().run(request)
+        self.up += len(work.up) * len(cohort)
+        self.gradients += work.gradients
         self.steps += int(np.sum(np.broadcast_to(K, (len(cohort),))))
-        return ups, gradients
+        return work
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
         if outcome[0].ndim == 1:  # a row each is gossip, which came along the edges

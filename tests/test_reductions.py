@@ -13,7 +13,7 @@ import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, close, quadratics
 from proxskip import theory
 from proxskip.methods.steps import geometric
-from proxskip.theory import table1
+from proxskip.registry import step_limits
 from proxskip.types import Array
 
 TOL = 1e-12
@@ -244,7 +244,7 @@ def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, 
     graph = ps.graph(name, 6)
     H = np.linspace(0.2, 1.0, 5)
     problem = ps.Problem([ps.Quadratic(H, H * c) for c in np.linspace(-1.0, 1.0, 6)])
-    end = table1.step_limits(kind.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
+    end = step_limits(kind.name, 1.0, lmax=graph.lmax, sigma=graph.sigma, mu=0.2).refuse_at
     below = trajectory(kind(0.98 * end, graph), problem, rounds=3000)
     above = trajectory(kind(1.02 * end, graph), problem, rounds=3000)
     assert np.abs(below[-1]).max() < 1e-6 < 1e3 < np.abs(above[-1]).max()

@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxskip import theory
+from proxskip.registry import step_limits
+from proxskip.theory import steps
 from proxskip.theory import table1 as t1
+from proxskip.theory.steps import check_limits
 from proxskip.types import Array, InputError
 
 n, d = 3, 2
@@ -558,14 +561,14 @@ def test_nesterovs_limit_is_exact_on_quadratics(beta: float, L: float) -> None:
         s = 1 - gamma * l
         return float(np.max(np.abs(np.linalg.eigvals([[s * (1 + beta), -s * beta], [1.0, 0.0]]))))
 
-    limit = t1.nesterov_limit(L, beta)
+    limit = steps.nesterov_limit(L, beta)
     assert max(spectral(limit * (1 - 1e-4), l) for l in np.linspace(1e-3 * L, L, 30)) < 1
     assert spectral(limit * (1 + 1e-4), L) > 1
 
 
 @given(kappas)
 def test_nesterovs_momentum_gives_its_rate(k: float) -> None:
-    beta, zeta = t1.nesterov_momentum(k, 1.0), t1.nesterov_zeta(k, 1.0)
+    beta, zeta = steps.nesterov_momentum(k, 1.0), steps.nesterov_zeta(k, 1.0)
     for l in np.geomspace(1.0, k, 9):
         s = 1 - l / k
         roots = np.abs(np.roots([1.0, -s * (1 + beta), s * beta]))
@@ -593,31 +596,31 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("K", "eta_g"), [(1, 1.0), (2, 1.0), (100, 0.1)])
 def test_step_limits_are_in_order(method: str, K: int, eta_g: float) -> None:
-    limits = t1.step_limits(method, L=4.0, K=K, p=1 / K, eta_g=eta_g, mu=1.0, n=10, cohort=5)
+    limits = step_limits(method, L=4.0, K=K, p=1 / K, eta_g=eta_g, mu=1.0, n=10, cohort=5)
     assert limits.warn_above < limits.refuse_at <= 2 / 4.0
     assert limits.figure <= max(limits.warn_above, 1 / (4.0 * K * eta_g)) + 1e-15
     if limits.theorem is not None:
         assert 0 < limits.theorem <= limits.figure
-    assert t1.check_step(method, limits.warn_above, limits) == []
-    assert len(t1.check_step(method, (limits.warn_above + limits.refuse_at) / 2, limits)) == 1
+    assert check_limits(method, limits.warn_above, limits) == []
+    assert len(check_limits(method, (limits.warn_above + limits.refuse_at) / 2, limits)) == 1
     with pytest.raises(InputError, match="diverge"):
-        t1.check_step(method, limits.refuse_at, limits)
-    (warning,) = t1.check_step(method, limits.refuse_at, limits, L=4.0, insist=True)
+        check_limits(method, limits.refuse_at, limits)
+    (warning,) = check_limits(method, limits.refuse_at, limits, L=4.0, insist=True)
     assert f"{limits.refuse_at * 4.0:.3g}/L" in warning
 
 
 def test_step_limits_by_name() -> None:
-    assert t1.step_limits("s_local_gd", 2.0, p=0.1) == t1.step_limits("S-Local-GD", 2.0, p=0.1)
-    assert t1.step_limits("s_local_gd", 2.0, p=0.1).theorem is None
-    assert t1.step_limits("LocalGD", 1.0, K=1).theorem == 1 / 4
-    assert t1.step_limits("LocalGD", 1.0, K=5).theorem == 1 / 32
-    assert t1.step_limits("Scaffold", 1.0, K=5).theorem == pytest.approx(1 / 405)
-    few_of_many = t1.step_limits("Scaffold", 1.0, K=5, mu=1.0, n=1000, cohort=1).theorem
+    assert step_limits("s_local_gd", 2.0, p=0.1) == step_limits("S-Local-GD", 2.0, p=0.1)
+    assert step_limits("s_local_gd", 2.0, p=0.1).theorem is None
+    assert step_limits("LocalGD", 1.0, K=1).theorem == 1 / 4
+    assert step_limits("LocalGD", 1.0, K=5).theorem == 1 / 32
+    assert step_limits("Scaffold", 1.0, K=5).theorem == pytest.approx(1 / 405)
+    few_of_many = step_limits("Scaffold", 1.0, K=5, mu=1.0, n=1000, cohort=1).theorem
     assert few_of_many == pytest.approx(1 / (15 * 5 * 1000))
-    assert t1.step_limits("accelerated", 1.0).refuse_at == pytest.approx(4 / 3)
-    assert t1.step_limits("accelerated", 1.0, mu=1.0).refuse_at == 2.0
+    assert step_limits("accelerated", 1.0).refuse_at == pytest.approx(4 / 3)
+    assert step_limits("accelerated", 1.0, mu=1.0).refuse_at == 2.0
     with pytest.raises(InputError, match="adam"):
-        t1.step_limits("adam", 1.0)
+        step_limits("adam", 1.0)
 
 
 def anchored_round(A: Array, gamma: float, K: int) -> Array:
@@ -635,7 +638,7 @@ def anchored_round(A: Array, gamma: float, K: int) -> Array:
 @given(seeds, st.floats(2.0, 50.0), st.integers(1, 20))
 def test_fedlins_theorem_step_contracts_as_proved(seed: int, k: float, K: int) -> None:
     A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    limits = t1.step_limits("FedLin", k, K=K)
+    limits = step_limits("FedLin", k, K=K)
     assert limits.theorem is not None
     F, M = A.mean(axis=0), anchored_round(A, limits.theorem, K)
     gap = scipy.linalg.eigh(M.T @ F @ M, F, eigvals_only=True)[-1]
@@ -647,7 +650,7 @@ def test_fedlins_theorem_step_contracts_as_proved(seed: int, k: float, K: int) -
 @given(seeds, st.floats(2.0, 30.0), st.floats(0.05, 1.0), st.floats(0.3, 1.0))
 def test_s_local_gd_converges_at_the_steps_called_measured(seed: int, k: float, p: float, q: float) -> None:
     A = quadratics(np.random.default_rng(seed), n, np.ones(n), np.full(n, k))
-    figure, mean = t1.step_limits("S-Local-GD", k, p=p).figure, A.mean(axis=0)
+    figure, mean = step_limits("S-Local-GD", k, p=p).figure, A.mean(axis=0)
 
     def step(gamma: float, talk: bool, refresh: bool) -> Step:
         def go(X: Array, w: Array) -> tuple[Array, Array]:
@@ -779,10 +782,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: theory.scaffnew_lyapunov([1], 1, 1, x2, np.zeros((4, 2)), x2, np.zeros((4, 2))),
         r"each of 4 clients",
     ),
-    (lambda: t1.nesterov_limit(1.0, 1.5), r"beta = 1.5 must lie in \[0, 1\]"),
-    (lambda: t1.step_limits("Scaffold", 1.0, K=0), r"K = 0 must be a whole number"),
-    (lambda: t1.step_limits("Scaffold", 1.0, n=3, cohort=4), r"a cohort of 4 is larger than n = 3"),
-    (lambda: t1.step_limits("GD", 1.0, mu=2.0), r"mu = 2 is larger than L = 1"),
+    (lambda: steps.nesterov_limit(1.0, 1.5), r"beta = 1.5 must lie in \[0, 1\]"),
+    (lambda: step_limits("Scaffold", 1.0, K=0), r"K = 0 must be a whole number"),
+    (lambda: step_limits("Scaffold", 1.0, n=3, cohort=4), r"a cohort of 4 is larger than n = 3"),
+    (lambda: step_limits("GD", 1.0, mu=2.0), r"mu = 2 is larger than L = 1"),
     (lambda: t1.table1(1.0, 0.1, 0.1, 0), r"n = 0 must be a whole number"),
     (lambda: t1.table1(1.0, 0.1, 0.1, 2, d=0), r"d = 0 must be a whole number"),
     (lambda: t1.table1(1.0, 0.1, 2.0, 2), r"eps = 2 must lie in \(0, 1\)"),

@@ -8,7 +8,6 @@ from proxskip.links.graphs import Graph, from_matrix, graph
 from proxskip.methods import (
     EXTRA,
     GD,
-    METHODS,
     PDHG,
     Accelerated,
     Decaying,
@@ -34,9 +33,11 @@ from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
+from proxskip.registry import METHODS, register
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
 from proxskip.run import resume, run
+from proxskip.seam import About, Claims, Method, Style
 from proxskip.sweep import sweep
 from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
@@ -46,8 +47,10 @@ __all__ = [
     "GD",
     "METHODS",
     "PDHG",
+    "About",
     "Accelerated",
     "Bernoulli",
+    "Claims",
     "DIGing",
     "Decaying",
     "DecentralizedScaffnew",
@@ -61,6 +64,7 @@ __all__ = [
     "LeastSquares",
     "LocalGD",
     "Logistic",
+    "Method",
     "Minimum",
     "Network",
     "Plan",
@@ -77,6 +81,7 @@ __all__ = [
     "Softmax",
     "SplitSkip",
     "Status",
+    "Style",
     "Trace",
     "Uniform",
     "UnsafeStepWarning",
@@ -87,6 +92,7 @@ __all__ = [
     "plan",
     "prox",
     "random_quadratics",
+    "register",
     "resume",
     "run",
     "split",

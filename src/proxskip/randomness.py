@@ -68,7 +68,7 @@ def _scramble(v: Any, key: int) -> Any:
     return v ^ (v >> np.uint64(13))
 
 
-STREAMS = {"server": 1, "cohort": 2}
+STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4}
 
 
 def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:
@@ -84,3 +84,17 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
     fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
     into.bit_generator.state = {"bit_generator": "Philox", "state": state, **fresh}
     return into
+
+
+def codec_stream(
+    seed: int, round: int, who: int, attempt: int = 0, exchange: int = 0, vector: int = 0
+) -> np.random.Generator:
+    """The randomness of one message's codec; ``who`` is 0 for what all clients share, else 1 + the client."""
+    part = (attempt << 32) | (exchange << 16) | vector
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, (part << 8) | STREAMS["codec"], round, who]))
+
+
+def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
+    """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
+    word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
+    return word / 2**32

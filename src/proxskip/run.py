@@ -23,9 +23,6 @@ from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
 from proxskip.types import Array, InputError, UnsafeStepWarning, Vectors
 
-HEALING = ("proxskip", "sproxskip", "scaffnew")
-"""Methods whose prox form, with everybody, works from any h0."""
-
 
 def run(
     method: Method,
@@ -127,10 +124,14 @@ def resume(
 
 def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:
     """Everything that can be refused is refused here, before any work."""
+    if not isinstance(method, Method):
+        raise InputError(
+            f"{type(method).__name__} is not a method; derive it from proxskip.Method and give it an about."
+        )
     participation.check(problem.n)
     fit.check_fit(method, problem, isinstance(participation, Everyone))
     notes = method.check(problem, insist)
-    if not isinstance(participation, Everyone) and hasattr(method, "for_cohorts"):
+    if not isinstance(participation, Everyone):
         method, more = method.for_cohorts(*participation.constants(problem.n))
         notes = notes + more
     if isinstance(participation, Given) and len(groups := participation.apart(problem.n)) > 1:
@@ -183,7 +184,7 @@ def starting_point(
     if h.any() and "h" not in method.remembers:
         raise InputError(f"{method.name} has no control variates; start it without h0.")
     total = np.abs(weighted_sum(problem.weights, h)).max()
-    heals = bool(dual) or (method.name in HEALING and isinstance(participation, Everyone))
+    heals = bool(dual) or (method.about.heals and isinstance(participation, Everyone))
     if not heals and total > 1e-9 * (1.0 + np.abs(h).max()):
         raise InputError(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."

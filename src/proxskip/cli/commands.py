@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from proxskip import registry
 from proxskip.cli import planning, show
-from proxskip.cli.flags import parser
+from proxskip.cli.flags import parser, plugins
 from proxskip.cli.progress import Download, Progress, stage
 from proxskip.cli.runs import (
     BAD_INPUT,
@@ -32,7 +33,7 @@ from proxskip.cli.runs import (
     worst,
 )
 from proxskip.data import datasets
-from proxskip.experiments import build
+from proxskip.experiments import settings
 from proxskip.problems.federated import Problem
 from proxskip.report import plots
 from proxskip.results import folder, text
@@ -70,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
+    for path in plugins(argv):
+        registry.load_plugin(path)
     top, commands = parser(__version__)
     o, extra = top.parse_known_args(argv)
     if extra:
@@ -97,12 +100,12 @@ def _show_warning(
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
-    (name,) = build.method_names([o.method])
-    build.check_flags([name], o)
+    (name,) = settings.method_names([o.method])
+    settings.check_flags([name], o)
     out = claim(o.out, o.force)
-    spec = build.spec_of([name], o)
+    spec = settings.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
-    plan = Plan(name, build.method_of(name, o, problem), out)
+    plan = Plan(name, settings.method_of(name, o, problem), out)
     check(plan, problem, o)
     _solve(problem, o.quiet)
     clear(out)
@@ -124,12 +127,12 @@ def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) ->
 
 
 def _compare(o: Namespace) -> int:
-    names = build.method_names(o.methods)
-    build.check_flags(names, o)
+    names = settings.method_names(o.methods)
+    settings.check_flags(names, o)
     out = claim(o.out, o.force)
-    spec = build.spec_of(names, o)
+    spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    plans = [Plan(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    plans = [Plan(k, settings.method_of(k, o, problem), None if out is None else out / k) for k in names]
     for plan in plans:
         check(plan, problem, o)
     _solve(problem, o.quiet)
@@ -171,7 +174,7 @@ def _print_files(files: Sequence[Path]) -> None:
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
     with stage(f"reading {spec['data']} and finding L", quiet):
-        problem, labels = build.problem_of(spec)
+        problem, labels = settings.problem_of(spec)
         problem.L_i  # noqa: B018  eigenvalues: the first thing that takes time
         return problem, labels
 

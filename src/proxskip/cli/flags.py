@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from proxskip.cli.values import cohort, nonnegative, positive, probability, whole
+from proxskip.cli.values import cohort, nonnegative, parameter, positive, probability, whole
 from proxskip.experiments import FUNCTIONS
+from proxskip.experiments.settings import own_flags
 from proxskip.links.graphs import NAMES as GRAPHS
-from proxskip.methods import METHODS
+from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.types import InputError
 
@@ -25,7 +27,9 @@ exit codes:
   130  interrupted (Ctrl-C or SIGTERM); a run with --out can be resumed, and so can a reproduction
 Where a command makes several runs, the worst of them counts: 130, then 4, 5, 3, 0."""
 
-_TOP = f"""\
+
+def _top() -> str:
+    return f"""\
 examples:
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip compare scaffnew scaffold fedlin local-gd --data digits --rounds 200
@@ -39,6 +43,7 @@ examples:
 methods: {", ".join(METHODS)}
 
 {EXIT_CODES}"""
+
 
 _RUN = """\
 examples:
@@ -204,7 +209,23 @@ def _method_flags() -> Parser:
         help="so many clients a round, or each with probability c < 1; default: everybody",
     )
     add("--allow-unsafe-step", action="store_true", help="run with steps from 2/L on, which are refused otherwise")
+    for flag, name in own_flags().items():
+        add(f"--{flag.replace('_', '-')}", dest=flag, type=parameter, help=f"of {name}")
     return parent
+
+
+def _plugin_flag() -> Parser:
+    """Read before everything else, since the methods of the file are part of the help."""
+    parent = Parser(add_help=False)
+    g = parent.add_argument_group("methods of your own")
+    g.add_argument("--plugin", metavar="FILE", action="append", help="a Python file that defines methods")
+    return parent
+
+
+def plugins(argv: Sequence[str]) -> list[str]:
+    """The files after --plugin."""
+    found, _ = _plugin_flag().parse_known_args(argv)
+    return list(found.plugin or ())
 
 
 def _stopping_flags() -> Parser:
@@ -267,7 +288,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     top = Parser(
         prog="proxskip",
         description="Communication-accelerated optimization: run a method on a problem, get a trace, plot it.",
-        epilog=_TOP,
+        epilog=_top(),
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
@@ -276,7 +297,8 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
 
     def command(name: str, help: str, epilog: str = "", parents: tuple[Parser, ...] = ()) -> Parser:
         ends = EXIT_CODES if parents else ""
-        made[name] = sub.add_parser(name, help=help, description=help, epilog=epilog + ends, parents=list(parents))
+        all_parents = [*parents, _plugin_flag()]
+        made[name] = sub.add_parser(name, help=help, description=help, epilog=epilog + ends, parents=all_parents)
         return made[name]
 
     everything = (problem, method, stop, running)

@@ -8,7 +8,7 @@ from typing import Any
 
 from proxskip.cli import show
 from proxskip.cli.progress import stage
-from proxskip.experiments import build
+from proxskip.experiments import settings
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
@@ -21,7 +21,7 @@ NETWORK = ("latency", "bandwidth", "bandwidth_up", "client_speed")
 def run(o: Namespace) -> int:
     """Measure and print; 0 if a method is expected to get there, else 3."""
     check(o)
-    problem, _ = build.problem_of(build.spec_of([_kind(o)], o))
+    problem, _ = settings.problem_of(settings.spec_of([_kind(o)], o))
     made = _made(problem, o)
     if o.json:
         show.as_json(as_data(made))
@@ -43,7 +43,7 @@ def check(o: Namespace) -> None:
     if o.D is not None and o.psi is None:
         raise InputError("--D is the operator in psi(D x); give --psi too, for example --psi l1:0.01.")
     if o.psi is not None:
-        build.psi_of(o.psi)
+        settings.psi_of(o.psi)
 
 
 def _kind(o: Namespace) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 from proxskip.cli.progress import Progress
 from proxskip.links import cohorts
 from proxskip.loop.stop import Stop
-from proxskip.methods import METHODS
 from proxskip.problems.federated import Problem
+from proxskip.registry import METHODS
 from proxskip.results import folder
 from proxskip.results.result import Result, Status
 from proxskip.run import make_engine, prepare, run

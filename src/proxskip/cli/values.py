@@ -89,6 +89,16 @@ def nonnegative(name: str) -> Callable[[str], Any]:
 
 
 @_value
+def parameter(text: str) -> int | float | bool | str:
+    """A parameter of a method from outside the package: a number, yes or no, or a word."""
+    if text in ("yes", "no", "true", "false"):
+        return text in ("yes", "true")
+    if _is_number(text):
+        return int(text) if text.lstrip("+-").isdigit() else float(text)
+    return text
+
+
+@_value
 def cohort(text: str) -> int | float:
     """A number of clients, or a probability below one."""
     if text.isdigit():

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from proxskip.experiments import build
+from proxskip.experiments import settings
 from proxskip.experiments.kept import Job, Kept, digest, read
 from proxskip.experiments.pace import Pace
 from proxskip.links.cohorts import as_participation
@@ -86,7 +86,7 @@ class Bench:
     def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
         """Everything that determines the problem, as the command line writes it into a run folder."""
         given = {"data": self.data} | self.base | flags
-        return build.spec_of([method], build.flags(**given))
+        return settings.spec_of([method], settings.flags(**given))
 
     @property
     def data_sha256(self) -> str | None:
@@ -104,13 +104,13 @@ class Bench:
             plain = {**spec, "L": "max", "batch": None}
             if digest(plain) not in self._problems:
                 self.pace.say(f"reading {spec['data']}, finding L and f*")
-                self._problems[digest(plain)], _ = build.problem_of(plain)
+                self._problems[digest(plain)], _ = settings.problem_of(plain)
             self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
         return self._problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
         """The method with these flags, and its theorem's parameters for the rest."""
-        return build.method_of(name, build.flags(data=self.data, **flags), problem)
+        return settings.method_of(name, settings.flags(data=self.data, **flags), problem)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
     def runs(self, jobs: Sequence[Job], upto: float | None = None) -> list[Kept]:

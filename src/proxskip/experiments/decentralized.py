@@ -15,9 +15,9 @@ from proxskip.experiments.quadratics import Affine, Stepper, filling, rounds_to,
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.problems.federated import Problem
+from proxskip.registry import step_limits
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.plots import NAMES
-from proxskip.theory import table1
 
 LIMIT = 1_000_000
 TOLERANCE = 0.15
@@ -67,7 +67,7 @@ def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
 
 def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) -> dict[str, Any]:
     """The best of powers of two below the end of stability."""
-    limits = table1.step_limits(kind.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
+    limits = step_limits(kind.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
     grid = [BELOW_END * limits.refuse_at * 2.0**-k for k in range(candidates)]
     tried = [Affine(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid]
     best = min((r, g) for r, g in zip(tried, grid, strict=True) if r is not None)

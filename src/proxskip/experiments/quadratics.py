@@ -23,7 +23,7 @@ from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.randomness import stream
-from proxskip.seam import ClientHalf, Method, SettleHalf
+from proxskip.seam import Engine, Method, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -72,8 +72,12 @@ class Everybody:
         """The clients' entries as a column."""
         return values if np.ndim(values) == 0 else np.asarray(values)[:, None]
 
+    def send(self, v: Array, codec: Any = None) -> Array:
+        """As it is."""
+        return v
 
-class ClosedForm:
+
+class ClosedForm(Engine):
     """An engine for strongly convex quadratics with everybody in every round."""
 
     name = "closed-form"
@@ -98,14 +102,12 @@ class ClosedForm:
         """H_i x_i."""
         return self.a * x if self.Q is None else _turn(self.H, x)
 
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], int]:
+    def run(self, request: Request) -> Work:
         """The half once, for all."""
         client = Everybody(self)
-        up, memory = half(client, self.kept, K, *down)
+        up, memory = request.half(client, self.kept, request.K, *request.down)
         self.kept |= memory
-        return tuple(np.broadcast_to(v, (self.n, self.d)) for v in up), client.gradients
+        return Work(tuple(np.broadcast_to(v, (self.n, self.d)) for v in up), client.gradients)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """The same."""
@@ -169,7 +171,7 @@ class Stepper:
             return (local(client, memory, K, *down)[1]["xhat"],), {}
 
         down = () if "x" in self.method.remembers else (self.server["x"],)
-        (X,), _ = self.engine.run(look, self.line.all, self.round, steps, down)
+        (X,) = self.engine.run(Request(look, self.line.all, self.round, steps, down)).up
         return np.array(X)
 
     @property

@@ -12,7 +12,7 @@ everybody costs one vector each way a round, and on cohorts at most two down. x0
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
-from proxskip.seam import ClientHalf, Engine, SettleHalf
+from proxskip.seam import ClientHalf, Engine, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, Vectors
 
 
@@ -38,6 +38,8 @@ class Ledger:
     floats_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bits_up: int = 0
+    bits_down: int = 0
     edge_messages: int = 0
     iterations: int = 0
     local_steps: int = 0
@@ -48,6 +50,12 @@ class Ledger:
     def row(self) -> dict[str, float]:
         """As columns of a trace."""
         return asdict(self)
+
+    @staticmethod
+    def of(saved: Mapping[str, Any]) -> Ledger:
+        """From a checkpoint; version 0.1 counted no bits, and every number had 64."""
+        bits = {f"bits_{way}": 8 * saved[f"bytes_{way}"] for way in ("up", "down")}
+        return Ledger(**(bits | dict(saved)))
 
 
 class Line:
@@ -69,11 +77,9 @@ class Line:
         self.mixed: tuple[Array, ...] | None = None
         self.finite = True  # what was gossiped in this round, where that is at hand
         self.participated = np.zeros(problem.n, dtype=np.int64)
-        self.far = bool(getattr(engine, "far", False))
-        carrier: Any = engine if self.far else _Near
-        self.place: Callable[[Array], Array] = carrier.place
-        self.fetch: Callable[[Array], Array] = carrier.fetch
-        self.wait: Callable[[], None] = carrier.wait
+        self.far = engine.is_far()
+        self.place, self.fetch, self.wait = engine.place, engine.fetch, engine.wait
+        self.exchanges = 0  # of this round
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
 
@@ -83,7 +89,7 @@ class Line:
         if not self.everyone:
             self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
         self.rng = stream(self.seed, round, "server", self.coins)
-        self.steps_this_round = 0
+        self.exchanges = 0
         self.finite = True
         self.participated[self.cohort] += 1
 
@@ -93,31 +99,31 @@ class Line:
         return self.cohorts.constants(self.problem.n)[1]
 
     def __call__(
-        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, weights: Array | None = None
+        self,
+        half: ClientHalf,
+        *down: Array,
+        K: int | Sequence[int] = 0,
+        own: Mapping[str, Any] | None = None,
+        weights: Array | None = None,
     ) -> tuple[Array, ...]:
-        up = self._run(half, K, down)
+        work = self.engine.run(self._request(half, K, down, own))
+        self._count_steps(K, work)
         w = (self.problem.weights if weights is None else weights)[self.cohort]
-        self._count_down(down)
-        self._count_up(len(up), len(self.cohort))
+        self._count_down(down, len(own or ()))
+        self._count_up(work)
         self.ledger.exchanges += 1
-        return tuple(self.engine.sum(w / w.sum(), U) for U in up)
+        self.exchanges += 1
+        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up)
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        if hasattr(self.engine, "gossip"):  # the clients talk to each other, and no vector passes here
-            self.mixed, gradients, vectors, finite = self.engine.gossip(half, graph, self.round, K)
-            self._count_steps(K, gradients)
-        else:
-            up = self._run(half, K, ())
-            mix = self.engine.mix if hasattr(self.engine, "mix") else Graph.mix
-            self.mixed, vectors = tuple(mix(graph, U) for U in up), len(up)
-            finite = mix is not Graph.mix or all(bool(np.isfinite(U).all()) for U in self.mixed)
-        self.finite = self.finite and finite
-        sent = vectors * graph.directed_edges
+        mixed = self.engine.gossip(self._request(half, K, (), None), graph)
+        self._count_steps(K, Work((), mixed.gradients))
+        self.mixed, self.finite = mixed.rows, self.finite and mixed.finite
+        sent = mixed.vectors * graph.directed_edges
         self.ledger.exchanges += 1
+        self.exchanges += 1
         self.ledger.edge_messages += sent
-        self.ledger.vectors_up += sent
-        self.ledger.floats_up += sent * self.problem.d
-        self.ledger.bytes_up += sent * self.problem.d * 8
+        self._add_up(sent, sent * self.problem.d, sent * self.problem.d * 8, sent * self.problem.d * 64)
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         if self.mixed is not None:
@@ -140,18 +146,24 @@ class Line:
         return conjugate_prox(self.problem.psi, y, t)
 
     # -- counting ------------------------------------------------------------------------------------------------------
-    def _run(self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...]) -> tuple[Array, ...]:
-        steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[arg-type]
-        up, gradients = self.engine.run(half, self.cohort, self.round, steps, down)
-        self._count_steps(steps, gradients)
-        return up
+    def _request(
+        self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any] | None
+    ) -> Request:
+        """K and each client's own numbers, of the cohort."""
+        mine = {k: np.asarray(v, dtype=np.float64)[self.cohort] for k, v in (own or {}).items()}
+        return Request(half, self.cohort, self.round, self._of_cohort(K), down, mine, self.exchanges)
 
-    def _count_steps(self, steps: Any, gradients: int) -> None:
-        self.ledger.grad_evals += gradients
+    def _of_cohort(self, K: int | Sequence[int]) -> Any:
+        return int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[arg-type]
+
+    def _count_steps(self, K: int | Sequence[int], work: Work) -> None:
+        steps = self._of_cohort(K) if work.steps is None else work.steps
+        self.ledger.grad_evals += work.gradients
         self.ledger.local_steps += steps * len(self.cohort) if isinstance(steps, int) else int(steps.sum())
         self.ledger.iterations += steps if isinstance(steps, int) else int(steps.max())
 
-    def _count_down(self, down: tuple[Array, ...]) -> None:
+    def _count_down(self, down: tuple[Array, ...], numbers: int) -> None:
+        """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
         owed = self.owed[self.cohort]
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
@@ -160,15 +172,24 @@ class Line:
         vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
         self.owed[self.cohort] = 0
         d = down[0].shape[0] if down else self.problem.d
+        floats = vectors * d + numbers * c
         self.ledger.vectors_down += vectors
-        self.ledger.floats_down += vectors * d
-        self.ledger.bytes_down += vectors * d * 8
+        self.ledger.floats_down += floats
+        self.ledger.bytes_down += floats * 8
+        self.ledger.bits_down += floats * 64
 
-    def _count_up(self, vectors: int, clients: int) -> None:
-        sent, d = vectors * clients, self.problem.d
-        self.ledger.vectors_up += sent
-        self.ledger.floats_up += sent * d
-        self.ledger.bytes_up += sent * d * 8
+    def _count_up(self, work: Work) -> None:
+        c, d = len(self.cohort), self.problem.d
+        for k in range(len(work.up)):
+            size = work.sizes[k] if work.sizes else None
+            bits, octets, floats = size or (64 * d * c, 8 * d * c, d * c)
+            self._add_up(c, floats, octets, bits)
+
+    def _add_up(self, vectors: int, floats: int, octets: int, bits: int) -> None:
+        self.ledger.vectors_up += vectors
+        self.ledger.floats_up += floats
+        self.ledger.bytes_up += octets
+        self.ledger.bits_up += bits
 
     # -- what a checkpoint needs ---------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
@@ -181,7 +202,7 @@ class Line:
         """Take back what ``state`` gave."""
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
-        self.ledger, self.outcomes = Ledger(**meta["ledger"]), int(meta["outcomes"])
+        self.ledger, self.outcomes = Ledger.of(meta["ledger"]), int(meta["outcomes"])
 
     def fetched(self, vectors: Vectors) -> Vectors:
         """The server's vectors where numpy can read them."""
@@ -193,22 +214,6 @@ class Line:
         out = act(*args)
         self.ledger.seconds += time.perf_counter() - start
         return out
-
-
-class _Near:
-    """What carrying vectors means where they are at hand already."""
-
-    @staticmethod
-    def place(v: Array) -> Array:
-        return v
-
-    @staticmethod
-    def fetch(v: Array) -> Array:
-        return v
-
-    @staticmethod
-    def wait() -> None:
-        pass
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -109,7 +109,7 @@ class Loop:
         self.line.outcome = tuple(
             next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
         )
-        self.trace = self._scheduled(Trace.from_arrays(part("trace.")))
+        self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
         self.x = self.good = self._answer(self.engine.memory())
@@ -118,10 +118,11 @@ class Loop:
         self._prepare_watch()
 
     def _prepare_watch(self) -> None:
-        self.judged = self.engine.judge(self.problem) if hasattr(self.engine, "judge") else self.problem
+        self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
         self.watch = Watch.of(self.method, self.judged, self.x0, self.h0, residual0)
-        self.claimed = None if isinstance(self.line.cohorts, Given) else self.method.zeta(self.problem)
+        self.claims = self.method.claims(self.judged)
+        self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
@@ -231,13 +232,13 @@ class Loop:
         self.line.timed(self.line.wait)
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
-        row = self._costs() | measure.measure(self.method, self.judged, self.x, server, memory)
+        row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
         self.trace.append(row)
-        heard = row | self.engine.pulse() if hasattr(self.engine, "pulse") else row
+        heard = row | self.engine.pulse()
         for c in callbacks:
             c.on_record(self.round, heard)
 
@@ -269,8 +270,8 @@ class Loop:
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
             row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
         server = self.line.fetched(self.server)
-        h = measure.controls(self.method, server, memory)
-        cluster, happened = self.engine.report() if hasattr(self.engine, "report") else (None, [])
+        h = self.method.controls(server, memory)
+        cluster, happened = self.engine.report()
         self.notes += happened
         about = description.summary(
             self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
@@ -297,3 +298,9 @@ class Loop:
                 signal.signal(s, handler)
 
         return restore
+
+
+def _with_bits(columns: dict[str, Any]) -> dict[str, Any]:
+    """A trace's columns; version 0.1 counted no bits, and every number had 64."""
+    missing = {f"bits_{way}": 8 * columns[f"bytes_{way}"] for way in ("up", "down") if f"bits_{way}" not in columns}
+    return {k: (columns | missing)[k] for k in COLUMNS} if missing else columns

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
-from proxskip.seam import Method
+from proxskip.seam import Claims, Method
 from proxskip.types import Array, Vectors
-
-
-def controls(method: Any, server: Vectors, memory: Vectors) -> Array | None:
-    """The control variates h_i, one row a client; None for methods without."""
-    if hasattr(method, "controls"):
-        return np.asarray(method.controls(server, memory))
-    return memory.get("h")
 
 
 def residual(problem: Problem, x: Array, server: Vectors) -> float:
@@ -38,14 +29,16 @@ def at_point(problem: Problem, x: Array) -> dict[str, float]:
     return row if problem.solution is None else row | {"gap": f - problem.solution.f}
 
 
-def measure(method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> dict[str, float]:
+def measure(
+    method: Method, claims: Claims, problem: Problem, x: Array, server: Vectors, memory: Vectors
+) -> dict[str, float]:
     """f, gap, gradient norm, sum of h and Lyapunov function at the communicated x."""
     row = at_point(problem, x)
     if problem.D is not None:
         row["grad_norm"] = residual(problem, x, server)
-    h = controls(method, server, memory)
+    h = method.controls(server, memory)
     if h is not None and problem.psi is None and problem.n > 1:
         row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
-    psi = method.lyapunov(problem, x, server, memory)
+    psi = claims.lyapunov(x, server, memory)
     row["lyapunov"] = np.nan if psi is None else psi
     return row

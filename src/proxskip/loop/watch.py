@@ -13,11 +13,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import dtype_of
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.types import Array
@@ -44,7 +44,7 @@ class Watch:
         G = problem.client_gradients(x0) - h0
         drift = float(np.sqrt(problem.weights @ np.sum(G * G, axis=1)))
         yardstick = max(residual0, (1.0 + amplification) * drift)
-        eps = float(np.finfo(getattr(problem.clients[0], "dtype", np.float64)).eps)
+        eps = float(np.finfo(dtype_of(problem.clients[0])).eps)
         watched = zeta is not None and problem.batch is None
         return Watch(
             blown_up=BLOWN_UP * yardstick if yardstick > 0 else np.inf,
@@ -72,10 +72,10 @@ class Watch:
         return bool(now > floor and FALLEN * before < now < GROWN * before)
 
 
-def _pace(method: Any, problem: Problem) -> tuple[float, float | None]:
+def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:
     """(gamma L / p, the slowest contraction per iteration that the method's parameters suggest)."""
     gamma = np.atleast_1d(np.asarray(method.gamma, dtype=np.float64))
-    p = getattr(method, "p", None) or 1.0 / float(np.max(getattr(method, "K", None) or 1))
+    p = method.pace
     rates = [method.zeta(problem)]
     if problem.mu is not None:
         rates += [float(gamma.min()) * problem.mu, p * p]

@@ -8,12 +8,12 @@ from typing import Any
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Exchange, Method
+from proxskip.seam import About, Exchange, Method
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Decaying:
+class Decaying(Method):
     """A method whose step size in round k is ``1/(1/gamma + decay k)``; everything else is the method's own.
 
     The paper's stochastic experiments use ``decay = 100 lambda/2``, 100 being the number of local steps; no theorem of
@@ -33,28 +33,20 @@ class Decaying:
             raise InputError("the step size of this method decays already; give decay once.")
 
     @classmethod
-    def paper_figure(cls, method: Method, problem: Problem) -> Decaying:
+    def paper_figure(cls, method: Method, problem: Problem) -> Decaying:  # type: ignore[override]
         """``decay = K lambda/2`` with K local steps a round, or 1/p of them on average: the paper's Figure 2."""
-        p = getattr(method, "p", None)
-        K = getattr(method, "K", None) or (1.0 / p if p else 1.0)
-        if isinstance(K, tuple):
-            K = sum(K) / len(K)
+        K = 1.0 / method.pace
+        if isinstance(given := method.parameters().get("K"), tuple):
+            K = sum(given) / len(given)
         if problem.l2 is None:
             raise InputError("this problem has no lambda for the figure's decay; give decay as a number.")
         return cls(method, K * problem.l2 / 2)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("method", "decay"):
-            raise AttributeError(name)
-        found = getattr(self.method, name)
-        if name != "for_cohorts":
-            return found
-
-        def for_cohorts(a: float, chi: float) -> tuple[Decaying, list[str]]:
-            method, notes = found(a, chi)
-            return replace(self, method=method), notes
-
-        return for_cohorts
+    @property
+    def about(self) -> About:  # type: ignore[override]
+        """The method's own."""
+        about: About = self.method.about
+        return about
 
     @property
     def gamma(self) -> Any:
@@ -84,10 +76,17 @@ class Decaying:
         vectors: Vectors = self.at(exchange.round).round(server, exchange)
         return vectors
 
-    def zeta(self, problem: Problem) -> float | None:
-        """No theorem."""
-        return None
+    def parameters(self) -> dict[str, Any]:
+        """The method's own, and the decay."""
+        given: dict[str, Any] = self.method.parameters()
+        return given | {"decay": self.decay}
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """No theorem."""
-        return None
+    def for_cohorts(self, a: float, chi: float) -> tuple[Decaying, list[str]]:
+        """The method's own form for cohorts."""
+        method, notes = self.method.for_cohorts(a, chi)
+        return replace(self, method=method), notes
+
+    def controls(self, server: Vectors, memory: Vectors) -> Array | None:
+        """The method's own."""
+        found: Array | None = self.method.controls(server, memory)
+        return found

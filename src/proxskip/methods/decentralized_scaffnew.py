@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from proxskip import theory
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
+from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class DecentralizedScaffnew:
+class DecentralizedScaffnew(Method):
     """Scaffnew over a graph with mixing matrix W.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
@@ -33,30 +36,26 @@ class DecentralizedScaffnew:
     graph: Graph
     K: int | None = None
 
-    name: ClassVar[str] = "decentralized-scaffnew"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "graph"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "xhat")
-
-    @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
-        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
-        link = as_graph(graph, problem.n, seed=seed)
-        t = theory.decentralized(problem.es_A, problem.mu, link.delta, link.lmax)
-        return cls(gamma=t.gamma, p=t.p, tau=t.tau, graph=link)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node a client."""
-        steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
-        steps.check_gossip(self.graph, problem)
-        warnings = steps.check_steps("decentralized-scaffnew", self.gamma, problem, insist)
-        theory.check_tau(self.tau, self.gamma, self.p, self.graph.lmax)
-        return warnings
+    about = About(
+        name="decentralized-scaffnew",
+        title="decentralized Scaffnew",
+        reference=PAPER + "arXiv:2202.09357",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "xhat"),
+        style=Style("#CC79A7", "--", "D"),
+        other_names=("decentralized",),
+    )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """There is no server."""
         return {}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step."""
+        K = self.K or steps.geometric(exchange.rng, self.p)
+        exchange.gossip(self.local, self.graph, K)
+        exchange.settle(self.settle)
+        return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """Line 5, K times; xhat_i goes to the neighbours."""
@@ -69,24 +68,48 @@ class DecentralizedScaffnew:
         x = (1.0 - share) * memory["xhat"] + share * mixed
         return {"x": x, "h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
-        K = self.K or steps.geometric(exchange.rng, self.p)
-        exchange.gossip(self.local, self.graph, K)
-        exchange.settle(self.settle)
-        return server
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DecentralizedScaffnew:
+        """Theorem 5.7: gamma = 1/L, tau = p/(gamma lmax(I - W)), p = min(1, sqrt(gamma mu lmax/delta))."""
+        link = as_graph(graph, problem.n, seed=seed)
+        t = theory.decentralized(problem.es_A, problem.mu, link.delta, link.lmax)
+        return cls(gamma=t.gamma, p=t.p, tau=t.tau, graph=link)
 
-    def zeta(self, problem: Problem) -> float | None:
-        """min(gamma mu, p gamma tau delta): Theorem 5.7."""
-        if problem.mu is None or self.K is not None:
-            return None
-        return theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.graph.delta)
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> DecentralizedScaffnew:
+        """p and tau at their best for what is given."""
+        link = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
+        gamma = steps.gamma_of(given, problem)
+        p = steps.p_of(given, lambda: theory.split_p(gamma, problem.mu, link.lmax, link.delta))
+        tau = given.get("tau") or theory.split_tau(gamma, p, link.lmax)
+        return cls(gamma, p, tau, link, given.get("K"))
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Phi of Theorem 5.7."""
-        s = problem.solution
-        if s is None:
-            return None
-        return theory.decentralized_lyapunov(
-            memory["x"], memory["h"], s.x, s.h, self.gamma, self.p, self.tau, self.graph.W
-        )
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
+        steps.check_probability("p", self.p)
+        if self.K is not None:
+            steps.check_count("K", self.K)
+        steps.check_gossip(self.graph, problem)
+        warnings = self.check_steps(problem, insist)
+        theory.check_tau(self.tau, self.gamma, self.p, self.graph.lmax)
+        return warnings
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 5.7")
+
+    def claims(self, problem: Problem) -> Claims:
+        """Phi contracts by 1 - min(gamma mu, p gamma tau delta): Theorem 5.7."""
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            if s is None:
+                return None
+            return theory.decentralized_lyapunov(
+                memory["x"], memory["h"], s.x, s.h, self.gamma, self.p, self.tau, self.graph.W
+            )
+
+        covered = problem.mu is not None and self.K is None
+        zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.graph.delta) if covered else None
+        return Claims(zeta, lyapunov)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
-from proxskip.theory import table1
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class FedLin:
+class FedLin(Method):
     """Local steps corrected by  h_i = grad f_i(x) - grad f(x)  at the round's own x; diverges at gamma = 1/L.
 
     A. Mitra, R. Jaafar, G. J. Pappas, H. Hassani, Linear convergence in federated learning: tackling client
@@ -31,23 +30,46 @@ class FedLin:
     gamma: float | tuple[float, ...]
     K: int | tuple[int, ...]
 
-    name: ClassVar[str] = "fedlin"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x")
+    about = About(
+        name="fedlin",
+        title="FedLin",
+        reference="Mitra, Jaafar, Pappas, Hassani, Linear Convergence in Federated Learning, NeurIPS 2021, "
+        "arXiv:2102.07053",
+        handles=frozenset({"batch", "clients"}),
+        remembers=("h", "x"),
+        style=Style("#009E73", "-.", "X"),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """Two exchanges: gradients at x, then the local phase."""
+        (g,) = exchange(self.anchor, server["x"])
+        (x,) = exchange(self.local, g, K=self.K)
+        return {"x": x}
+
+    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The local gradient at x goes up."""
+        g = client.gradient(x)
+        sent = client.send(g)
+        return (sent,), {"h": as_sent(g, g, sent), "x": 0.0 * g + x}
+
+    def local(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The mean gradient comes down; K steps with the difference."""
+        h = memory["h"] - g
+        return (client.send(client.descend(memory["x"], h, client.own(self.gamma), K)),), {"h": h}
 
     @classmethod
     def theory(cls, problem: Problem, K: int | tuple[int, ...] | None = None) -> FedLin:
         """gamma_i = 1/(6 K_i L), Theorem 1 of the FedLin paper, with K = sqrt(kappa) where it is not given."""
         K = K or steps.local_steps(problem)
         if isinstance(K, int):
-            return cls(gamma=table1.step_limits("fedlin", problem.es_A, K=K).theorem or 0.0, K=K)
-        return cls(gamma=tuple(table1.step_limits("fedlin", problem.es_A, K=k).theorem or 0.0 for k in K), K=K)
+            return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).theorem or 0.0, K=K)
+        return cls(gamma=tuple(cls.limits(Setting.of(problem.es_A, K=k)).theorem or 0.0 for k in K), K=K)
 
     @classmethod
     def paper_figure(cls, problem: Problem, K: int | None = None) -> FedLin:
         """gamma = 1/(K L), as in Figure 1b and Table 1."""
         K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("fedlin", problem.es_A, K=K).figure, K=K)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma_i <= 1/(K_i L); from 2/L on it is refused."""
@@ -56,35 +78,19 @@ class FedLin:
             raise InputError(f"gamma has {len(self.gamma)} entries for {problem.n} clients.")
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
         worst = int(np.argmax(gammas * counts))
-        return steps.check_steps("fedlin", float(gammas[worst]), problem, insist, K=int(counts[worst]))
+        return replace(self, gamma=float(gammas[worst])).check_steps(problem, insist, K=int(counts[worst]))
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/(6 K L)."""
+        figure = 1 / (s.K * s.L)
+        source = "Mitra, Jaafar, Pappas, Hassani, Linear Convergence in Federated Learning (FedLin), NeurIPS 2021: "
+        source += "f - f* contracts by 1 - 1/(6 kappa) a round; the figure's step converges when measured, unproved"
+        return StepLimits(figure / 6, figure, figure, 2 / s.L, source)
 
-    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """The local gradient at x goes up."""
-        g = client.gradient(x)
-        return (g,), {"h": g, "x": 0.0 * g + x}
-
-    def local(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """The mean gradient comes down; K steps with the difference."""
-        h = memory["h"] - g
-        return (client.descend(memory["x"], h, client.own(self.gamma), K),), {"h": h}
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """Two exchanges: gradients at x, then the local phase."""
-        (g,) = exchange(self.anchor, server["x"])
-        (x,) = exchange(self.local, g, K=self.K)
-        return {"x": x}
-
-    def zeta(self, problem: Problem) -> float | None:
-        """gamma mu a step (f - f* contracts by 1 - 1/(6 kappa) a round) within the theorem, None outside."""
+    def claims(self, problem: Problem) -> Claims:
+        """gamma mu per step (f - f* contracts by 1 - 1/(6 kappa) per round) within the theorem, nothing outside."""
         if problem.mu is None or not isinstance(self.gamma, float) or not isinstance(self.K, int):
-            return None
-        theorem = table1.step_limits("fedlin", problem.L_max, K=self.K).theorem or 0.0
-        return self.gamma * problem.mu if self.gamma <= theorem else None
-
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """None: the theorem bounds f(x) - f*."""
-        return None
+            return Claims()
+        theorem = self.limits(Setting.of(problem.L_max, K=self.K)).theorem or 0.0
+        return Claims(self.gamma * problem.mu if self.gamma <= theorem else None)

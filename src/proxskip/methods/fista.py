@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
+from proxskip.seam import About, Client, Exchange, Method, Style
+from proxskip.theory.steps import Setting, StepLimits, nesterov_limit
 from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Fista:
+class Fista(Method):
     """Accelerated proximal gradient with growing momentum, which starts anew when it leads uphill.
 
     A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm for linear inverse problems, 2009; the
@@ -24,30 +23,23 @@ class Fista:
         x+ = prox_{gamma psi}(y - gamma grad f(y))
         t+ = (1 + sqrt(1 + 4 t^2))/2,     y+ = x+ + ((t - 1)/t+) (x+ - x)
         t+ = 1, y+ = x+     where  <y - x+, x+ - x> > 0
+
+    Linear convergence is observed; the theorem is f - f* = O(1/k^2).
     """
 
     gamma: float
 
-    name: ClassVar[str] = "fista"
-    handles: ClassVar[frozenset[str]] = frozenset({"clients", "psi"})
-    remembers: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def theory(cls, problem: Problem) -> Fista:
-        """gamma = 1/L with the smoothness of the average."""
-        return cls(gamma=1.0 / problem.L_global)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/L; from 4/(3 L) on momentum near one diverges."""
-        return steps.check_steps("fista", self.gamma, problem, insist, L=problem.L_global)
+    about = About(
+        name="fista",
+        title="FISTA with restart",
+        reference="Beck, Teboulle, FISTA, 2009; O'Donoghue, Candes, Adaptive Restart, 2015",
+        handles=frozenset({"clients", "psi"}),
+        style=Style("#CC79A7", ":", "D"),
+    )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x, the point y ahead of it, and the momentum's t."""
         return {"x": x0, "y": x0, "t": np.ones(1)}
-
-    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """One plain step from y."""
-        return (client.descend(y, 0.0, self.gamma, K),), {}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """A step of the mean from y, then the look ahead or the restart."""
@@ -61,10 +53,21 @@ class Fista:
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         return {"x": x, "y": x + ((t - 1.0) / ahead) * step, "t": np.array([ahead])}
 
-    def zeta(self, problem: Problem) -> float | None:
-        """None: linear convergence is observed, the theorem is f - f* = O(1/k^2)."""
-        return None
+    def local(self, client: Client, memory: Vectors, K: int, y: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """One plain step from y."""
+        return (client.send(client.descend(y, 0.0, self.gamma, K)),), {}
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Not of the paper's form."""
-        return None
+    @classmethod
+    def theory(cls, problem: Problem) -> Fista:
+        """gamma = 1/L with the smoothness of the average."""
+        return cls(gamma=1.0 / problem.L_global)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/L; from 4/(3 L) on momentum near one diverges."""
+        return self.check_steps(problem, insist, L=problem.L_global)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
+        return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)

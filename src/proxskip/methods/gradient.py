@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
+from proxskip.seam import About, Claims, Client, Exchange, Lyapunov, Method, Style
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class GD:
+class GD(Method):
     """Gradient descent.
 
     Y. Nesterov, Lectures on Convex Optimization, 2018, Section 2.1.5.
@@ -24,9 +23,22 @@ class GD:
 
     gamma: float
 
-    name: ClassVar[str] = "gd"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients"})
-    remembers: ClassVar[tuple[str, ...]] = ()
+    about = About(
+        name="gd",
+        title="gradient descent",
+        reference="Nesterov, Lectures on Convex Optimization, 2018",
+        handles=frozenset({"batch", "clients"}),
+        style=Style("#7F7F7F", "-", "s"),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """The mean of one step each is one step of the mean."""
+        (x,) = exchange(self.local, server["x"], K=1)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """One plain step."""
+        return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
     def theory(cls, problem: Problem) -> GD:
@@ -35,32 +47,22 @@ class GD:
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""
-        return steps.check_steps("gd", self.gamma, problem, insist, L=problem.L_global)
+        return self.check_steps(problem, insist, L=problem.L_global)
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(
+            s.L, "Nesterov, Lectures on Convex Optimization, 2018; linear for every step below 2/L"
+        )
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """One plain step."""
-        return (client.descend(x, 0.0, self.gamma, K),), {}
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """The mean of one step each is one step of the mean."""
-        (x,) = exchange(self.local, server["x"], K=1)
-        return {"x": x}
-
-    def zeta(self, problem: Problem) -> float | None:
-        """gamma mu: the paper's Theorem 3.6 with p = 1."""
-        return None if problem.mu is None else self.gamma * problem.mu
-
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """|x - x*|^2."""
-        return None if problem.solution is None else float(np.sum((x - problem.solution.x) ** 2))
+    def claims(self, problem: Problem) -> Claims:
+        """|x - x*|^2 contracts by 1 - gamma mu: the paper's Theorem 3.6 with p = 1."""
+        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
 
 
 @dataclass(frozen=True, slots=True)
-class ProxGD:
+class ProxGD(Method):
     """Proximal gradient descent: the prox in every step.
 
     Y. Nesterov, Gradient methods for minimizing composite functions, 2013; paper, equation (2).
@@ -70,9 +72,22 @@ class ProxGD:
 
     gamma: float
 
-    name: ClassVar[str] = "proxgd"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "psi"})
-    remembers: ClassVar[tuple[str, ...]] = ()
+    about = About(
+        name="proxgd",
+        title="proximal gradient descent",
+        reference="Nesterov, Gradient Methods for Minimizing Composite Functions, 2013",
+        handles=frozenset({"batch", "clients", "psi"}),
+        style=Style("#7F7F7F", "-", "s"),
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """A step of the mean, then the prox."""
+        (y,) = exchange(self.local, server["x"], K=1)
+        return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """One plain step."""
+        return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
     def theory(cls, problem: Problem) -> ProxGD:
@@ -81,25 +96,22 @@ class ProxGD:
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L."""
-        return steps.check_steps("proxgd", self.gamma, problem, insist, L=problem.L_global)
+        return self.check_steps(problem, insist, L=problem.L_global)
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, "Nesterov, Gradient Methods for Minimizing Composite Functions, 2013")
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """One plain step."""
-        return (client.descend(x, 0.0, self.gamma, K),), {}
+    def claims(self, problem: Problem) -> Claims:
+        """|x - x*|^2 contracts by 1 - gamma mu."""
+        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """A step of the mean, then the prox."""
-        (y,) = exchange(self.local, server["x"], K=1)
-        return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
 
-    def zeta(self, problem: Problem) -> float | None:
-        """gamma mu."""
-        return None if problem.mu is None else self.gamma * problem.mu
+def distance_to_solution(problem: Problem) -> Lyapunov:
+    """|x - x*|^2 as a Lyapunov function."""
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """|x - x*|^2."""
+    def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
         return None if problem.solution is None else float(np.sum((x - problem.solution.x) ** 2))
+
+    return lyapunov

@@ -7,19 +7,19 @@ throughout, and h_i goes to grad f_i(x*), as in Scaffnew.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from proxskip import theory
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
-from proxskip.theory import table1
-from proxskip.types import Array, Vectors
+from proxskip.seam import About, Client, Exchange, Method, Style
+from proxskip.theory.steps import Setting, StepLimits
+from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class DIGing:
+class DIGing(Method):
     """Gradient tracking: y_i follows the average gradient, at the price of a second vector along every edge.
 
     A. Nedic, A. Olshevsky, W. Shi, Achieving geometric convergence for distributed optimization over time-varying
@@ -34,25 +34,25 @@ class DIGing:
     gamma: float
     graph: Graph
 
-    name: ClassVar[str] = "diging"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "graph"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "y")
-
-    @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
-        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
-        link = as_graph(graph, problem.n, seed=seed)
-        return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """Equal weights, one node a client; from (2 - lmax)^2/(2 L) on it is refused."""
-        steps.check_gossip(self.graph, problem)
-        limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
-        return steps.check_steps("diging", self.gamma, problem, insist, **limits)
+    about = About(
+        name="diging",
+        title="DIGing (gradient tracking)",
+        reference="Nedic, Olshevsky, Shi, SIAM J. Optim. 2017, arXiv:1607.03218",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "y"),
+        style=Style("#0072B2", "--", "P"),
+        other_names=("gradient-tracking",),
+    )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """There is no server."""
         return {}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step of two vectors."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """x_i and y_i go to the neighbours; one step says what y_i is."""
@@ -63,23 +63,32 @@ class DIGing:
         """With the neighbours' x and y."""
         return {"x": x - self.gamma * memory["y"], "h": memory["h"] + memory["y"] - y}
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step of two vectors."""
-        exchange.gossip(self.local, self.graph, 1)
-        exchange.settle(self.settle)
-        return server
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> DIGing:
+        """The step with the best proved rate, ``theory.tracking_step``, with L = max_i L_i and mu = min_i mu_i."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=theory.tracking_step(problem.es_A, problem.mu, link.sigma), graph=link)
 
-    def zeta(self, problem: Problem) -> float | None:
-        """None: ``theory.tracking_rate`` is of another quantity than a Lyapunov function of x and h."""
-        return None
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node per client; from (2 - lmax)^2/(2 L) on it is refused."""
+        steps.check_gossip(self.graph, problem)
+        limits = {"lmax": self.graph.lmax, "sigma": self.graph.sigma, "mu": problem.mu}
+        return self.check_steps(problem, insist, **limits)
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Not offered."""
-        return None
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """The step with the best proved rate; refused from (2 - lmax)^2/(2 L) on."""
+        _check_spectrum("DIGing", s.lmax)
+        theorem = None if s.mu is None else theory.tracking_step(s.L, s.mu, s.sigma)
+        end = min(2.0, (2 - s.lmax) ** 2 / 2) / s.L
+        source = "Qu and Li, Harnessing smoothness to accelerate distributed optimization, 2018, the best proved rate; "
+        source += "refused where equal quadratics diverge, which is exact: (2 - lmax)^2/(2 L)"
+        usual = end / 2 if theorem is None else theorem
+        return StepLimits(theorem, usual, usual, end, source)
 
 
 @dataclass(frozen=True, slots=True)
-class EXTRA:
+class EXTRA(Method):
     """Gossip with a correction that adds up the disagreement; one vector along every edge.
 
     W. Shi, Q. Ling, G. Wu, W. Yin, EXTRA: an exact first-order algorithm for decentralized consensus optimization,
@@ -94,24 +103,24 @@ class EXTRA:
     gamma: float
     graph: Graph
 
-    name: ClassVar[str] = "extra"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "graph"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "xhat")
-
-    @classmethod
-    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
-        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
-        link = as_graph(graph, problem.n, seed=seed)
-        return cls(gamma=table1.step_limits("extra", problem.es_A, lmax=link.lmax).figure / 2, graph=link)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """Equal weights, one node a client; from (8 - 3 lmax)/(4 L) on it is refused."""
-        steps.check_gossip(self.graph, problem)
-        return steps.check_steps("extra", self.gamma, problem, insist, lmax=self.graph.lmax)
+    about = About(
+        name="extra",
+        title="EXTRA",
+        reference="Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, arXiv:1404.6264",
+        handles=frozenset({"batch", "clients", "graph"}),
+        remembers=("h", "x", "xhat"),
+        style=Style("#009E73", "-.", "X"),
+    )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """There is no server."""
         return {}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One gossip step."""
+        exchange.gossip(self.local, self.graph, 1)
+        exchange.settle(self.settle)
+        return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """One step at home; x_i goes to the neighbours."""
@@ -122,16 +131,27 @@ class EXTRA:
         apart = memory["x"] - mixed
         return {"x": memory["xhat"] - apart, "h": memory["h"] - (0.5 / self.gamma) * apart}
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One gossip step."""
-        exchange.gossip(self.local, self.graph, 1)
-        exchange.settle(self.settle)
-        return server
+    @classmethod
+    def theory(cls, problem: Problem, graph: Any = "ring", seed: int = 0) -> EXTRA:
+        """gamma = (2 - lmax)/(2 L), half of the bound 2 lmin(W~)/L = (2 - lmax)/L of the paper's Theorem 3.3."""
+        link = as_graph(graph, problem.n, seed=seed)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, lmax=link.lmax)).figure / 2, graph=link)
 
-    def zeta(self, problem: Problem) -> float | None:
-        """The paper's linear rate is up to constants."""
-        return None
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Equal weights, one node per client; from (8 - 3 lmax)/(4 L) on it is refused."""
+        steps.check_gossip(self.graph, problem)
+        return self.check_steps(problem, insist, lmax=self.graph.lmax)
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Not offered."""
-        return None
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """(2 - lmax)/L; refused from (8 - 3 lmax)/(4 L) on."""
+        _check_spectrum("EXTRA", s.lmax)
+        bound, end = (2 - s.lmax) / s.L, min(2.0, (8 - 3 * s.lmax) / 4) / s.L
+        source = "Shi, Ling, Wu, Yin, EXTRA, SIAM J. Optim. 2015, Theorem 3.3: below 2 lmin((I + W)/2)/L = "
+        source += "(2 - lmax)/L; refused where equal quadratics diverge, which is exact: (8 - 3 lmax)/(4 L)"
+        return StepLimits(bound, bound, bound, end, source)
+
+
+def _check_spectrum(method: str, lmax: float) -> None:
+    if lmax >= 2 * (1 - 1e-9):
+        raise InputError(f"{method} needs every eigenvalue of W above -1; take (I + W)/2 (psd).")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
+
+PAPER = "Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, "
 
 
 @dataclass(frozen=True, slots=True)
-class ProxSkip:
+class ProxSkip(Method):
     """Gradient steps shifted by a control variate h; the prox with probability p.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
@@ -29,35 +33,16 @@ class ProxSkip:
     p: float
     K: int | None = None
 
-    name: ClassVar[str] = "proxskip"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "psi"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "xhat")
-
-    @classmethod
-    def theory(cls, problem: Problem) -> ProxSkip:
-        """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
-        gamma = theory.largest_step(problem.es_A)
-        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], gamma <= 1/L (1/A with stochastic gradients)."""
-        steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
-        return steps.check_steps("proxskip", self.gamma, problem, insist)
-
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """Line 3, K times; what the prox is to be taken of goes up."""
-        xhat = client.descend(x, memory["h"], self.gamma, K)
-        return (xhat - (self.gamma / self.p) * memory["h"],), {"xhat": xhat}
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """Line 10."""
-        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+    about = About(
+        name="proxskip",
+        title="ProxSkip",
+        reference=PAPER + "arXiv:2202.09357",
+        handles=frozenset({"batch", "psi"}),
+        remembers=("h", "xhat"),
+        heals=True,
+        style=Style("#D55E00", "-", "o", highlighted=True),
+        at_p_one="proxgd",
+    )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
@@ -67,18 +52,54 @@ class ProxSkip:
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def zeta(self, problem: Problem) -> float | None:
-        """min(gamma mu, p^2): Theorem 3.6."""
-        return None if problem.mu is None or self.K is not None else theory.zeta(self.gamma, problem.mu, self.p)
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """Line 3, K times; what the prox is to be taken of goes up."""
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        up = xhat - (self.gamma / self.p) * memory["h"]
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Psi of Section 3.3."""
-        s = problem.solution
-        return None if s is None else theory.psi_lyapunov(x, memory["h"][0], s.x, s.h[0], self.gamma, self.p)
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """Line 10."""
+        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+    @classmethod
+    def theory(cls, problem: Problem) -> ProxSkip:
+        """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
+        gamma = theory.largest_step(problem.es_A)
+        return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ProxSkip:
+        """p at its best for the gamma that is taken."""
+        gamma = steps.gamma_of(given, problem)
+        return cls(gamma, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), given.get("K"))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p in (0, 1], gamma <= 1/L (1/A with stochastic gradients)."""
+        steps.check_probability("p", self.p)
+        if self.K is not None:
+            steps.check_count("K", self.K)
+        return self.check_steps(problem, insist)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6")
+
+    def claims(self, problem: Problem) -> Claims:
+        """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            return None if s is None else theory.psi_lyapunov(x, memory["h"][0], s.x, s.h[0], self.gamma, self.p)
+
+        covered = problem.mu is not None and self.K is None
+        return Claims(theory.zeta(self.gamma, problem.mu, self.p) if covered else None, lyapunov)
 
 
 @dataclass(frozen=True, slots=True)
-class SProxSkip:
+class SProxSkip(Method):
     """ProxSkip with stochastic gradients, which converges to a ball of radius^2  gamma^2 C / zeta.
 
     The same paper, Algorithm 4 and Theorem 5.5; the gradients are the problem's minibatches
@@ -92,9 +113,24 @@ class SProxSkip:
     gamma: float
     p: float
 
-    name: ClassVar[str] = "sproxskip"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "psi"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "xhat")
+    about = About(
+        name="sproxskip",
+        title="SProxSkip",
+        reference=PAPER + "arXiv:2202.09357",
+        handles=frozenset({"batch", "psi"}),
+        remembers=("h", "xhat"),
+        heals=True,
+        style=Style("#CC79A7", "--", "D"),
+        at_p_one="proxgd",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """ProxSkip's lines; the engine's gradients are stochastic."""
+        return self._same.round(server, exchange)
+
+    @property
+    def _same(self) -> ProxSkip:
+        return ProxSkip(self.gamma, self.p)
 
     @classmethod
     def theory(cls, problem: Problem, eps: float | None = None) -> SProxSkip:
@@ -104,26 +140,21 @@ class SProxSkip:
             gamma = theory.stochastic(eps, problem.es_A, problem.es_C, problem.mu).gamma
         return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
 
-    @property
-    def _same(self) -> ProxSkip:
-        return ProxSkip(self.gamma, self.p)
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> SProxSkip:
+        """p at its best for the gamma that is taken."""
+        same = ProxSkip.configure(problem, {k: v for k, v in given.items() if k != "K"})
+        return cls(same.gamma, same.p)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma <= 1/A."""
         return self._same.check(problem, insist)
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/A in the place of 1/L."""
+        return ProxSkip.limits(s)
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """ProxSkip's lines; the engine's gradients are stochastic."""
-        return self._same.round(server, exchange)
-
-    def zeta(self, problem: Problem) -> float | None:
-        """min(gamma mu, p^2): Theorem 5.5."""
-        return self._same.zeta(problem)
-
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Psi of Section 3.3."""
-        return self._same.lyapunov(problem, x, server, memory)
+    def claims(self, problem: Problem) -> Claims:
+        """As ProxSkip, up to a ball: Theorem 5.5."""
+        return self._same.claims(problem)

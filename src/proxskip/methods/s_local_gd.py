@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
-from proxskip.theory import table1
+from proxskip.seam import About, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class SLocalGD:
+class SLocalGD(Method):
     """Local steps corrected at an anchor z; communicate with probability p, then move z with probability q.
 
     E. Gorbunov, F. Hanzely, P. Richtarik, Local SGD: unified theory and new efficient methods, AISTATS 2021,
@@ -31,45 +30,14 @@ class SLocalGD:
     p: float
     q: float = 1.0
 
-    name: ClassVar[str] = "s-local-gd"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x")
-
-    @classmethod
-    def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
-        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
-        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=table1.step_limits("s-local-gd", problem.es_A, p=p).figure / 4, p=p, q=q)
-
-    @classmethod
-    def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
-        """gamma = p/L, as in Figure 1b and Table 1."""
-        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
-        return cls(gamma=table1.step_limits("s-local-gd", problem.es_A, p=p).figure, p=p, q=q)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p and q in (0, 1], gamma <= p/L."""
-        steps.check_probability("p", self.p)
-        steps.check_probability("q", self.q)
-        return steps.check_steps("s-local-gd", self.gamma, problem, insist, p=self.p)
-
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
-
-    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """The local gradient at the new anchor goes up."""
-        g = client.gradient(x)
-        return (g,), {"h": g, "x": 0.0 * g + x}
-
-    def local_anchored(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """The mean gradient at the new anchor comes down; K steps with the difference."""
-        h = memory["h"] - g
-        return (client.descend(memory["x"], h, self.gamma, K),), {"h": h}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """K steps with the old anchor's difference."""
-        return (client.descend(x, memory["h"], self.gamma, K),), {}
+    about = About(
+        name="s-local-gd",
+        title="S-Local-GD",
+        reference="Gorbunov, Hanzely, Richtarik, Local SGD: Unified Theory, AISTATS 2021, arXiv:2011.02828",
+        handles=frozenset({"batch", "clients"}),
+        remembers=("h", "x"),
+        style=Style("#56B4E9", "--", "<"),
+    )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One exchange, or two where the coin says that the anchor moves."""
@@ -82,10 +50,43 @@ class SLocalGD:
             (x,) = exchange(self.local, server["x"], K=K)
         return {"x": x}
 
-    def zeta(self, problem: Problem) -> float | None:
-        """The paper's rate is up to constants."""
-        return None
+    def anchor(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The local gradient at the new anchor goes up."""
+        g = client.gradient(x)
+        sent = client.send(g)
+        return (sent,), {"h": as_sent(g, g, sent), "x": 0.0 * g + x}
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Not offered."""
-        return None
+    def local_anchored(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The mean gradient at the new anchor comes down; K steps with the difference."""
+        h = memory["h"] - g
+        return (client.send(client.descend(memory["x"], h, self.gamma, K)),), {"h": h}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """K steps with the old anchor's difference."""
+        return (client.send(client.descend(x, memory["h"], self.gamma, K)),), {}
+
+    @classmethod
+    def theory(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
+        """gamma = p/(4 L): the order p/L is proved, this constant is measured; p = 1/sqrt(kappa) where not given."""
+        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure / 4, p=p, q=q)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, p: float | None = None, q: float = 1.0) -> SLocalGD:
+        """gamma = p/L, as in Figure 1b and Table 1."""
+        p = p or theory.best_p(1.0 / problem.L, theory.known(problem.mu))
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, p=p)).figure, p=p, q=q)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p and q in (0, 1], gamma <= p/L."""
+        steps.check_probability("p", self.p)
+        steps.check_probability("q", self.q)
+        return self.check_steps(problem, insist, p=self.p)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """p/L; linear convergence is proved for this order, the constant is measured."""
+        source = "Gorbunov, Hanzely, Richtarik, Local SGD: Unified Theory and New Efficient Methods, AISTATS 2021, "
+        source += "prove linear convergence for gamma of order p/L, their constant is not given here; "
+        source += "gamma = p/L and p/(4L) converge when measured, without proof"
+        return StepLimits(None, s.p / s.L, s.p / s.L, 2 / s.L, source)

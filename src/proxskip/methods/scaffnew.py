@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.methods import steps
+from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffnew:
+class Scaffnew(Method):
     """ProxSkip for clients: K ~ Geom(p) local steps shifted by a learnt h_i, then one mean.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
@@ -43,9 +46,49 @@ class Scaffnew:
     chi: float | None = None
     a: float = 1.0
 
-    name: ClassVar[str] = "scaffnew"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "cohort", "psi"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "xhat")
+    about = About(
+        name="scaffnew",
+        title="Scaffnew",
+        reference="Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357; on cohorts Condat "
+        "et al., TAMUNA, 2023, arXiv:2302.09832",
+        handles=frozenset({"batch", "clients", "cohort", "psi"}),
+        remembers=("h", "xhat"),
+        sends=frozenset({"local", "local_in_cohort"}),
+        heals=True,
+        parameters=("gamma", "p", "K", "own_steps"),
+        style=Style("#D55E00", "-", "o", highlighted=True),
+        at_p_one="gd",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        K = self.K or steps.geometric(exchange.rng, self.p)
+        c = exchange.problem.weights / np.asarray(self.gamma)
+        half = self.local if exchange.everyone else self.local_in_cohort
+        (x,) = exchange(half, server["x"], K=K, weights=c)
+        if exchange.problem.psi is not None:
+            x = exchange.prox(x, 1.0 / (self.p * float(c.sum())))
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """With everybody: the prox form, which also heals a sum of h that is not zero."""
+        gamma = client.own(self.gamma)
+        xhat = client.descend(x, memory["h"], gamma, K)
+        up = xhat - (gamma / self.p) * memory["h"]
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent)}
+
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
+        xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
+        sent = client.send(xhat)
+        return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h, with the x+ that this client was averaged into."""
+        eta = self.p * (1.0 if self.chi is None else self.chi)
+        return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
 
     @classmethod
     def theory(
@@ -91,6 +134,21 @@ class Scaffnew:
         gamma = 1.0 / (problem.L_global if problem.batch is None else problem.es_A)
         return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
 
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
+        """p at its best for the gamma that is taken; chi and a of the cohorts."""
+        K, cohort = given.get("K"), given.get("cohort")
+        if given.get("own_steps"):
+            gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
+            return cls(gammas, steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p), K)
+        figure = given.get("gamma") == "figure" and problem.batch is None
+        gamma = 1.0 / problem.L_global if figure else steps.gamma_of(given, problem)
+        participation = as_participation(cohort)
+        participation.check(problem.n)
+        a, chi = participation.constants(problem.n)
+        p = steps.p_of(given, lambda: cls.at(gamma, problem, a, chi).p)
+        return cls(gamma, p, K) if a == 1.0 else cls(gamma, p, K, chi, a)
+
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
         steps.check_probability("p", self.p)
@@ -98,7 +156,7 @@ class Scaffnew:
             steps.check_count("K", self.K)
         if self.chi is not None and not self.chi > 0:
             raise InputError(f"chi = {self.chi} must be positive.")
-        return steps.check_steps("scaffnew", self.gamma, problem, insist)
+        return self.check_steps(problem, insist)
 
     def for_cohorts(self, a: float, chi: float) -> tuple[Scaffnew, list[str]]:
         """This method on cohorts with these constants; chi at its bound unless it was given."""
@@ -113,38 +171,26 @@ class Scaffnew:
         )
         return replace(self, a=a), late
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x."""
-        return {"x": x0}
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i")
 
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        """One communication."""
-        K = self.K or steps.geometric(exchange.rng, self.p)
-        c = exchange.problem.weights / np.asarray(self.gamma)
-        half = self.local if exchange.everyone else self.local_in_cohort
-        (x,) = exchange(half, server["x"], K=K, weights=c)
-        if exchange.problem.psi is not None:
-            x = exchange.prox(x, 1.0 / (self.p * float(c.sum())))
-        exchange.settle(self.settle, x)
-        return {"x": x}
+    def claims(self, problem: Problem) -> Claims:
+        """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""
+        gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
+        chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """With everybody: the prox form, which also heals a sum of h that is not zero."""
-        gamma = client.own(self.gamma)
-        xhat = client.descend(x, memory["h"], gamma, K)
-        return (xhat - (gamma / self.p) * memory["h"],), {"xhat": xhat}
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            if s is None:
+                return None
+            psi = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
+            return psi / float(np.sum(problem.weights / gammas))
 
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
-        xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
-        return (xhat,), {"xhat": xhat}
+        return Claims(self._zeta(problem), lyapunov)
 
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        """The update of h, with the x+ that this client was averaged into."""
-        eta = self.p * (1.0 if self.chi is None else self.chi)
-        return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
-
-    def zeta(self, problem: Problem) -> float | None:
+    def _zeta(self, problem: Problem) -> float | None:
         """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""
         if problem.mu is None or problem.mu_i is None or self.K is not None:
             return None
@@ -157,13 +203,3 @@ class Scaffnew:
         if problem.batch is not None:
             return min(self.gamma * problem.mu, self.p**2 * chi * self.a)
         return theory.tamuna_zeta(self.gamma, problem.mu, problem.L_max, self.p, chi, self.a)
-
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""
-        s = problem.solution
-        if s is None:
-            return None
-        gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
-        chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
-        psi = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
-        return psi / float(np.sum(problem.weights / gammas))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import Client, Exchange
-from proxskip.theory import table1
+from proxskip.seam import About, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Scaffold:
+class Scaffold(Method):
     """Local steps corrected by  h_i = c_i - c,  where c_i estimates the client's gradient and c their mean.
 
     S. P. Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020,
@@ -33,39 +34,15 @@ class Scaffold:
     eta_g: float = 1.0
     option: Literal["I", "II"] = "II"
 
-    name: ClassVar[str] = "scaffold"
-    handles: ClassVar[frozenset[str]] = frozenset({"batch", "clients", "cohort"})
-    remembers: ClassVar[tuple[str, ...]] = ("h", "x", "y")
-
-    @classmethod
-    def theory(
-        cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II", cohort: int | None = None
-    ) -> Scaffold:
-        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given.
-
-        Args:
-            cohort: so many of the n clients a round; then also gamma <= cohort/(15 mu n K).
-        """
-        K = K or steps.local_steps(problem)
-        limits = table1.step_limits("scaffold", problem.es_A, K=K)
-        if cohort is not None:
-            limits = table1.step_limits("scaffold", problem.es_A, K=K, mu=problem.mu, n=problem.n, cohort=cohort)
-        return cls(gamma=limits.theorem or 0.0, K=K, option=option)
-
-    @classmethod
-    def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
-        """gamma = 1/(K L), as in Figure 1b and Table 1."""
-        K = K or steps.local_steps(problem)
-        return cls(gamma=table1.step_limits("scaffold", problem.es_A, K=K).figure, K=K, option=option)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
-        steps.check_count("K", self.K)
-        if not self.eta_g > 0:
-            raise InputError(f"eta_g = {self.eta_g} must be positive.")
-        if self.option not in ("I", "II"):
-            raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
-        return steps.check_steps("scaffold", self.gamma, problem, insist, K=self.K, eta_g=self.eta_g)
+    about = About(
+        name="scaffold",
+        title="Scaffold",
+        reference="Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378",
+        handles=frozenset({"batch", "clients", "cohort"}),
+        remembers=("h", "x", "y"),
+        sends=frozenset({"local"}),
+        style=Style("#0072B2", "--", "P"),
+    )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x and the mean c of the clients' controls."""
@@ -86,7 +63,8 @@ class Scaffold:
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
         """K steps with the h learnt so far."""
         y = client.descend(x, memory["h"], self.gamma, K)
-        return (y,), {"x": 0.0 * y + x, "y": y}
+        sent = client.send(y)
+        return (sent,), {"x": 0.0 * y + x, "y": as_sent(y, y, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         """ybar from x+, and with it h."""
@@ -100,16 +78,59 @@ class Scaffold:
         h = memory["h"] - c
         y = client.descend(x, h, self.gamma, K)
         c_new = client.gradient(x) if self.option == "I" else h + (x - y) / (K * self.gamma)
-        return (y - x, c_new - memory["h"]), {"h": c_new}
+        up = c_new - memory["h"]
+        sent = client.send(up)
+        return (client.send(y - x), sent), {"h": as_sent(c_new, up, sent)}
 
     def controls(self, server: Vectors, memory: Vectors) -> Array:
         """h_i = c_i - c; in the one-vector form c stays zero and the clients keep h_i itself."""
         return memory["h"] - server["c"]
 
-    def zeta(self, problem: Problem) -> float | None:
-        """The Scaffold paper's rate is by rounds and up to constants."""
-        return None
+    @classmethod
+    def theory(
+        cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II", cohort: int | None = None
+    ) -> Scaffold:
+        """gamma = 1/(81 K L), Theorem I of the Scaffold paper, with K = sqrt(kappa) where it is not given.
 
-    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
-        """None is known in closed form."""
-        return None
+        Args:
+            cohort: clients per round; then also gamma <= cohort/(15 mu n K).
+        """
+        K = K or steps.local_steps(problem)
+        limits = cls.limits(Setting.of(problem.es_A, K=K))
+        if cohort is not None:
+            limits = cls.limits(Setting.of(problem.es_A, K=K, mu=problem.mu, n=problem.n, cohort=cohort))
+        return cls(gamma=limits.theorem or 0.0, K=K, option=option)
+
+    @classmethod
+    def paper_figure(cls, problem: Problem, K: int | None = None, option: Literal["I", "II"] = "II") -> Scaffold:
+        """gamma = 1/(K L), as in Figure 1b and Table 1."""
+        K = K or steps.local_steps(problem)
+        return cls(gamma=cls.limits(Setting.of(problem.es_A, K=K)).figure, K=K, option=option)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma <= 1/(K L eta_g); from 2/L on it is refused."""
+        steps.check_count("K", self.K)
+        if not self.eta_g > 0:
+            raise InputError(f"eta_g = {self.eta_g} must be positive.")
+        if self.option not in ("I", "II"):
+            raise InputError(f'option "{self.option}" of Scaffold is not known; use "I" or "II".')
+        return self.check_steps(problem, insist, K=self.K, eta_g=self.eta_g)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffold:
+        """With a global step eta_g the theorem's local step is divided by it."""
+        made: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
+        if "eta_g" not in given:
+            return made
+        gamma = made.gamma if isinstance(given.get("gamma"), float) else made.gamma / given["eta_g"]
+        return replace(made, eta_g=given["eta_g"], gamma=gamma)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/(81 K L eta_g), and on cohorts share/(15 mu K eta_g)."""
+        theorem = 1 / (81 * s.K * s.L * s.eta_g)
+        if s.mu is not None:
+            theorem = min(theorem, s.share / (15 * s.mu * s.K * s.eta_g))
+        figure = 1 / (s.K * s.L * s.eta_g)
+        source = "Karimireddy et al., SCAFFOLD, ICML 2020; the figure's step converges when measured, without proof"
+        return StepLimits(theorem, figure, min(figure, 1 / s.L), 2 / s.L, source)

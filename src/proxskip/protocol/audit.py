@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from proxskip.links.codecs import Codec, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import halves
@@ -20,55 +22,85 @@ from proxskip.types import Array
 TOLERANCE = 1e-12
 
 
-def wrong(answer: Answer, round: int, itemsize: int, vectors: int) -> str | None:
+Route = tuple[tuple[Codec | None, int], ...]
+"""For each vector that goes up, its codec (None for plain ones) and the number of the ``send`` that made it."""
+
+
+def wrong(answer: Answer, round: int, up: tuple[Array, ...]) -> str | None:
     """Why this update must not touch anything; None for a sound one."""
     if answer.round != round:
         return f"it says round {answer.round}"
-    if answer.itemsize != itemsize:
-        return f"its numbers have {answer.itemsize} bytes instead of {itemsize}"
-    if len(answer.up) != vectors:
-        return f"it holds {len(answer.up)} vectors instead of {vectors}"
-    for k, v in enumerate(answer.up):
+    for k, v in enumerate(up):
         bad = np.flatnonzero(~np.isfinite(v))
         if len(bad):
             return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
     return None if math.isfinite(answer.value) else f"its value is {answer.value}"
 
 
-def vectors_up(method: Method, call: Call, d: int) -> int:
-    """How many vectors this exchange sends up: the half is run with a client that does nothing."""
+def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | str:
+    """The vectors of an answer, through their codecs; a sentence where they are not what the half sends."""
+    if len(answer.up) != len(route):
+        return f"it holds {len(answer.up)} vectors instead of {len(route)}"
+    out = []
+    for k, (v, (codec, number)) in enumerate(zip(answer.up, route, strict=True)):
+        if isinstance(v, bytes) is (codec is None):
+            return f"vector {k} has {len(v) * (1 if codec is None else 8)} bytes that are not of its format"
+        if not isinstance(v, bytes) or codec is None:
+            out.append(v)
+            continue
+        mine = replace(key, vector=number)
+        if len(v) != -(-codec.bits(d, mine) // 8):
+            return f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(d, mine) // 8)}"
+        out.append(codec.decode(v, d, mine))
+    return tuple(out)  # type: ignore[arg-type]
+
+
+def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
+    """How the vectors of this exchange travel: the half is run with a client that does nothing."""
     zeros = {k: np.zeros(d) for k in method.remembers}
-    up, _ = halves.allowed(method)[call.half](_Idle(), zeros, 1, *call.down)
-    return len(up)
+    client = _Idle(wire_codec)
+    up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **dict.fromkeys(call.own, 0.0))
+    sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
+    return tuple(sent.get(id(v), (None, 0)) for v in up)
 
 
 class _Idle:
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
-        return np.asarray(x)
+    """A client that computes nothing, and notes through which codecs a half sends."""
 
-    def gradient(self, x: Array) -> Array:
-        return 0.0 * x
+    def __init__(self, wire_codec: Codec | None) -> None:
+        self.codec = wire_codec
+        self.sent: list[tuple[Array, Codec | None]] = []
+
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Any:
+        y = np.asarray(x)
+        if more.get("anchor") is not None:
+            return y, y, y
+        return y if more.get("until") is None else (y, 1)
+
+    def gradient(self, x: Array, where: Any = None) -> Array:
+        return np.zeros(len(x))
 
     def own(self, values: Any) -> Any:
         return values if np.ndim(values) == 0 else values[0]
 
+    def send(self, v: Array, codec: Codec | None = None) -> Array:
+        self.sent.append((np.array(v), codec or self.codec))
+        return self.sent[-1][0]
 
-def excess(method: Any, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
+
+def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
     """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
-    controls = getattr(method, "controls", None)
-    zero = np.zeros(problem.d)
-    target = zero if controls is None else -np.asarray(controls(state.vectors, {"h": zero}))
+    target: Array = -np.asarray(method.controls(state.vectors, {"h": np.zeros(problem.d)}))
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
-def scale(method: Any, x: Array, H: Array | None = None) -> float:
+def scale(method: Method, x: Array, H: Array | None = None) -> float:
     """max |h| + (p/gamma) max |x|: what is rounded in h, and in the x that h is updated with."""
-    p = getattr(method, "p", None) or 1.0 / float(np.max(getattr(method, "K", 1) or 1))
-    rate = p / float(np.min(method.gamma))
+    rate = method.pace / float(np.min(method.gamma))
     return (0.0 if H is None else float(np.abs(H).max(initial=0.0))) + rate * float(np.abs(x).max())
 
 
-def tolerance(method: Any, state: ServerState, H: Array) -> float:
+def tolerance(method: Method, state: ServerState, H: Array) -> float:
     """1e-12 of the largest ``scale`` that there was: what it rounded off stays when h and x have become smaller."""
     return TOLERANCE * max(state.scale, scale(method, state.vectors["x"], H))
 

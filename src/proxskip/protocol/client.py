@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.links.codecs import Float32, Key
 from proxskip.protocol import halves, wire
 from proxskip.protocol.state import but
 from proxskip.protocol.wire import Answer, Ask
@@ -29,6 +30,8 @@ class Pending:
     value: float
     asked: bytes
     """The seal of the ask that it answers."""
+    coded: tuple[bytes | None, ...] = ()
+    """Of each vector of ``up``, the bytes in which it travels; None for one that travels as it is."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,15 @@ class ClientState:
         if self.pending is not None:
             out |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
             out |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
+            out |= {f"coded.{k}": _as_numbers(data) for k, data in enumerate(self.pending.coded) if data is not None}
         return out
 
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""
         p = self.pending
         waiting = None if p is None else {
-            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex()
+            "ticket": p.ticket, "exchange": p.exchange, "value": repr(p.value), "asked": p.asked.hex(),
+            **{f"coded.{k}": len(data) for k, data in enumerate(p.coded) if data is not None},
         }  # fmt: skip
         return {"run": self.run.hex(), "committed": self.committed, "seen": self.seen, "pending": waiting}
 
@@ -81,7 +86,10 @@ class ClientState:
         if waiting is not None:
             sent = tuple(up[str(k)] for k in range(len(up)))
             value, asked = float(waiting["value"]), bytes.fromhex(waiting["asked"])
-            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked)
+            coded = {int(k): v.tobytes() for k, v in part("coded.").items()}
+            sizes = {k: int(waiting[f"coded.{k}"]) for k in coded}
+            data = tuple(coded[k][: sizes[k]] if k in coded else None for k in range(len(up)))
+            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked, data)
         committed = int(meta["committed"])
         digest = digest_of(committed, memory)
         return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
@@ -120,8 +128,7 @@ class Client:
     def __post_init__(self) -> None:
         if self.itemsize not in (4, 8):
             raise InputError(f"itemsize = {self.itemsize} must be 4 or 8.")
-        if self.itemsize == 4:
-            halves.check_rounding(self.method)
+        self.worker.codec = Float32() if self.itemsize == 4 else None
 
     @cached_property
     def allowed(self) -> dict[str, Any]:
@@ -132,6 +139,8 @@ class Client:
         """What an ask does to the client, and its answer; anything that is not meant for it changes nothing."""
         try:
             ask = wire.decode(raw, self.worker.d, self.limit)
+        except wire.OtherVersion:
+            raise
         except wire.WireError:
             return state, []
         if not isinstance(ask, Ask) or ask.run != state.run or ask.client != self.worker.i or ask.ticket < state.seen:
@@ -182,36 +191,40 @@ class Client:
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
+        worker = self.worker
+        worker.noise = None if ask.half == halves.REPORT else self.noise
+        if worker.noise is not None:
+            halves.check_points(self.method, ask.half)
+        key = Key(worker.seed, ask.round, worker.i, ask.place, ask.asked, ask.attempt, ask.exchange)
         try:
-            up, change = self.worker.run(self.allowed[ask.half], dict(before), ask.K, ask.round, ask.down)
+            up, change = worker.run(self.allowed[ask.half], dict(before), ask.K, key, ask.down, dict(ask.own))
         except TypeError as error:
             raise InputError(f'the half "{ask.half}" does not take {len(ask.down)} vectors: {error}.') from None
+        coded = tuple(worker.coded(v) for v in up)
         up = tuple(np.asarray(v, dtype=np.float64) for v in up)
-        if self.noise is not None and ask.half != halves.REPORT:
-            up, change = halves.disturb(self.method, ask.half, ask.down[0], up, change, self.noise)
-        if self._itemsize(ask) == 4:
-            with np.errstate(over="ignore"):
-                sent = tuple(v.astype(np.float32).astype(np.float64) for v in up)
-            up, change = sent, halves.as_sent(self.method.name, ask.half, up, sent, change)
         value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
         kept = {**(state.pending.memory if state.pending else {}), **change}
-        state = state.but(pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal))
+        state = state.but(pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal, coded))
         return state, [self._answer(state, ask, state.pending)]
 
     def _answer(self, state: ClientState, ask: Ask, p: Pending | None, status: int = wire.OK) -> bytes:
-        up, value = ((), 0.0) if p is None else (p.up, p.value)
+        up: tuple[Array | bytes, ...] = ()
+        if p is not None:
+            coded = p.coded or (None,) * len(p.up)
+            up = tuple(v if data is None else data for v, data in zip(p.up, coded, strict=True))
         answer = Answer(
-            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, up, value, status,
-            self._itemsize(ask),
+            ask.run, ask.ticket, ask.round, ask.exchange, ask.client, state.committed, state.digest, up,
+            0.0 if p is None else p.value, status,
         )  # fmt: skip
         return wire.encode(answer, self.limit)
-
-    def _itemsize(self, ask: Ask) -> int:
-        """Audits and measurements are exact."""
-        return 8 if ask.half in (halves.REPORT, halves.MEASURE) else self.itemsize
 
     def _start(self) -> Vectors:
         return {k: np.zeros(self.worker.d) for k in self.method.remembers}
 
     def _kept(self, state: ClientState) -> Vectors:
         return dict(state.memory) if state.memory else self._start()
+
+
+def _as_numbers(data: bytes) -> Any:
+    """Bytes as whole numbers of eight, which a state's file can hold."""
+    return np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8")

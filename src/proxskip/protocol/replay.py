@@ -7,8 +7,8 @@ for one that is not known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,11 @@ class Call:
     down: tuple[Array, ...]
     K: int | tuple[int, ...]
     weights: Array
+    own: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def numbers(self, i: int) -> dict[str, float]:
+        """Client i's own numbers."""
+        return {name: values[i] for name, values in self.own.items()}
 
     def steps(self, i: int) -> int:
         """Client i's K."""
@@ -69,12 +74,18 @@ class Replay:
         self.settled: tuple[str, tuple[Array, ...]] = ("", ())
 
     def __call__(
-        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, weights: Array | None = None
+        self,
+        half: ClientHalf,
+        *down: Array,
+        K: int | Sequence[int] = 0,
+        own: Mapping[str, Any] | None = None,
+        weights: Array | None = None,
     ) -> tuple[Array, ...]:
         if not self.means:
             steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
             w = self.problem.weights if weights is None else weights
-            raise _Waits(Call(half.__name__, down, steps, w))
+            numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
+            raise _Waits(Call(half.__name__, down, steps, w, numbers))
         mean = self.means.pop(0)
         self.cohort = np.array(mean.cohort, dtype=np.int64)
         return mean.vectors

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
+from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
+from proxskip.protocol.audit import Route
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
 from proxskip.protocol.state import Outcome, ServerState
@@ -20,7 +23,7 @@ from proxskip.protocol.wire import Answer, Ask
 from proxskip.randomness import stream
 from proxskip.run import prepare
 from proxskip.seam import Method
-from proxskip.types import InputError
+from proxskip.types import Array, InputError
 
 Step = tuple[ServerState, list[Ask]]
 
@@ -69,14 +72,12 @@ class Server:
             raise InputError(f'closing = "{closing}" must be "deadline" or "everyone".')
         if closing == "everyone" and not isinstance(self.cohort, Everyone):
             raise InputError('cohorts close at their deadline; use closing="deadline".')
-        if hasattr(self.method, "graph"):
+        if "graph" in self.method.handles:
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
-        if hasattr(self.method, "decay"):
+        if isinstance(self.method, Decaying):
             raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
         if self.measure is None and self.tol is not None:
             raise InputError("tol needs measurements, and measure=None makes none.")
-        if self.itemsize == 4:
-            halves.check_rounding(self.method)
         whole = isinstance(self.cohort, Everyone)
         who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)
         method, notes = prepare(self.method, self.problem, who, self.insist)
@@ -190,7 +191,7 @@ class Server:
         return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
 
     def _ask(self, state: ServerState, call: Call) -> Step:
-        self._vectors(call)  # found out now, so that a message costs nothing but its own size
+        self._route(call)  # found out now, so that a message costs nothing but its own size
         state = state.but(call=call, exchange=len(state.means), answers={}, out=frozenset())
         if not state.asked:
             return self._void(state)
@@ -209,6 +210,7 @@ class Server:
                 Ask(
                     state.run, state.ticket, state.round, state.exchange, i, call.half, call.steps(i), call.down,
                     counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i],
+                    call.numbers(i), state.void, state.asked.index(i), len(state.asked),
                 )
             )  # fmt: skip
         return asks
@@ -220,6 +222,9 @@ class Server:
             answer = wire.decode(event.raw, self.problem.d, self.limit)
         except wire.Misfit as error:
             answer, reason = error.answer, str(error)
+        except wire.OtherVersion as error:
+            who = self.names[event.sender] if 0 <= event.sender < self.problem.n else f"client {event.sender}"
+            return state.count("damaged").note(f"{who}: {error}", about=f"{who}: the message has format", most=1), []
         except wire.WireError:
             return state.count("damaged"), []
         i = event.sender
@@ -234,9 +239,10 @@ class Server:
         if answer.status != wire.OK:
             ahead = answer.status == wire.AHEAD
             return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
-        reason = reason or audit.wrong(
-            answer, state.round, self.itemsize if state.kind == "round" else 8, self._vectors(state.call)
-        )
+        up: tuple[Array, ...] = ()
+        if reason is None:
+            read = audit.read(answer, self._route(state.call), self.problem.d, self._key(state, i))
+            up, reason = ((), read) if isinstance(read, str) else (read, audit.wrong(answer, state.round, read))
         if reason:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
@@ -246,18 +252,25 @@ class Server:
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
         state = state.hear(i, answer.base, answer.digest)
-        answers = {**state.answers, i: (answer.up, answer.value)}
+        answers = {**state.answers, i: (up, answer.value)}
         return self._settled(state.but(answers=answers))
 
-    def _vectors(self, call: Call | None) -> int:
+    def _route(self, call: Call | None) -> Route:
+        """How the vectors of this exchange travel."""
         assert call is not None
         if call.half not in self._known:
-            self._known[call.half] = audit.vectors_up(self.method, call, self.problem.d)
+            codec = Float32() if self.itemsize == 4 else None
+            self._known[call.half] = audit.route_of(self.method, call, self.problem.d, codec)
         return self._known[call.half]
 
     @cached_property
-    def _known(self) -> dict[str, int]:
-        return {halves.REPORT: 1, halves.MEASURE: 1}
+    def _known(self) -> dict[str, Route]:
+        return {halves.REPORT: ((None, 0),), halves.MEASURE: ((None, 0),)}
+
+    def _key(self, state: ServerState, i: int) -> Key:
+        """What the codecs of client i's message are keyed with."""
+        place, asked = state.asked.index(i), len(state.asked)
+        return Key(self.seed, state.round, i, place, asked, state.void, state.exchange)
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
         remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form heals"

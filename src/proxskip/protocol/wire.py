@@ -1,10 +1,10 @@
-"""The two messages as bytes: a fixed header, raw little-endian vectors, and a sha256 over both.
+"""The two messages as bytes: a fixed header, each client's own numbers, the vectors, and a sha256 over all of it.
 
     offset  bytes
     0       4      b"PSKM"
-    4       1      format version, 1
+    4       1      format version, 2
     5       1      kind: 1 an ask (server to client), 2 an answer (client to server)
-    6       1      bytes a number: 4 or 8 (IEEE 754, little-endian)
+    6       1      answer: which payload vectors are a codec's bytes, one bit each; the others are plain
     7       1      status of an answer: 0 work done, 1 memory lost, 2 memory newer than the server's
     8       16     run id
     24      8      ticket
@@ -16,16 +16,21 @@
     64      4      local steps K
     68      4      d, the length of every vector
     72      1      vectors in the payload, at most 8
-    73      7      zero
+    73      1      ask: the client's own numbers, at most 8
+    74      6      zero
     80      8      ask: which payload vectors go down to the client half, one byte each, 255 for none
     88      8      ask: which of them are the outcome of the counted ticket, likewise
     96      24     ask: name of the client half, ASCII, padded with zeros
     120     24     ask: name of the settling half of the counted ticket, likewise
     144     32     ask: digest of the upload that was counted; answer: digest of the client's committed memory
-    176     32     sha256 of bytes 0 to 175 and of the payload
-    208     ...    vectors x d x bytes a number
+    176     12     ask: void attempts of the round so far, the client's place among those asked, how many they are
+    188     32     bytes of each payload vector, zero beyond the last
+    220     4      zero
+    224     32     sha256 of bytes 0 to 223 and of everything from byte 256 on
+    256     ...    own numbers (24 bytes of name, a float64 each), then the vectors
 
-Nothing is allocated before the length agrees with the header, nothing is used before the sha256 agrees.
+A plain vector is d little-endian float64. Nothing is allocated before the length agrees with the header, and nothing is
+used before the sha256 agrees.
 """
 
 from __future__ import annotations
@@ -33,16 +38,18 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
 from proxskip.types import Array, InputError
 
-MAGIC, VERSION = b"PSKM", 1
-HEAD = struct.Struct("<4sBBBB16sQQQdIIIIB7s8s8s24s24s32s")
+MAGIC, VERSION = b"PSKM", 2
+HEAD = struct.Struct("<4sBBBB16sQQQdIIIIBB6s8s8s24s24s32sIII8I4s")
 HEADER = HEAD.size + 32
+OWN = struct.Struct("<24sd")
 COUNT = 72
 """Where the number of vectors stands."""
 LIMIT = 1 << 30
@@ -51,11 +58,17 @@ VECTORS = 8
 ASK, ANSWER = 1, 2
 OK, LOST, AHEAD = 0, 1, 2
 NONE = 255
-_NAME = re.compile(rb"[.a-z][a-z_I]{0,22}")
+_NAME = re.compile(rb"[.a-z][a-z0-9_I]{0,22}")
+_OLD_HEAD = 176
+"""Bytes of the header of format version 1, whose sha256 followed it."""
 
 
 class WireError(InputError):
     """Received bytes are not a message; the sentence says why."""
+
+
+class OtherVersion(WireError):
+    """A sound message of another version of the format."""
 
 
 class Misfit(WireError):
@@ -83,6 +96,10 @@ class Ask:
     outcome: tuple[Array, ...] | None = None
     """None where the server knows that the client has committed the counted ticket."""
     upload: bytes = bytes(32)
+    own: Mapping[str, float] = field(default_factory=dict)
+    attempt: int = 0
+    place: int = 0
+    asked: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,39 +113,61 @@ class Answer:
     client: int
     base: int
     digest: bytes
-    up: tuple[Array, ...]
+    up: tuple[Array | bytes, ...]
+    """A plain vector as an array; one that went through a codec as the codec's bytes."""
     value: float = 0.0
     status: int = OK
-    itemsize: int = 8
 
 
 def encode(message: Ask | Answer, limit: int = LIMIT) -> bytes:
     """The bytes of a message; refused with its size where they exceed the limit."""
-    m = message
-    if isinstance(m, Ask):
-        for name in (m.half, m.settle or "none"):
-            _name(name.encode())
-        vectors, down, outcome = _shared(m)
-        d = len(vectors[0]) if vectors else 0
-        head = HEAD.pack(
-            MAGIC, VERSION, ASK, 8, OK, m.run, m.ticket, m.round, m.counted, 0.0, m.exchange, m.client, m.K, d,
-            len(vectors), b"", down, outcome, m.half.encode(), m.settle.encode(), m.upload,
-        )  # fmt: skip
-        dtype = "<f8"
-    else:
-        vectors, dtype = list(m.up), f"<f{m.itemsize}"
-        d = len(vectors[0]) if vectors else 0
-        head = HEAD.pack(
-            MAGIC, VERSION, ANSWER, m.itemsize, m.status, m.run, m.ticket, m.round, m.base, m.value, m.exchange,
-            m.client, 0, d, len(vectors), b"", b"", b"", b"", b"", m.digest,
-        )  # fmt: skip
-    size = HEADER + len(vectors) * d * 8
+    return _encode_ask(message, limit) if isinstance(message, Ask) else _encode_answer(message, limit)
+
+
+def _encode_ask(m: Ask, limit: int) -> bytes:
+    for name in (m.half, m.settle or "none", *m.own):
+        _name(name.encode())
+    vectors, down, outcome = _shared(m)
+    if len(m.own) > VECTORS:
+        raise InputError(f"a message holds at most {VECTORS} numbers of a client's own.")
+    d, parts = len(vectors[0]) if vectors else 0, [_plain(v) for v in vectors]
+    head = HEAD.pack(
+        MAGIC, VERSION, ASK, 0, OK, m.run, m.ticket, m.round, m.counted, 0.0, m.exchange, m.client, m.K, d,
+        len(parts), len(m.own), b"", down, outcome, m.half.encode(), m.settle.encode(), m.upload,
+        m.attempt, m.place, m.asked, *_lengths(parts), b"",
+    )  # fmt: skip
+    own = b"".join(OWN.pack(name.encode(), value) for name, value in m.own.items())
+    return _sealed(head, own, parts, d, limit)
+
+
+def _encode_answer(m: Answer, limit: int) -> bytes:
+    coded = sum(1 << k for k, v in enumerate(m.up) if isinstance(v, bytes))
+    parts = [v if isinstance(v, bytes) else _plain(v) for v in m.up]
+    d = next((len(v) for v in m.up if not isinstance(v, bytes)), 0)
+    head = HEAD.pack(
+        MAGIC, VERSION, ANSWER, coded, m.status, m.run, m.ticket, m.round, m.base, m.value, m.exchange, m.client,
+        0, d, len(parts), 0, b"", b"", b"", b"", b"", m.digest, 0, 0, 0, *_lengths(parts), b"",
+    )  # fmt: skip
+    return _sealed(head, b"", parts, d, limit)
+
+
+def _plain(v: Array) -> bytes:
+    return np.ascontiguousarray(v, dtype="<f8").tobytes()
+
+
+def _lengths(parts: list[bytes]) -> list[int]:
+    if len(parts) > VECTORS:
+        raise InputError(f"a message holds at most {VECTORS} vectors.")
+    return [len(part) for part in parts] + [0] * (VECTORS - len(parts))
+
+
+def _sealed(head: bytes, own: bytes, parts: list[bytes], d: int, limit: int) -> bytes:
+    size = HEADER + len(own) + max(sum(map(len, parts)), len(parts) * d * 8)
     if size > limit:
         raise InputError(
             f"a message of {size} bytes is over the limit of {limit}; raise the limit or shrink the model."
         )
-    payload = b"".join(np.ascontiguousarray(v, dtype=dtype).tobytes() for v in vectors)
-    return b"".join((head, _seal(head, payload), payload))
+    return b"".join((head, _seal(head, own, *parts), own, *parts))
 
 
 def _shared(ask: Ask) -> tuple[list[Array], bytes, bytes]:
@@ -156,38 +195,68 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError(f"a message is bytes, not {type(raw).__name__}.")
     if len(raw) > limit:
         raise WireError(f"the message has {len(raw)} bytes, over the limit of {limit}.")
+    _check_version(raw)
     if len(raw) < HEADER:
         raise WireError(f"the message has {len(raw)} bytes, fewer than its header's {HEADER}.")
     head = bytes(raw[: HEAD.size])
-    (magic, version, kind, itemsize, status, run, ticket, round, last, value, exchange, client, K, length, vectors,
-     zeros, down, outcome, half, settle, digest) = HEAD.unpack(head)  # fmt: skip
-    if magic != MAGIC or version != VERSION or kind not in (ASK, ANSWER) or zeros.strip(b"\0"):
+    (magic, version, kind, coded, status, run, ticket, round, last, value, exchange, client, K, length, vectors, own,
+     zeros, down, outcome, half, settle, digest, attempt, place, asked, *lengths, end) = HEAD.unpack(head)  # fmt: skip
+    if magic != MAGIC or version != VERSION or kind not in (ASK, ANSWER) or (zeros + end).strip(b"\0"):
         raise WireError("the header is not that of a message of this version.")
-    if itemsize not in (4, 8) or (kind == ASK and itemsize != 8):
-        raise WireError(f"the header says {itemsize} bytes a number.")
-    if vectors > VECTORS or status > AHEAD:
-        raise WireError(f"the header says {vectors} vectors and status {status}.")
-    if len(raw) != HEADER + vectors * length * itemsize:
-        raise WireError(f"the message has {len(raw)} bytes and its header says {vectors} x {length} x {itemsize}.")
-    if HEADER + vectors * length * 8 > limit:
-        raise WireError(f"{vectors} vectors of length {length} are over the limit of {limit} bytes in float64.")
+    if vectors > VECTORS or own > VECTORS or status > AHEAD or (kind == ASK and coded) or coded >> vectors:
+        raise WireError(f"the header says {vectors} vectors, {own} numbers and status {status}.")
+    start = HEADER + own * OWN.size
+    if len(raw) != start + sum(lengths[:vectors]) or any(lengths[vectors:]):
+        raise WireError(f"the message has {len(raw)} bytes and its header says {start + sum(lengths)}.")
+    plain = [k for k in range(vectors) if not coded >> k & 1]
+    if any(lengths[k] != 8 * length for k in plain):
+        raise WireError(f"a plain vector of length {length} has another number of bytes than {8 * length}.")
+    if HEADER + vectors * max(length, d if coded else 0) * 8 > limit:
+        raise WireError(f"{vectors} vectors of length {max(length, d)} are over the limit of {limit} bytes in float64.")
     payload = memoryview(raw)[HEADER:]
     if _seal(head, payload) != seal_of(raw):
         raise WireError("the checksum does not fit the message.")
-    if vectors and length != d:
+    if plain and length != d:
         said = f"its vectors have length {length} instead of {d}"
         if kind == ASK:
             raise WireError(f"{said}.")
-        raise Misfit(Answer(run, ticket, round, exchange, client, last, digest, (), value, status, itemsize), said)
-    flat = np.frombuffer(payload, dtype=f"<f{itemsize}").astype(np.float64)  # a copy: it outlives the message
-    rows = tuple(flat.reshape(vectors, d)) if vectors else ()
+        raise Misfit(Answer(run, ticket, round, exchange, client, last, digest, (), value, status), said)
+    rows = _rows(raw, start, lengths[:vectors], coded)
     if kind == ANSWER:
-        return Answer(run, ticket, round, exchange, client, last, digest, rows, value, status, itemsize)
+        return Answer(run, ticket, round, exchange, client, last, digest, rows, value, status)
     heard = outcome[0] == NONE - 1
     return Ask(
         run, ticket, round, exchange, client, _name(half), K, _picked(rows, down), last,
         _name(settle) if settle.strip(b"\0") else "", None if heard else _picked(rows, outcome), digest,
+        _own(payload, own), attempt, place, asked,
     )  # fmt: skip
+
+
+def _check_version(raw: bytes) -> None:
+    """Refuse a sound message of version 1 with a sentence of its own; anything else is looked at further on."""
+    end = _OLD_HEAD + 32
+    if len(raw) < end or bytes(raw[:5]) != MAGIC + b"\x01":
+        return
+    if _seal(bytes(raw[:_OLD_HEAD]), bytes(raw[end:])) == bytes(raw[_OLD_HEAD:end]):
+        raise OtherVersion(
+            f"the message has format version 1 (proxskip 0.1) and this program reads version {VERSION}; "
+            "run the same version of proxskip on both sides."
+        )
+
+
+def _rows(raw: bytes, start: int, lengths: list[int], coded: int) -> tuple[Array | bytes, ...]:
+    """The vectors: arrays that outlive the message, or a codec's bytes."""
+    rows: list[Array | bytes] = []
+    for k, n in enumerate(lengths):
+        part = memoryview(raw)[start : start + n]
+        rows.append(bytes(part) if coded >> k & 1 else np.frombuffer(part, dtype="<f8").astype(np.float64))
+        start += n
+    return tuple(rows)
+
+
+def _own(payload: memoryview, count: int) -> dict[str, float]:
+    pairs = (OWN.unpack_from(payload, k * OWN.size) for k in range(count))
+    return {_name(name): value for name, value in pairs}
 
 
 def seal_of(raw: bytes) -> bytes:
@@ -203,9 +272,10 @@ def upload_digest(up: tuple[Array, ...]) -> bytes:
     return digest.digest()
 
 
-def _seal(head: bytes, payload: bytes | memoryview) -> bytes:
+def _seal(head: bytes, *payload: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(head)
-    digest.update(payload)
+    for part in payload:
+        digest.update(part)
     return digest.digest()
 
 
@@ -217,8 +287,8 @@ def _name(padded: bytes) -> str:
     return name.decode("ascii")
 
 
-def _picked(rows: tuple[Array, ...], places: bytes) -> tuple[Array, ...]:
+def _picked(rows: tuple[Array | bytes, ...], places: bytes) -> tuple[Array, ...]:
     used = places.rstrip(b"\xff")
     if any(k >= len(rows) for k in used):
         raise WireError("the header points beyond the vectors that came.")
-    return tuple(rows[k] for k in used)
+    return tuple(rows[k] for k in used)  # type: ignore[misc]  # an ask's vectors are plain

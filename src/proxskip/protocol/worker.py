@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.cpu.shards import Tiles, pack
+from proxskip.engines.local import OneClient, pulled_steps
+from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.randomness import minibatch
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.oracles import can_sample
+from proxskip.seam import Anchor, ClientHalf, Pull, Request, SettleHalf
 from proxskip.types import Array, InputError, Oracle, Vectors
 
+Noise = Callable[[Array, Array], Array]
+"""``noise(x, xhat)``, to be sent in the place of xhat, the point to which local steps led from x."""
 
-class Worker:
+
+class Worker(OneClient):
     """Client i: its oracle, and the bytes that the cpu engine would compute for it.
 
     Args:
@@ -24,61 +32,108 @@ class Worker:
     """
 
     def __init__(self, oracle: Oracle, i: int, seed: int = 0, batch: int | None = None, d: int = 0) -> None:
-        self.oracle: Any = oracle
-        self.i, self.seed, self.batch = i, seed, batch
-        alone = Problem([oracle], batch=batch if hasattr(oracle, "reg") else None, d=d)
-        self.d, self.rows = alone.d, int(getattr(oracle, "N", 1))
-        if batch is not None and not hasattr(oracle, "minibatch_gradient"):
+        alone = Problem([oracle], batch=batch if isinstance(oracle, LinearModel) else None, d=d)
+        nobody = Request(_no_half, np.zeros(1, np.int64), 0)
+        super().__init__(alone, 0, seed, nobody, 0, i)
+        self.d, self.batch = alone.d, batch
+        if batch is not None and not can_sample(oracle):
             raise InputError(f"client {i} has no minibatch_gradient(x, rows); leave out the batch.")
         self.shards: Any = pack(alone)
         self.member = np.zeros(1, np.int64)
         if self.shards is not None and not isinstance(self.shards, Tiles):
             self.member = np.full(1, i, np.int64)
             self.shards.row0 = np.append(np.zeros(i + 1, np.int64), self.rows)
-        self.round = self.step = self.gradients = 0
+        self.key = Key(seed, 0, i)
+        self.codec: Codec | None = None
+        self.noise: Noise | None = None
+        self.sends: list[tuple[Array, bytes | None]] = []
 
-    def run(self, half: ClientHalf, memory: Vectors, K: int, round: int, down: tuple[Array, ...]) -> Any:
-        """What goes up, and what is remembered."""
-        self.round, self.step = round, 0
+    def run(
+        self, half: ClientHalf, memory: Vectors, K: int, key: Key, down: tuple[Array, ...], own: dict[str, float]
+    ) -> Any:
+        """What goes up, and what is remembered.
+
+        Args:
+            key: of the exchange; its round keys the minibatches, all of it the codecs.
+        """
+        self.request, self.step, self.key, self.sends = replace(self.request, round=key.round), 0, key, []
         with np.errstate(all="ignore"):
-            return half(self, memory, K, *down)
+            return half(self, memory, K, *down, **own)
 
     def settle(self, half: SettleHalf, memory: Vectors, outcome: tuple[Array, ...]) -> Vectors:
         """What is remembered once the outcome is known."""
         with np.errstate(all="ignore"):
             return half(self, memory, *outcome)
 
+    def coded(self, v: Array) -> bytes | None:
+        """The bytes in which this vector travels; None for one that travels as it is."""
+        return next((data for sent, data in self.sends if sent is v), None)
+
     # -- what a client half can do -------------------------------------------------------------------------------------
-    def descend(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
-        """K times  x <- x - gamma (g(x) - h)."""
+    def descend(
+        self,
+        x: Array,
+        h: Array | float,
+        gamma: float,
+        K: int,
+        *,
+        pull: Pull | None = None,
+        momentum: float = 0.0,
+        anchor: Anchor | None = None,
+        until: float | None = None,
+    ) -> Any:
+        """The local steps of ``seam.Client.descend``; noise for privacy is added to where they lead."""
+        if self.shards is None or anchor is not None or until is not None:
+            return self._noisy(
+                x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
+            )
         self.gradients += K * (self.batch or self.rows)
-        if self.shards is None:
-            for _ in range(K):
-                x = x - gamma * (self._estimate(x) - h)
-            return x
+        if pull is None and not momentum:
+            return self._noisy(x, self._steps(x, h, gamma, K))
+        return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
+
+    def _one_step(self, z: Array, h: Array | float, gamma: float, active: Any) -> Array:
+        return self._steps(z, h, gamma, 1)
+
+    def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
         kind = self.shards.dtype
         X = np.empty((1, self.d), kind)
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
-        steps = np.full(1, K, np.int64)
-        self.shards.descend(self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.round)(0, 1)
+        steps, first = np.full(1, K, np.int64), self.step
+        self.step += K
+        work = self.shards.descend(
+            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
+        )
+        work(0, 1)
         return np.asarray(X[0], dtype=np.float64)
 
-    def _estimate(self, x: Array) -> Array:
-        if self.batch is None:
-            return checked_gradient(self.oracle, x, self.i)
-        picks = minibatch(self.seed, self.i, self.round, self.step, self.rows, self.batch)
-        self.step += 1
-        return np.asarray(self.oracle.minibatch_gradient(x, picks), dtype=np.float64)
+    def _noisy(self, x: Array, found: Any) -> Any:
+        if self.noise is None:
+            return found
+        return self.noise(x, found) if isinstance(found, np.ndarray) else (self.noise(x, found[0]), *found[1:])
 
-    def gradient(self, x: Array) -> Array:
-        """The full local gradient."""
+    def gradient(self, x: Array, where: Any = None) -> Array:
+        """The full local gradient, where it is wanted."""
+        if where is not None and not where:
+            return np.zeros(self.d)
         self.gradients += self.rows
         return checked_gradient(self.oracle, x, self.i)
 
-    def own(self, values: Any) -> Any:
-        """This client's entry."""
-        return values if np.ndim(values) == 0 else values[self.i]
+    def send(self, v: Array, codec: Codec | None = None) -> Array:
+        """v as the server will read it; its bytes are kept for the message."""
+        codec = codec or self.codec
+        if codec is None or isinstance(codec, Identity):
+            self.sends.append((v, None))
+            return v
+        key = replace(self.key, vector=len(self.sends))
+        data = codec.encode(np.asarray(v, dtype=np.float64), key)
+        self.sends.append((codec.decode(data, len(v), key), data))
+        return self.sends[-1][0]
 
     def value(self, x: Array) -> float:
         """The local value."""
         return float(self.oracle.value(x))
+
+
+def _no_half(*_: Any) -> Any:
+    raise AssertionError

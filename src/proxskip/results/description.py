@@ -6,16 +6,17 @@ import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from proxskip import methods
+from proxskip import registry
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph, from_matrix
+from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import Remote, add_client, matrix_parts
@@ -48,24 +49,9 @@ def config(
     }
 
 
-def parameters(method: Any) -> dict[str, Any]:
-    """The method's fields as plain data."""
-    if isinstance(method, methods.Decaying):
-        return parameters(method.method) | {"decay": _plain(method.decay)}
-    out: dict[str, Any] = {}
-    for f in fields(method):
-        v = getattr(method, f.name)
-        if isinstance(v, Graph):
-            W = scipy.sparse.coo_array(v.W)
-            v = {
-                "name": v.name,
-                "n": v.n,
-                "rows": W.row.tolist(),
-                "columns": W.col.tolist(),
-                "weights": W.data.tolist(),
-            }
-        out[f.name] = [float(u) if isinstance(u, float) else int(u) for u in v] if isinstance(v, tuple) else _plain(v)
-    return out
+def parameters(method: Method) -> dict[str, Any]:
+    """The method's parameters as plain data."""
+    return {name: _plain(v) for name, v in method.parameters().items()}
 
 
 def identity(problem: Problem) -> dict[str, Any]:
@@ -117,21 +103,25 @@ def _operator(D: Any) -> str | None:
 
 def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
-    given = dict(saved["parameters"])
-    if isinstance(given.get("graph"), dict):
-        given["graph"] = from_matrix(_mixing(given["graph"]), given["graph"]["name"])
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    given = {k: _revived(v) for k, v in saved["parameters"].items()}
     decay = given.pop("decay", None)
-    method: Any = methods.named(saved["method"])(**given)
-    method = method if decay is None else methods.Decaying(method, decay)
-    kind, value = next(iter(saved["cohort"].items()))
+    kind: Any = registry.named(saved["method"])
+    method: Method = kind(**given) if decay is None else Decaying(kind(**given), decay)
+    who, value = next(iter(saved["cohort"].items()))
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
         "uniform": Uniform,
         "bernoulli": Bernoulli,
         "given": Given.of,
     }
-    return method, makers[kind](value)
+    return method, makers[who](value)
+
+
+def _revived(v: Any) -> Any:
+    """A parameter again, from what ``_plain`` made of it."""
+    if isinstance(v, dict):
+        return from_matrix(_mixing(v), v["name"])
+    return tuple(v) if isinstance(v, list) else v
 
 
 def _cohort(participation: Any) -> dict[str, Any]:
@@ -142,6 +132,13 @@ def _cohort(participation: Any) -> dict[str, Any]:
 
 
 def _plain(v: Any) -> Any:
+    """A parameter as plain data: a graph as its matrix, a tuple as a list."""
+    if isinstance(v, Graph):
+        W = scipy.sparse.coo_array(v.W)
+        places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
+        return {"name": v.name, "n": v.n, **places}
+    if isinstance(v, tuple):
+        return [float(u) if isinstance(u, float) else int(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
 
 
@@ -171,9 +168,14 @@ def summary(
 
 COUNTED: tuple[str, ...] = (
     *("iterations", "exchanges", "vectors_up", "vectors_down", "floats_up", "floats_down", "bytes_up", "bytes_down"),
+    *("bits_up", "bits_down"),
     *("edge_messages", "local_steps", "grad_evals", "prox_evals"),
 )
 MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
+
+
+SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
+"""Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
 
 
 def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
@@ -188,7 +190,8 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         "seed": config["seed"],
         **constants,
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
-        **{k: given.get(k) for k in ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")},
+        **{k: given.get(k) for k in SHOWN},
+        **{k: v for k, v in given.items() if k not in (*SHOWN, "graph", "a", "mu")},
         "cohort": None if "everyone" in config["cohort"] else config["cohort"],
         "graph": None if graph is None else graph["name"],
         "delta": None if graph is None else _delta(graph),

@@ -133,6 +133,10 @@ class Alone:
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + STEEPER):
             raise TooSteep(self.steepest)
 
+    def send(self, v: Array, codec: Any = None) -> Array:
+        """As it is: there is nowhere to send it."""
+        return v
+
     def own(self, values: float | Sequence[float]) -> Any:
         """The number itself; there is one client."""
         return values if np.ndim(values) == 0 else values[0]  # type: ignore[index]
@@ -229,7 +233,7 @@ class Solo:
         self.round = self.client.round = round
 
     def __call__(
-        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, weights: Array | None = None
+        self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, own: Any = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
         self.start = down[0] if down and K == 1 else None
         up, new = half(self.client, self.memory, K, *down)

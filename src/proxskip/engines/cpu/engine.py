@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -12,15 +13,15 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import KEPT, TEMPORARY, Lazy, Sheet
 from proxskip.engines.cpu.shards import Census, pack
-from proxskip.engines.reference import OneClient
+from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
+from proxskip.engines.near import NearEngine
+from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.glm import LinearModel
-from proxskip.problems.quadratic import Quadratic
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.problems.oracles import is_thread_safe, rows_of
+from proxskip.seam import Anchor, Pull, Request
 from proxskip.types import Array, Indices, InputError, Vectors
 
-OURS = (LinearModel, Quadratic)
 LAZY = 1 << 18
 """Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
@@ -29,26 +30,88 @@ WORTH_CUTTING = 4e6
 """Entries of a round from which the members are dealt to the threads in several pieces each, as they become free."""
 
 
-class Cohort:
+class Cohort(Sender):
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
-    def __init__(self, engine: CpuEngine, members: Indices, round: int) -> None:
-        self.engine, self.members, self.round = engine, members, round
-        self.gradients = 0
+    def __init__(self, engine: CpuEngine, members: Indices, request: Request) -> None:
+        super().__init__()
+        self.engine, self.members, self.request = engine, members, request
+        self.step: Any = 0  # the number of the next minibatch, one for all members or one per member
 
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
-        """K times  x <- x - gamma (g(x) - h),  for every member."""
-        shape = (len(self.members), self.engine.problem.d)
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        e, number0 = self.engine, self.engine.number0
+        return [key_of(self.request, e.seed, number0 + int(i), j, vector) for j, i in enumerate(self.members)]
+
+    def descend(
+        self,
+        x: Array,
+        h: Array | float,
+        gamma: Any,
+        K: Any,
+        *,
+        pull: Pull | None = None,
+        momentum: Any = 0.0,
+        anchor: Anchor | None = None,
+        until: float | None = None,
+    ) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member."""
+        engine, shape = self.engine, (len(self.members), self.engine.problem.d)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (shape[0],)).copy()
         gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
-        x0 = np.atleast_2d(self._plain(x))
-        H = np.broadcast_to(self._plain(h), shape)
-        problem = self.engine.problem
-        rows = problem.batch or self.engine.rows[self.members]
-        self.gradients += int(np.sum(steps * rows))
-        return self.engine.descend(self.members, x0, H, gammas, steps, self.round)
+        x0 = np.atleast_2d(self.plain(x))
+        H = np.broadcast_to(self.plain(h), shape)
+        plain = pull is None and anchor is None and until is None and not np.any(momentum)
+        if not plain and (engine.shards is None or anchor is not None or until is not None):
+            return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
+        self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
+        if plain:
+            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step)
+            self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
+            return out
+        near = None if pull is None else (pull[0], self.plain(pull[1]))
+        return pulled_steps(self._one_step, np.broadcast_to(x0, shape), H, gammas, steps, near, momentum)
 
-    def _plain(self, v: Any) -> Any:
+    def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
+        out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step)
+        self.step = self.step + active
+        return out
+
+    def _one_by_one(
+        self, X: Array, H: Array, gammas: Array, K: Indices, pull: Any, momentum: Any, anchor: Any, until: Any
+    ) -> Any:
+        """Work for which there is no kernel: member after member, as on the reference engine, spread over threads."""
+        shape, first = X.shape, np.broadcast_to(self.step, (len(X),))
+        clients = [self.engine.one(int(i), self.request, j) for j, i in enumerate(self.members)]
+        out: list[Any] = [None] * len(X)
+
+        def part(v: Any, j: int) -> Any:
+            """Member j's entry of a number, a column or a stack."""
+            v = self.plain(v)
+            return v if np.ndim(v) == 0 else float(v[j, 0]) if np.shape(v)[-1] == 1 else v if v.ndim == 1 else v[j]
+
+        def one(j: int, _: int) -> None:
+            c = clients[j]
+            c.step = int(first[j])
+            near = None if pull is None else (part(pull[0], j), part(pull[1], j))
+            held = None if anchor is None else tuple(part(v, j) for v in anchor)
+            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
+                out[j] = c.descend(
+                    X[j].copy(), H[j], float(gammas[j]), int(K[j]), pull=near, momentum=part(momentum, j),
+                    anchor=held, until=until,
+                )  # fmt: skip
+
+        self.engine.each(one, len(X))
+        self.gradients += sum(c.gradients for c in clients)
+        self.step = np.array([c.step for c in clients])
+        if until is not None:
+            self.taken = np.array([steps for _, steps in out], dtype=np.int64)
+            return np.stack([y for y, _ in out]), self.taken[:, None]
+        if anchor is not None:
+            return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
+        return np.stack(out)
+
+    def plain(self, v: Any) -> Any:
         """A vector that is already there as it is; one that is written down, computed."""
         if not isinstance(v, Lazy):
             return v
@@ -61,23 +124,31 @@ class Cohort:
         self.engine.compute(v, out, self.members)
         return out
 
-    def gradient(self, x: Array) -> Array:
-        """The members' full gradients, one row each."""
-        x = np.broadcast_to(self._plain(x), (len(self.members), self.engine.problem.d))
-        clients = self.engine.problem.clients
-        self.gradients += int(self.engine.rows[self.members].sum())
-        number0 = self.engine.number0
-        return np.stack([checked_gradient(clients[i], x[j], number0 + int(i)) for j, i in enumerate(self.members)])
+    def gradient(self, x: Array, where: Any = None) -> Array:
+        """The members' full gradients, one row each; zeros where they are not wanted."""
+        x = np.broadcast_to(self.plain(x), (len(self.members), self.engine.problem.d))
+        wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
+        clients, number0 = self.engine.problem.clients, self.engine.number0
+        self.gradients += int(self.engine.rows[self.members[wanted]].sum())
+        rows = [
+            checked_gradient(clients[i], x[j], number0 + int(i)) if wanted[j] else np.zeros(x.shape[1])
+            for j, i in enumerate(self.members)
+        ]
+        return np.stack(rows)
 
     def own(self, values: Any) -> Any:
-        """The members' entries as a column."""
-        return values if np.ndim(values) == 0 else np.asarray(values)[self.engine.number0 + self.members, None]
+        """The members' entries as a column, or their rows."""
+        if np.ndim(values) == 0:
+            return values
+        mine = np.asarray(values)[self.engine.number0 + self.members]
+        return mine if mine.ndim == 2 else mine[:, None]
 
 
-class CpuEngine:
+class CpuEngine(NearEngine):
     """Clients on threads. The same trajectory, bit for bit, for any number of threads."""
 
     name = "cpu"
+    together = True
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -94,12 +165,12 @@ class CpuEngine:
             number0, census: where these are only some of a problem's clients, the number of the first among all, and
                 the census of all.
         """
-        self.problem, self.seed, self.number0 = problem, seed, number0
-        self.kept = {k: v.copy() for k, v in memory.items()}
-        self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
+        super().open(problem, memory, seed)
+        self.number0 = number0
+        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
-        self.shareable = all(isinstance(f, OURS) or getattr(f, "thread_safe", False) for f in problem.clients)
+        self.shareable = all(is_thread_safe(f) for f in problem.clients)
         self.buffers: dict[int, Array] = {}
         self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
@@ -108,42 +179,64 @@ class CpuEngine:
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
-    def descend(self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+    def client(self, members: Indices, request: Request, place: int) -> Cohort:
+        """The whole cohort."""
+        return Cohort(self, members, request)
+
+    def one(self, i: int, request: Request, place: int) -> OneClient:
+        """One member by itself, for work without a kernel."""
+        return OneClient(self.problem, i, self.seed, request, place, self.number0)
+
+    def descend(
+        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any = 0
+    ) -> Array:
         """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
 
-        Each member is on one thread, or a large one's rows on all of them if there are few members.
+        Each member is on one thread, or a large one's rows on all of them if there are few members. Minibatches are
+        numbered from step0 on (one number, or one per member).
         """
         X = self._room((len(members), self.problem.d))
         if self.shards is None:
             X[...] = x0
-            return self._descend_any(members, X, H, gamma, K, round)
+            return self._descend_any(members, X, H, gamma, K, round, step0)
         kind = self.shards.dtype
         x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
         X = X if kind == X.dtype else np.empty(X.shape, kind)
         if len(members) < self.threads and self.shards.large(int(members[0])):
             X[...] = x0
             for j, i in enumerate(members):
-                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread)
+                first = int(step0 if np.ndim(step0) == 0 else step0[j])
+                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread, first)
         else:
-            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round)
+            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
             load = K * self.shards.work[members]
             pieces = 16 if self.threads > 1 and float(load.sum()) > WORTH_CUTTING else 1
             self._spread(work, balanced(load, pieces * self.threads))
         return X.astype(np.float64, copy=False)
 
-    def _descend_any(self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int) -> Array:
+    def _descend_any(
+        self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any
+    ) -> Array:
+        first = np.broadcast_to(step0, (len(members),))
+        request = Request(_no_half, members, round)
+
         def one(j: int, _: int) -> None:
-            client = OneClient(self.problem, int(members[j]), self.seed, round, self.number0)
+            client = self.one(int(members[j]), request, j)
+            client.step = int(first[j])
             with np.errstate(all="ignore"):  # a thread does not inherit the loop's
                 X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 
-        ranges = [(j, j + 1) for j in range(len(members))]
+        self.each(one, len(members))
+        return X
+
+    def each(self, work: Any, n: int) -> None:
+        """``work(j, j + 1)`` for each of n members, on threads where their oracles allow it."""
+        ranges = [(j, j + 1) for j in range(n)]
         if self.shareable:
-            self._spread(one, ranges)
+            self._spread(work, ranges)
         else:
             for j, k in ranges:
-                one(j, k)
-        return X
+                work(j, k)
 
     def _spread(self, work: Any, ranges: list[tuple[int, int]]) -> None:
         if self.pool is None or len(ranges) == 1:
@@ -153,28 +246,14 @@ class CpuEngine:
         for job in [self.pool.submit(work, lo, hi) for lo, hi in ranges]:
             job.result()
 
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], int]:
-        """The whole cohort in one call of the half; a large cohort's arithmetic in one kernel."""
-        client = Cohort(self, cohort, round)
-        up, memory = half(client, self._of(cohort), K, *down)
-        shape = (len(cohort), self.problem.d)
-        return self._compute(cohort, up, memory, shape), client.gradients
-
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The same."""
-        memory = half(Cohort(self, cohort, 0), self._of(cohort), *outcome)
-        self._compute(cohort, (), memory, (len(cohort), self.problem.d))
-
-    def _of(self, cohort: Indices) -> Vectors:
+    def _of(self, cohort: Indices) -> Any:
         if len(cohort) * self.problem.d >= LAZY:
-            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}  # type: ignore[misc]
-        everyone = len(cohort) == self.problem.n
-        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
+            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+        return super()._of(cohort)
 
-    def _compute(self, cohort: Indices, up: Any, memory: Any, shape: tuple[int, int]) -> tuple[Array, ...]:
+    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
         """Do what the half wrote down: what goes up into buffers, what is remembered into its place."""
+        shape = (len(cohort), self.problem.d)
         sheet, ready = Sheet(shape[1], cohort), {}
         for k, v in enumerate(up):
             if isinstance(v, Lazy):
@@ -189,12 +268,12 @@ class CpuEngine:
             raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
         for name, v in memory.items():
             if not isinstance(v, Lazy):
-                self._keep(cohort, name, v, shape)
+                self._take(cohort, name, v, shape)
         return tuple(
             ready[k] if k in ready else np.ascontiguousarray(np.broadcast_to(v, shape)) for k, v in enumerate(up)
         )
 
-    def _keep(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
+    def _take(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
         if len(cohort) == self.problem.n and v.shape == shape:
             self.spare, self.kept[name] = self.kept[name], v
         else:
@@ -228,15 +307,16 @@ class CpuEngine:
         )
         return sum_in_order(blocks)
 
-    def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
-        return {k: v.copy() for k, v in self.kept.items()}
-
     def close(self) -> None:
         """End the threads."""
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
+
+
+def _no_half(*_: Any) -> Any:
+    """Local steps outside a half."""
+    raise AssertionError
 
 
 def available_cores() -> int:

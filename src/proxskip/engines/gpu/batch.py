@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.engine import need_cupy, rows_taken
+from proxskip.engines.gpu.engine import everywhere, need_cupy, only_plain_steps, only_plain_vectors, rows_taken
 from proxskip.engines.gpu.launch import LocalSteps
+from proxskip.engines.local import Sender
+from proxskip.engines.near import NearEngine
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.problems.oracles import rows_of
+from proxskip.seam import Request
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -131,20 +134,27 @@ class Flight:
         return out
 
 
-class Stack:
+class LaneCohort(Sender):
     """A run's cohort as one client: its arithmetic in numpy, its steps on the card."""
 
     def __init__(self, lane: Lane, members: Indices, round: int) -> None:
+        super().__init__()
         self.lane, self.members, self.round = lane, members, round
-        self.gradients = 0
 
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
+    def send(self, v: Any, codec: Any = None) -> Any:
+        """As it is."""
+        only_plain_vectors(codec)
+        return v
+
+    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Array:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
+        only_plain_steps(more)
         self.gradients += rows_taken(self.lane.problem, self.lane.rows, self.members, K)
         return self.lane.ask(Job(self.members, x, h, gamma, K, self.lane.seed, self.round, False))
 
-    def gradient(self, x: Array) -> Array:
+    def gradient(self, x: Array, where: Any = None) -> Array:
         """The members' full gradients, one row each."""
+        everywhere(where)
         self.gradients += int(self.lane.rows[self.members].sum())
         return self.lane.ask(Job(self.members, x, 0.0, 1.0, 1, self.lane.seed, self.round, True))
 
@@ -153,10 +163,11 @@ class Stack:
         return values if np.ndim(values) == 0 else np.asarray(values)[self.members, None]
 
 
-class Lane:
+class Lane(NearEngine):
     """The engine of one run in a batch."""
 
     name = "gpu"
+    together = True
 
     def __init__(self) -> None:
         self.answers: list[Array] = []
@@ -173,46 +184,19 @@ class Lane:
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the initial memory; the data are on the card already."""
-        self.problem, self.seed = problem, seed
-        self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
-        self.kept = {k: v.copy() for k, v in memory.items()}
+        super().open(problem, memory, seed)
+        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
 
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], int]:
-        """The whole cohort in one call of the half, from its beginning."""
-        client = Stack(self, cohort, round)
+    def client(self, members: Indices, request: Request, place: int) -> LaneCohort:
+        """The whole cohort; its half is run from its beginning."""
         self.asked = 0
-        up, memory = half(client, self._of(cohort), K, *down)
-        self.answers = []
-        self._keep(cohort, memory)
-        return tuple(np.broadcast_to(u, (len(cohort), self.problem.d)) for u in up), client.gradients
+        return LaneCohort(self, members, request.round)
 
-    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
-        """The same."""
-        self.asked = 0
-        memory = half(Stack(self, cohort, 0), self._of(cohort), *outcome)
+    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+        """The half ran through: its questions are answered."""
         self.answers = []
-        self._keep(cohort, memory)
+        return super()._store(cohort, up, memory)
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order, with the bytes of ``links.weighted_sum``."""
         return np.add.reduce(w[:, None] * U, axis=0) if 1 < len(U) <= SUM_BLOCK else weighted_sum(w, U)
-
-    def _of(self, cohort: Indices) -> Vectors:
-        everyone = len(cohort) == self.problem.n
-        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
-
-    def _keep(self, cohort: Indices, memory: Vectors) -> None:
-        for k, v in memory.items():
-            if len(cohort) == self.problem.n and v.shape == self.kept[k].shape:
-                self.kept[k] = v
-            else:
-                self.kept[k][cohort] = v
-
-    def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
-        return {k: v.copy() for k, v in self.kept.items()}
-
-    def close(self) -> None:
-        """Nothing to give back."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,28 +20,39 @@ import scipy.sparse
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
+from proxskip.links.codecs import Identity
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.problems.oracles import rows_of
+from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
-class Stack:
+class CardCohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
 
     def __init__(self, engine: GpuEngine, members: Indices, round: int) -> None:
         self.engine, self.members, self.round = engine, members, round
         self.gradients = 0
+        self.step: Any = 0  # the number of the next minibatch
 
-    def descend(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any, **more: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
+        only_plain_steps(more)
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
-        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, self.round)
+        step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
+        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, self.round, step0)
 
-    def gradient(self, x: Any) -> Any:
+    def send(self, v: Any, codec: Any = None) -> Any:
+        """As it is: vectors that go up do not leave the card."""
+        only_plain_vectors(codec)
+        return v
+
+    def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each."""
+        everywhere(where)
         self.gradients += int(self.engine.rows[self.members].sum())
         return self.engine.gradient(self.members, Term.of(x))
 
@@ -78,7 +89,7 @@ class Pending:
     vectors: list[Term] = field(default_factory=list)
 
 
-class GpuEngine:
+class GpuEngine(Engine):
     """Clients on one GPU; the same bytes in every run.
 
     Args:
@@ -91,13 +102,17 @@ class GpuEngine:
     def __init__(self, blocks: int | None = None, threads: int | None = None) -> None:
         self.cupy = need_cupy()
         self.card = Card.here()
-        self.blocks, self.threads = blocks, threads
+        self.blocks, self.threads, self.far = blocks, threads, False
+
+    def is_far(self) -> bool:
+        """Whether the server's vectors stay on the card."""
+        return self.far
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
-        self.rows = np.array([getattr(f, "N", 1) for f in problem.clients], dtype=np.int64)
+        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
@@ -115,11 +130,13 @@ class GpuEngine:
         self.weights: tuple[bytes, Any] = (b"", None)
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
-    def descend(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int) -> Term:
+    def descend(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0) -> Term:
         """All local steps of all members, in the launch to come."""
         if self.local is None:
             return Term(STACK, self._descend_any(members, x, h, gamma, K))
         how: dict[str, Any] = {"seed": self.seed, "round": round}
+        if np.any(step0):
+            how["step0"] = one_step0(step0)
         if np.ndim(K):
             how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
             K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
@@ -168,11 +185,10 @@ class GpuEngine:
             ) from problem
 
     # -- the engine's two verbs ----------------------------------------------------------------------------------------
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
-    ) -> tuple[tuple[Any, ...], int]:
+    def run(self, request: Request) -> Work:
         """The whole cohort in one call of the half; what comes up stays on the card."""
-        there = [Term.of(self.there(v)) for v in down]
+        cohort = request.cohort
+        there = [Term.of(self.there(v)) for v in request.down]
         now = self.pending
         if now is None or now.step is not None or now.links or not self._alike(now.cohort, cohort):
             self.flush(there)
@@ -180,10 +196,23 @@ class GpuEngine:
         for v in there:
             if v.operator:
                 self.plain(v)
-        client: Any = Stack(self, cohort, round)
-        up, memory = half(client, dict(now.memory), K, *there)
+        client: Any = CardCohort(self, cohort, request.round)
+        own = {k: Term(COLUMN, self._column(v, cohort)) for k, v in request.own.items()}
+        up, memory = request.half(client, dict(now.memory), request.K, *there, **own)
         now.memory |= {k: Term.of(v) for k, v in memory.items()}
-        return tuple(map(Term.of, up)), client.gradients
+        return Work(tuple(map(Term.of, up)), client.gradients)
+
+    def _column(self, values: Array, cohort: Indices) -> Any:
+        """A column of everybody's entries, of which each member of the cohort reads its own."""
+        full = np.zeros(self.problem.n)
+        full[cohort] = values
+        return self.cupy.asarray(full).reshape(-1, 1)
+
+    def gossip(self, request: Request, graph: Graph) -> Mixed:
+        """As any engine, on the card; whether all is finite is seen at the next record."""
+        work = self.run(request)
+        rows = tuple(self.mix(graph, U) for U in work.up)
+        return Mixed(rows, work.gradients, len(rows), True)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """The whole cohort in one call of the half."""
@@ -191,7 +220,7 @@ class GpuEngine:
         if self.pending is None or not self._alike(self.pending.cohort, cohort):
             self.flush(there)
             self.pending = Pending(cohort, self._remembered())
-        client: Any = Stack(self, cohort, 0)
+        client: Any = CardCohort(self, cohort, 0)
         try:
             self.settling = True
             memory = half(client, dict(self.pending.memory), *there)
@@ -370,6 +399,32 @@ class GpuEngine:
         if key != self.chosen[0]:
             self.chosen = key, self.cupy.asarray(members.astype(np.int32))
         return self.chosen[1]
+
+
+def only_plain_steps(more: Mapping[str, Any]) -> None:
+    """Refuse what the kernels do not have."""
+    asked = [name for name, v in more.items() if v is not None and not (name == "momentum" and not np.any(v))]
+    if asked:
+        raise InputError(f'the gpu engine has no local steps with {asked[0]}; use engine="cpu".')
+
+
+def only_plain_vectors(codec: Any) -> None:
+    """Refuse what would have to leave the card."""
+    if codec is not None and not isinstance(codec, Identity):
+        raise InputError(f'the gpu engine cannot send through {type(codec).__name__}; use engine="cpu".')
+
+
+def everywhere(where: Any) -> None:
+    """Refuse a gradient of some members only."""
+    if where is not None:
+        raise InputError('the gpu engine computes gradients of all clients at once; use engine="cpu".')
+
+
+def one_step0(step0: Any) -> int:
+    """The number of the first step, which must be the same for all members."""
+    if np.ndim(step0) and len(set(np.ravel(step0).tolist())) > 1:
+        raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
+    return int(np.ravel(step0)[0])
 
 
 def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:

@@ -27,11 +27,11 @@ from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Elsewhere, Files, Remote, Sharded, agree, as_source
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.seam import Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Clients in Ray actors; the same bytes as the cpu engine's, for any number of actors.
 
     Args:
@@ -255,28 +255,27 @@ class RayEngine:
             self.shutdown_pool()
             raise
 
-    def run(
-        self, half: ClientHalf, cohort: Indices, round: int, K: Any, down: tuple[Array, ...]
-    ) -> tuple[tuple[Array, ...], int]:
+    def run(self, request: Request) -> Work:
         """One call to every actor that holds members of the cohort."""
-        replies = self._guarded(lambda: self.talk.ask("run", half, cohort, round, K, down))
-        order = sorted(replies)
-        up = tuple(np.concatenate(column) for column in zip(*(replies[a].up for a in order), strict=True))
-        return up, sum(replies[a].gradients for a in order)
+        found = self._guarded(lambda: self.talk.ask("run", request))
+        replies = [found[a] for a in sorted(found)]
+        up = tuple(np.concatenate(column) for column in zip(*(r.up for r in replies), strict=True))
+        sizes = tuple(map(Size.total, zip(*(r.sizes for r in replies), strict=True)))
+        steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
+        return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
-    def gossip(self, half: ClientHalf, graph: Graph, round: int, K: int) -> tuple[tuple[Any, ...], int, int, bool]:
+    def gossip(self, request: Request, graph: Graph) -> Mixed:
         """One call to every actor; the actors post vectors to each other along the graph's edges."""
-        from proxskip.engines.ray.talk import Mixed
+        from proxskip.engines.ray.talk import MixedThere
 
         self._guarded(lambda: self.talk.link(graph))
-        everyone = np.arange(self.problem.n)
-        replies = self._guarded(lambda: self.talk.ask("gossip", half, everyone, round, K, ())).values()
+        replies = self._guarded(lambda: self.talk.ask("gossip", request)).values()
         gradients, vectors = sum(r.gradients for r in replies), max(r.mixed for r in replies)
-        return (Mixed(),), gradients, vectors, all(r.finite for r in replies)
+        return Mixed((MixedThere(),), gradients, vectors, all(r.finite for r in replies))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Nothing yet: it travels with the next message."""
-        for a, entry in self.talk.entries("tell", half, cohort, 0, 0, outcome).items():
+        for a, entry in self.talk.entries("tell", Request(half, cohort, 0, down=outcome)).items():  # type: ignore[arg-type]
             self.talk.queue[a].append(entry)
 
     def sum(self, w: Array, U: Array) -> Array:

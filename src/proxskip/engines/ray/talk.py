@@ -18,13 +18,14 @@ from proxskip.engines.ray.pool import ENDED, Died, Parcel, Pool, Tally, recovery
 from proxskip.engines.ray.worker import MIXED, Message, Op
 from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
+from proxskip.seam import Request
 from proxskip.types import Array, Indices, Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
 
 
-class Mixed:
+class MixedThere:
     """Stands for the rows that the actors mixed among themselves."""
 
 
@@ -94,15 +95,13 @@ class Talk:
         self.halves = {k: half for k, half in self.halves.items() if k in used}
         self.tokens = {key: k for key, k in self.tokens.items() if k in used}
 
-    def entries(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, vectors: Any) -> dict[int, Entry]:
+    def entries(self, verb: str, request: Request) -> dict[int, Entry]:
         """The operation as each actor with members in the cohort sees it."""
-        token, bounds = self.token(half), self.pool.bounds
-        mixed = any(isinstance(v, Mixed) for v in vectors)
+        token, bounds = self.token(request.half), self.pool.bounds
+        cohort, K, vectors = request.cohort, request.K, request.down
+        mixed = any(isinstance(v, MixedThere) for v in vectors)
         assert not mixed or len(vectors) == 1
         numbers = (MIXED,) if mixed else tuple(range(len(vectors)))
-        if len(cohort) == self.problem.n and np.ndim(K) == 0 and all(mixed or v.ndim == 1 for v in vectors):
-            entry = Entry(Op(verb, token, None, numbers, round, K), () if mixed else tuple(vectors))
-            return dict.fromkeys(self.pool.all, entry)
         cuts = np.searchsorted(cohort, bounds)
         found = {}
         for a in self.pool.all:
@@ -110,14 +109,17 @@ class Talk:
             if lo == hi:
                 continue
             members = None if hi - lo == bounds[a + 1] - bounds[a] else cohort[lo:hi] - bounds[a]
-            own = () if mixed else tuple(v if v.ndim == 1 else v[lo:hi] for v in vectors)
-            found[a] = Entry(Op(verb, token, members, numbers, round, K if np.ndim(K) == 0 else K[lo:hi]), own)
+            down = () if mixed else tuple(v if v.ndim == 1 else v[lo:hi] for v in vectors)
+            own = {name: v[lo:hi] for name, v in request.own.items()}
+            steps = K if np.ndim(K) == 0 else K[lo:hi]
+            op = Op(verb, token, members, numbers, request.round, steps, own, request.exchange, lo, len(cohort))
+            found[a] = Entry(op, down)
         return found
 
-    def ask(self, verb: str, half: Any, cohort: Indices, round: int, K: Any, down: Any) -> dict[int, Any]:
+    def ask(self, verb: str, request: Request) -> dict[int, Any]:
         """Send an operation with what waits, and time it."""
-        self.round = round
-        entries = self.entries(verb, half, cohort, round, K, down)
+        self.round = request.round
+        entries = self.entries(verb, request)
         began = time.perf_counter()
         due = self.since >= self.snapshot_every or self.worked > REPLAY_SECONDS
         news = {a: [e] for a, e in entries.items()}

@@ -25,6 +25,7 @@ from proxskip.links.graphs import Part
 from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
+from proxskip.seam import Request, Size, Work
 from proxskip.types import Array, Indices, Vectors
 
 MIXED = -1
@@ -52,6 +53,12 @@ class Op:
     """Which of the message's vectors go down, or ``MIXED``."""
     round: int = 0
     K: Any = 0
+    own: Mapping[str, Array] = field(default_factory=dict)
+    """Numbers of each member by name."""
+    exchange: int = 0
+    first: int = 0
+    asked: int | None = None
+    """As in ``seam.Request``: the first member's place among all that were asked, and how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ class Reply:
     """Vectors that the last gossip mixed."""
     finite: bool = True
     """Whether their entries here are."""
+    sizes: tuple[Size | None, ...] = ()
+    steps: Indices | None = None
 
 
 class Worker:
@@ -172,34 +181,35 @@ class Worker:
             raise Lost(f"actor {self.number} stands at operation {self.done}, not {message.start}")
         own = [np.array(v) for v in vectors]
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
-        up, gradients, memory, self.waited = (), 0, None, 0.0  # type: tuple[Array, ...], int, Vectors | None, float
+        work, gradients, memory, self.waited = Work((), 0), 0, None, 0.0  # type: Work, int, Vectors | None, float
         started = time.perf_counter()
         with np.errstate(all="ignore"):
             for k, op in enumerate(message.ops):
                 if message.snapshot == k:
                     memory = self.engine.memory()
-                up, count = self._do(op, own, message.start + k, message.patience)
-                gradients += count
+                work = self._do(op, own, message.start + k, message.patience)
+                gradients += work.gradients
         if message.snapshot == len(message.ops):
             memory = self.engine.memory()
         seconds = time.perf_counter() - started - self.waited
         self.done, self.answered = message.start + len(message.ops), (message.start, len(message.ops))
         finite = all(bool(np.isfinite(V).all()) for V in self.mixed)
-        self.reply = Reply(up, gradients, seconds, memory, len(self.mixed), finite)
+        self.reply = Reply(work.up, gradients, seconds, memory, len(self.mixed), finite, work.sizes, work.steps)
         return self.reply
 
-    def _do(self, op: Op, vectors: list[Array], index: int, patience: float) -> tuple[tuple[Array, ...], int]:
+    def _do(self, op: Op, vectors: list[Array], index: int, patience: float) -> Work:
         members = np.arange(len(self.clients)) if op.members is None else op.members
         half = self.halves[op.half]
         down = tuple(u for v in op.vectors for u in (self.mixed if v == MIXED else (vectors[v],)))
         if op.verb == "tell":
             self.engine.tell(half, members, down)
-            return (), 0
-        up, gradients = self.engine.run(half, members, op.round, op.K, down)
+            return Work((), 0)
+        request = Request(half, members, op.round, op.K, down, op.own, op.exchange, 0, op.first, op.asked)
+        work = self.engine.run(request)
         if op.verb == "run":
-            return up, gradients
-        self.mixed = self._gossip(up, index, patience)
-        return (), gradients
+            return work
+        self.mixed = self._gossip(work.up, index, patience)
+        return Work((), work.gradients)
 
     # -- gossip --------------------------------------------------------------------------------------------------------
     def connect(

@@ -5,42 +5,19 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from proxskip import prox, theory
+from proxskip import prox
 from proxskip.data import datasets
-from proxskip.links import cohorts
-from proxskip.links.graphs import as_graph
-from proxskip.methods import (
-    EXTRA,
-    GD,
-    METHODS,
-    PDHG,
-    Accelerated,
-    Decaying,
-    DecentralizedScaffnew,
-    DIGing,
-    FedLin,
-    Fista,
-    LocalGD,
-    ProxGD,
-    ProxSkip,
-    Scaffnew,
-    Scaffold,
-    SLocalGD,
-    SplitSkip,
-    SProxSkip,
-    named,
-)
-from proxskip.problems import operators
+from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
+from proxskip.registry import METHODS, named
 from proxskip.seam import Method
 from proxskip.types import InputError, Prox
 
@@ -48,25 +25,6 @@ LOSSES: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "softma
 CLIENTS = 20
 """As in the paper's experiments."""
 
-TAKES: dict[str, set[str]] = {
-    "gd": {"gamma"},
-    "proxgd": {"gamma"},
-    "accelerated": {"gamma"},
-    "fista": {"gamma"},
-    "local-gd": {"gamma", "K"},
-    "scaffold": {"gamma", "K", "eta_g", "option"},
-    "fedlin": {"gamma", "K"},
-    "s-local-gd": {"gamma", "p", "q"},
-    "proxskip": {"gamma", "p", "K"},
-    "sproxskip": {"gamma", "p"},
-    "scaffnew": {"gamma", "p", "K", "own_steps"},
-    "decentralized-scaffnew": {"gamma", "p", "K", "tau", "graph"},
-    "diging": {"gamma", "graph"},
-    "extra": {"gamma", "graph"},
-    "splitskip": {"gamma", "p", "K", "tau", "D"},
-    "pdhg": {"gamma", "tau", "D"},
-}
-"""Which of the flags below each method takes."""
 DEFAULTS: dict[str, Any] = {
     **{"loss": "logistic", "l2": 1e-4, "l2_relative": True, "intercept": False, "psi": None, "D": None},
     **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
@@ -76,7 +34,18 @@ DEFAULTS: dict[str, Any] = {
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
-_OPTIONAL = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
+_OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
+
+
+def own_flags() -> dict[str, str]:
+    """Parameters that only methods from outside the package have, and which method each belongs to."""
+    return {flag: name for name, kind in METHODS.items() for flag in kind.flags() if flag not in DEFAULTS}
+
+
+def _takes(name: str) -> tuple[str, ...]:
+    """The flags that a method takes."""
+    kind = METHODS[name]
+    return (*kind.flags(), "D") if "D" in kind.handles else kind.flags()
 
 
 def flags(**given: Any) -> Namespace:
@@ -85,10 +54,11 @@ def flags(**given: Any) -> Namespace:
     >>> flags(data="digits", K=30).split
     'label'
     """
-    unknown = [name for name in given if name not in DEFAULTS and name != "data"]
+    defaults = DEFAULTS | dict.fromkeys(own_flags())
+    unknown = [name for name in given if name not in defaults and name != "data"]
     if unknown:
-        raise InputError(f"{unknown[0]} is no flag of a run; the flags are {', '.join(DEFAULTS)}.")
-    return Namespace(**DEFAULTS | given)
+        raise InputError(f"{unknown[0]} is no flag of a run; the flags are {', '.join(defaults)}.")
+    return Namespace(**defaults | given)
 
 
 # -- before any work ---------------------------------------------------------------------------------------------------
@@ -103,11 +73,12 @@ def method_names(given: Sequence[str]) -> list[str]:
 
 def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
-    if all(getattr(o, k) is None for k in ("rounds", "iterations", "seconds", "tol", "target")):
+    if all(vars(o)[k] is None for k in ("rounds", "iterations", "seconds", "tol", "target")):
         raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
-    for flag in _OPTIONAL:
-        if getattr(o, flag) is not None and not any(flag in TAKES[name] for name in names):
-            takers = ", ".join(name for name in METHODS if flag in TAKES[name])
+    given = vars(o)
+    for flag in (*_OF_A_METHOD, *own_flags()):
+        if given[flag] is not None and not any(flag in _takes(name) for name in names):
+            takers = ", ".join(name for name in METHODS if flag in _takes(name))
             who = f"{names[0]} does not take" if len(names) == 1 else f"none of {', '.join(names)} takes"
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
@@ -220,109 +191,10 @@ def operator_of(name: str | None, d: int) -> Any:
 # -- the method --------------------------------------------------------------------------------------------------------
 def method_of(name: str, o: Namespace, problem: Problem) -> Method:
     """The method with what was given, and its theorem's parameters for the rest."""
-    made: Any = _MAKE[name](o, problem)
+    kind = METHODS[name]
+    given = {k: vars(o)[k] for k in kind.flags() if vars(o).get(k) is not None}
+    made: Any = kind.configure(problem, {**given, "cohort": o.cohort, "seed": o.split_seed})
     if o.decay is not None:
         made = Decaying.paper_figure(made, problem) if o.decay == "figure" else Decaying(made, o.decay)
-    checked: Method = made
-    return checked
-
-
-def _constructed(cls: Any, o: Namespace, problem: Problem, **given: Any) -> Any:
-    """By the theorem or, with --gamma figure, by the paper's figure; a number for gamma replaces theirs."""
-    figure = o.gamma == "figure" and hasattr(cls, "paper_figure")
-    method = (cls.paper_figure if figure else cls.theory)(problem, **given)
-    return replace(method, gamma=o.gamma) if isinstance(o.gamma, float) else method
-
-
-def _gamma(o: Namespace, problem: Problem) -> float:
-    """1/L, and 1/A with minibatches, unless given."""
-    if isinstance(o.gamma, float):
-        return o.gamma
-    return theory.largest_step(problem.es_A)
-
-
-def _p(o: Namespace, best: Callable[[], float]) -> float:
-    """As given, or 1/K for a fixed K, or the theorem's for this gamma."""
-    if o.p is not None:
-        return float(o.p)
-    return best() if o.K is None else 1.0 / int(o.K)
-
-
-def _scaffold(o: Namespace, problem: Problem) -> Scaffold:
-    made: Scaffold = _constructed(Scaffold, o, problem, K=o.K, option=o.option or "II")
-    if o.eta_g is None:
-        return made
-    gamma = made.gamma if isinstance(o.gamma, float) else made.gamma / o.eta_g
-    return replace(made, eta_g=o.eta_g, gamma=gamma)
-
-
-def _proxskip(o: Namespace, problem: Problem) -> ProxSkip:
-    gamma = _gamma(o, problem)
-    return ProxSkip(gamma, _p(o, lambda: theory.best_p(gamma, problem.mu)), o.K)
-
-
-def _sproxskip(o: Namespace, problem: Problem) -> SProxSkip:
-    gamma = _gamma(o, problem)
-    return SProxSkip(gamma, theory.best_p(gamma, problem.mu) if o.p is None else o.p)
-
-
-def _scaffnew(o: Namespace, problem: Problem) -> Scaffnew:
-    if o.own_steps:
-        gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
-        own = lambda: Scaffnew.theory(problem, own_steps=True, cohort=o.cohort).p  # noqa: E731
-        return Scaffnew(gammas, _p(o, own), o.K)
-    figure = o.gamma == "figure" and problem.batch is None
-    gamma = 1.0 / problem.L_global if figure else _gamma(o, problem)
-    participation = cohorts.as_participation(o.cohort)
-    participation.check(problem.n)
-    a, chi = participation.constants(problem.n)
-    p = _p(o, lambda: Scaffnew.at(gamma, problem, a, chi).p)
-    return Scaffnew(gamma, p, o.K) if a == 1.0 else Scaffnew(gamma, p, o.K, chi, a)
-
-
-def _decentralized(o: Namespace, problem: Problem) -> DecentralizedScaffnew:
-    link = as_graph(o.graph or "ring", problem.n, seed=o.split_seed)
-    gamma = _gamma(o, problem)
-    p = _p(o, lambda: theory.split_p(gamma, problem.mu, link.lmax, link.delta))
-    tau = theory.split_tau(gamma, p, link.lmax) if o.tau is None else o.tau
-    return DecentralizedScaffnew(gamma, p, tau, link, o.K)
-
-
-def _over_graph(cls: Any) -> Callable[[Namespace, Problem], Any]:
-    return lambda o, problem: _constructed(cls, o, problem, graph=o.graph or "ring", seed=o.split_seed)
-
-
-def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
-    if o.gamma is None and o.p is None and o.K is None and o.tau is None:
-        return SplitSkip.theory(problem)
-    gamma, norm2 = _gamma(o, problem), operators.operator_norm2(problem.D)
-    p = _p(o, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0))
-    return SplitSkip(gamma, p, theory.split_tau(gamma, p, norm2) if o.tau is None else o.tau, o.K)
-
-
-def _pdhg(o: Namespace, problem: Problem) -> PDHG:
-    made = PDHG.theory(problem)
-    gamma = o.gamma if isinstance(o.gamma, float) else made.gamma
-    room = max(1.0 / gamma - (problem.L_global - made.mu), 0.0)
-    tau = room / operators.operator_norm2(problem.D) if o.tau is None else o.tau
-    return PDHG(gamma, tau, made.mu)
-
-
-_MAKE: dict[str, Callable[[Namespace, Problem], Any]] = {
-    "gd": lambda o, problem: _constructed(GD, o, problem),
-    "proxgd": lambda o, problem: _constructed(ProxGD, o, problem),
-    "accelerated": lambda o, problem: _constructed(Accelerated, o, problem),
-    "fista": lambda o, problem: _constructed(Fista, o, problem),
-    "local-gd": lambda o, problem: _constructed(LocalGD, o, problem, K=o.K),
-    "scaffold": _scaffold,
-    "fedlin": lambda o, problem: _constructed(FedLin, o, problem, K=o.K),
-    "s-local-gd": lambda o, problem: _constructed(SLocalGD, o, problem, p=o.p, q=1.0 if o.q is None else o.q),
-    "proxskip": _proxskip,
-    "sproxskip": _sproxskip,
-    "scaffnew": _scaffnew,
-    "decentralized-scaffnew": _decentralized,
-    "diging": _over_graph(DIGing),
-    "extra": _over_graph(EXTRA),
-    "splitskip": _splitskip,
-    "pdhg": _pdhg,
-}
+    method: Method = made
+    return method

@@ -1,0 +1,173 @@
+"""What the clients of every engine do alike: local steps of all kinds, and sending through a codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.links.codecs import Codec, Identity, Key, read_back
+from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.oracles import rows_of
+from proxskip.randomness import anchor_coin, minibatch
+from proxskip.seam import Anchor, Pull, Request, Size
+from proxskip.types import Array
+
+
+class Sender:
+    """Counts what a client differentiates and sends; one object for each half that is run."""
+
+    def __init__(self) -> None:
+        self.gradients = 0
+        self.taken: Any = None  # the local steps really taken, where a criterion ended them
+        self._sent: list[tuple[Any, Size]] = []
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """The keys of this client's (or of each member's) next message."""
+        raise NotImplementedError
+
+    def send(self, v: Any, codec: Codec | None = None) -> Any:
+        """v as the server will read it."""
+        if codec is None or isinstance(codec, Identity):
+            return v
+        keys = self.keys(len(self._sent))
+        rows = np.atleast_2d(self.plain(v))
+        sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
+        d = rows.shape[1]
+        bits = [codec.bits(d, key) for key in keys]
+        size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
+        out = sent[0] if np.ndim(v) == 1 else sent
+        self._sent.append((out, size))
+        return out
+
+    def plain(self, v: Any) -> Array:
+        """v as an array with one row for each key."""
+        return np.asarray(v)
+
+    def sizes(self, up: Sequence[Any]) -> tuple[Size | None, ...]:
+        """What each vector that goes up took; None for those that travel as they are."""
+        if not self._sent:
+            return (None,) * len(up)
+        return tuple(next((size for v, size in self._sent if v is u), None) for u in up)
+
+
+class OneClient(Sender):
+    """One client on ``(d,)`` vectors: its oracle, its number, and its place in the stream of minibatches."""
+
+    def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
+        super().__init__()
+        self.oracle: Any = problem.clients[i]
+        self.i, self.seed, self.request, self.place, self.step = number0 + i, seed, request, place, 0
+        self.batch = problem.batch
+        self.rows = rows_of(self.oracle)
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One."""
+        return (key_of(self.request, self.seed, self.i, self.place, vector),)
+
+    def descend(
+        self,
+        x: Array,
+        h: Array | float,
+        gamma: float,
+        K: int,
+        *,
+        pull: Pull | None = None,
+        momentum: float = 0.0,
+        anchor: Anchor | None = None,
+        until: float | None = None,
+    ) -> Any:
+        """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
+        if anchor is not None:
+            return self._descend_anchored(x, h, gamma, K, anchor)
+        tau, centre = pull or (0.0, x)
+        y = before = x
+        for k in range(K):
+            z = y + momentum * (y - before) if momentum else y
+            slope = self._estimate(z) - h
+            if pull is not None:
+                slope = slope + tau * (z - centre)
+            if until is not None and np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - centre):
+                self.taken = k + 1
+                return z, k + 1
+            before, y = y, z - gamma * slope
+        self.taken = K if until is not None else None
+        return y if until is None else (y, K)
+
+    def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
+        """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
+        w, gw, q = anchor
+        for _ in range(K):
+            step, z = self.step, x
+            if self.batch is None:  # both minibatches are all rows, and cancel
+                self.step += 1
+                g = full = self.gradient(z)
+            else:
+                rows = self._rows()
+                self.gradients += 2 * self.batch
+                g = self._sampled(z, rows) - self._sampled(w, rows) + gw
+            x = z - gamma * (g - h)
+            if anchor_coin(self.seed, self.i, self.request.round, step) < q:
+                w, gw = z, full if self.batch is None else self.gradient(z)
+        return x, w, gw
+
+    def _estimate(self, x: Array) -> Array:
+        if self.batch is None:
+            return self.gradient(x)
+        self.gradients += self.batch
+        return self._sampled(x, self._rows())
+
+    def _rows(self) -> Any:
+        """The next minibatch; they are numbered through a half, whatever its number of descents."""
+        assert self.batch is not None
+        picks = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch)
+        self.step += 1
+        return picks
+
+    def _sampled(self, x: Array, rows: Any) -> Array:
+        return np.asarray(self.oracle.minibatch_gradient(x, rows))
+
+    def gradient(self, x: Array, where: Any = None) -> Array:
+        """The full local gradient, where it is wanted."""
+        if where is not None and not where:
+            return np.zeros(len(x))
+        self.gradients += self.rows
+        return checked_gradient(self.oracle, x, self.i)
+
+    def own(self, values: Any) -> Any:
+        """This client's entry."""
+        return values if np.ndim(values) == 0 else values[self.i]
+
+
+def key_of(request: Request, seed: int, client: int, place: int, vector: int) -> Key:
+    """The key of a message in this exchange."""
+    asked = len(request.cohort) if request.asked is None else request.asked
+    return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
+
+
+def pulled_steps(
+    one_step: Callable[[Any, Any, Any, Any], Any],
+    x: Any,
+    h: Any,
+    gamma: Any,
+    K: Any,
+    pull: Pull | None,
+    momentum: Any,
+) -> Any:
+    """Steps with momentum and a pull, made of plain ones: the pull is a shift of h that is new in every step.
+
+    Args:
+        one_step: ``(z, h, gamma, active) -> z - gamma (g(z) - h)``; ``active`` is one number or one per member, 1
+            where the step is taken and 0 where that member's K is over.
+    """
+    y = before = x
+    for k in range(int(np.max(K))):
+        z = y + momentum * (y - before)
+        shift = h if pull is None else h - pull[0] * (z - pull[1])
+        active = (np.asarray(K) > k).astype(np.int64)
+        new = one_step(z, shift, gamma, active)
+        if not np.all(active):
+            new = np.where(active[:, None] > 0, new, y)
+        before, y = y, new
+    return y

@@ -1,0 +1,98 @@
+"""Engines whose clients are in this process: everything but the client itself is written here, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from proxskip.links.sums import weighted_sum
+from proxskip.problems.federated import Problem
+from proxskip.seam import Engine, Request, SettleHalf, Size, Work
+from proxskip.types import Array, Indices, Vectors
+
+
+class NearEngine(Engine):
+    """Write ``client``, and you have an engine.
+
+    With ``together = False`` halves are run one client after another on ``(d,)`` vectors, with ``together = True`` once
+    for the whole cohort on ``(c, d)`` stacks.
+    """
+
+    name = "near"
+    together = False
+
+    def client(self, members: Indices, request: Request, place: int) -> Any:
+        """A ``seam.Client`` for these members (one, unless ``together``), at this place among the cohort."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no clients: define client(self, members, request, place)."
+        )
+
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Keep the problem and the initial memory."""
+        self.problem, self.seed = problem, seed
+        self.kept = {k: v.copy() for k, v in memory.items()}
+
+    def run(self, request: Request) -> Work:
+        """Run the half on the cohort, and keep what it remembers."""
+        if self.together:
+            client = self.client(request.cohort, request, 0)
+            own: Any = {k: v[:, None] for k, v in request.own.items()}
+            up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
+            return Work(self._store(request.cohort, up, memory), client.gradients, client.sizes(up), client.taken)
+        rows, gradients, sizes, taken = [], 0, [], []
+        for j, i in enumerate(request.cohort):
+            client = self.client(request.cohort[j : j + 1], request, j)
+            own = {k: float(v[j]) for k, v in request.own.items()}
+            K = int(request.K if np.ndim(request.K) == 0 else request.K[j])
+            up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
+            self._keep(i, memory)
+            rows.append(up)
+            gradients += client.gradients
+            sizes.append(client.sizes(up))
+            taken.append(K if client.taken is None else client.taken)
+        up = tuple(np.stack(column) for column in zip(*rows, strict=True))
+        return Work(up, gradients, tuple(map(Size.total, zip(*sizes, strict=True))), np.array(taken, dtype=np.int64))
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+        """Run the half on the cohort with the outcome."""
+        request = Request(half, cohort, 0)  # type: ignore[arg-type]
+        if self.together:
+            self._store(cohort, (), half(self.client(cohort, request, 0), self._of(cohort), *outcome))
+            return
+        for j, i in enumerate(cohort):
+            client = self.client(cohort[j : j + 1], request, j)
+            self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
+
+    def sum(self, w: Array, U: Array) -> Array:
+        """In client order."""
+        return weighted_sum(w, U)
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+        return {k: v.copy() for k, v in self.kept.items()}
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+    def _of_one(self, i: int) -> Vectors:
+        return {k: v[i].copy() for k, v in self.kept.items()}
+
+    def _of(self, cohort: Indices) -> Any:
+        everyone = len(cohort) == self.problem.n
+        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
+
+    def _keep(self, rows: Any, memory: Vectors) -> None:
+        for k, v in memory.items():
+            self.kept[k][rows] = v
+
+    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+        """Keep what a stack remembers; what goes up, with one row for each member."""
+        shape = (len(cohort), self.problem.d)
+        for k, v in memory.items():
+            if len(cohort) == self.problem.n and v.shape == shape:
+                self.kept[k] = v
+            else:
+                self.kept[k][cohort] = v
+        return tuple(np.broadcast_to(u, shape) for u in up)

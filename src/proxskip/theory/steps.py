@@ -1,0 +1,125 @@
+"""Step sizes: what is known about one, when it is refused, and Nesterov's momentum with its end of stability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from proxskip.theory.numbers import kappa, ordered, positive, probability, whole
+from proxskip.types import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What is known about a method's step size gamma.
+
+    Args:
+        theorem: the largest with a proof we can cite; None where we can cite none.
+        figure: the one behind the paper's Figure 1b and Table 1.
+        warn_above: larger ones run with a warning.
+        refuse_at: this and larger ones are refused unless the caller insists.
+        source: where ``theorem`` comes from, and what is only measured.
+    """
+
+    theorem: float | None
+    figure: float
+    warn_above: float
+    refuse_at: float
+    source: str
+
+    @staticmethod
+    def one_over_L(L: float, source: str) -> StepLimits:
+        """Proved up to 1/L, refused from 2/L on."""
+        return StepLimits(1 / L, 1 / L, 1 / L, 2 / L, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a step size depends on: the smoothness L, and what else a method's limit needs.
+
+    Args:
+        K: the number of local steps of LocalGD, Scaffold and FedLin.
+        p: of S-Local-GD.
+        eta_g, share: Scaffold's global step, and the part of the clients that takes part in a round.
+        mu: of Scaffold's cohorts and of the accelerated method (without it the limit for every mu).
+        lmax, sigma: the largest eigenvalue of I - W, and the second largest modulus of an eigenvalue of W.
+    """
+
+    L: float
+    K: int = 1
+    p: float = 1.0
+    eta_g: float = 1.0
+    mu: float | None = None
+    share: float = 1.0
+    lmax: float = 1.0
+    sigma: float = 0.0
+
+    @staticmethod
+    def of(
+        L: float,
+        K: int = 1,
+        p: float = 1.0,
+        eta_g: float = 1.0,
+        mu: float | None = None,
+        n: int = 1,
+        cohort: int | None = None,
+        lmax: float = 1.0,
+        sigma: float = 0.0,
+    ) -> Setting:
+        """The same, checked; a cohort of n clients gives the share."""
+        n, cohort = whole("n", n), whole("cohort", n if cohort is None else cohort)
+        if cohort > n:
+            raise InputError(f"a cohort of {cohort} is larger than n = {n} clients.")
+        L, mu = (positive("L", L), None) if mu is None or mu == 0 else ordered(L, mu)
+        K, p, eta_g = whole("K", K), probability("p", p), positive("eta_g", eta_g)
+        return Setting(L, K, p, eta_g, mu, cohort / n, lmax, sigma)
+
+
+def check_limits(
+    method: str, gamma: float, limits: StepLimits | None, L: float | None = None, insist: bool = False
+) -> list[str]:
+    """Refuse gamma at or above ``refuse_at`` unless the caller insists; return a warning where one is due.
+
+    L only serves the sentence, which then also says how many 1/L gamma is.
+    """
+    gamma = positive("gamma", gamma)
+    if limits is None:
+        return []
+    digits = "g" if f"{gamma:g}" != f"{limits.warn_above:g}" else ".17g"
+    given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
+    if gamma >= limits.refuse_at and not insist:
+        raise InputError(
+            f"{given} is not below {limits.refuse_at:g}, from where on {method} can diverge; "
+            f"take {limits.figure:g}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
+        )
+    if gamma > limits.warn_above:
+        return [f"{given} is above {limits.warn_above:{digits}}, up to where {method} is known to work."]
+    return []
+
+
+# -- Nesterov's method -------------------------------------------------------------------------------------------------
+def nesterov_momentum(L: float, mu: float | None) -> float:
+    """``beta = (sqrt(kappa) - 1)/(sqrt(kappa) + 1)`` for x+ = y - gamma grad f(y), y+ = x+ + beta (x+ - x).
+
+    Nesterov, "Lectures on Convex Optimization", 2018, section 2.2: with gamma = 1/L, f - f* plus mu/2 times a
+    squared distance contracts by 1 - 1/sqrt(kappa) per iteration.
+    """
+    root = math.sqrt(kappa(L, mu))
+    return (root - 1) / (root + 1)
+
+
+def nesterov_zeta(L: float, mu: float | None) -> float:
+    """``1/sqrt(kappa)``: the contraction per iteration proved for ``nesterov_momentum`` and gamma = 1/L."""
+    return 1 / math.sqrt(kappa(L, mu))
+
+
+def nesterov_limit(L: float, beta: float) -> float:
+    """``(2 + 2 beta)/((1 + 2 beta) L)``: the exact end of stability of constant momentum on quadratics.
+
+    Along an eigenvalue l the iteration has the polynomial z^2 - s(1 + beta) z + s beta with s = 1 - gamma l;
+    by Jury's test its roots lie inside the unit circle iff -1/(1 + 2 beta) < s < 1. The limit is 2/L for
+    beta = 0 and falls to 4/(3L) for beta = 1.
+    """
+    if not 0 <= beta <= 1:
+        raise InputError(f"beta = {beta:g} must lie in [0, 1].")
+    return (2 + 2 * beta) / ((1 + 2 * beta) * positive("L", L))
