@@ -161,6 +161,25 @@ def _many_rows(batch: Any, threads: int, _: Path) -> Any:
     return run(ps.GD(1.0 / problem.L), problem, rounds=3, engine="cpu", threads=threads)
 
 
+def many(engine: str) -> Iterator[Case]:
+    """So many clients that their mean is a sum of several blocks."""
+    makes: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        "gd": (ps.GD.theory, None),
+        "local-gd": (lambda p: ps.LocalGD.paper_figure(p, K=2), 600),
+        "scaffold": (lambda p: ps.Scaffold.paper_figure(p, K=2), None),
+        "scaffnew": (lambda p: ps.Scaffnew(0.5, 0.5), None),
+        "scaffnew-cohort": (lambda p: ps.Scaffnew.theory(p, cohort=600), 600),
+        "decentralized": (table.on_graph(ps.DecentralizedScaffnew, "ring"), None),
+    }
+    for name, (make, cohort) in makes.items():
+        yield Case(engine, f"many-{name}", partial(_many, make, cohort=cohort, rounds=2, engine=engine))
+
+
+def _many(make: Any, _: Path, **given: Any) -> Any:
+    problem = table.wide(800, 5, diagonal=True)
+    return run(make(problem), problem, **given)
+
+
 # -- run folders -------------------------------------------------------------------------------------------------------
 def resumed(engine: str) -> Iterator[Case]:
     """Cut in the middle and resumed: a folder of this tree, and one that the first tree has left here."""
@@ -205,7 +224,8 @@ def _is_here(engine: Any) -> Any:
     """The actors have the package that this process has."""
     import ray
 
-    where = ray.get(ray.remote(lambda: __import__("proxskip").__file__).remote())
+    ask = ray.remote(num_cpus=0)(lambda: __import__("proxskip").__file__)  # the actors have all CPUs
+    where = ray.get(ask.remote(), timeout=120)
     engine.shutdown()
     ray.shutdown()
     if Path(where).resolve() != Path(ps.__file__).resolve():
@@ -230,7 +250,7 @@ def on_gpu() -> Iterator[Case]:
 def every_case(engine: str) -> list[Case]:
     """The cases of an engine, in order; none, with a sentence, where it is not installed."""
     if engine in ("reference", "cpu"):
-        return [c for family in (every_method, losses, starts, large, resumed) for c in family(engine)]
+        return [c for family in (every_method, losses, starts, large, many, resumed) for c in family(engine)]
     if engine == "minimize":
         return list(cases_solo.cases())
     if engine == "protocol":
