@@ -1,0 +1,125 @@
+"""Cases of the protocol: a server and its clients in lockstep, with every message as bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from case_table import ENTRIES, NAMED, Case
+
+import proxskip as ps
+from proxskip import protocol as protocol
+from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker
+
+RUN = bytes(range(16))
+MOST = 2000
+"""Steps after which a run that does not end is given up."""
+
+
+def find(name: str, *modules: str) -> Any:
+    """A name of these modules, or of whichever module of the package defines it now."""
+    for path in modules:
+        try:
+            return getattr(importlib.import_module(path), name)
+        except (ImportError, AttributeError):
+            continue
+    for info in pkgutil.walk_packages(protocol.__path__, "proxskip.protocol."):
+        module = importlib.import_module(info.name)
+        if getattr(getattr(module, name, None), "__module__", None) == info.name:
+            return getattr(module, name)
+    raise ImportError(f"no module of proxskip.protocol defines {name}.")
+
+
+encode = find("encode", "proxskip.protocol", "proxskip.protocol.wire")
+
+
+def rule(cohort: Any) -> Any:
+    """The public rule for a cohort."""
+    if isinstance(cohort, list):
+        return ps.Given(tuple(map(tuple, cohort)))
+    return ps.Uniform(cohort) if isinstance(cohort, int) else ps.Bernoulli(cohort)
+
+
+def federate(name: str, _: Path, batch: Any, size: int, missing: Callable[[int], int | None], **given: Any) -> Any:
+    """Drive a federation to its end; the states, x after every round, and a digest of all messages.
+
+    Args:
+        missing: the client that does not answer in a round, if any.
+    """
+    entry = NAMED[name]
+    problem = entry.on(storage="sparse" if batch else "dense", batch=batch)
+    given = given | ({} if entry.cohort is None else {"cohort": rule(entry.cohort)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        server = Server(entry.make(problem), problem, 8, seed=4, insist=True, itemsize=size, **given)
+    clients = [Client(server.method, Worker(f, i, 4, batch), size) for i, f in enumerate(problem.clients)]
+    state, memories = server.start(RUN), [ClientState.fresh(RUN) for _ in clients]
+    state, asks = server.step(state, Begin())
+    wire, path = hashlib.sha256(), [state.vectors["x"]]
+    for _step in range(MOST):
+        if state.over or not asks:
+            break
+        ticket, exchange, round, more = state.ticket, state.exchange, state.round, []
+        for ask in asks:
+            if ask.client == missing(round):
+                continue
+            raw = encode(ask, server.limit)
+            wire.update(raw)
+            memories[ask.client], answers = clients[ask.client].step(memories[ask.client], raw)
+            for answer in answers:
+                wire.update(answer)
+                state, new = server.step(state, Arrived(answer, ask.client))
+                more += new
+        if not more and not state.over:
+            state, more = server.step(state, Deadline(ticket, exchange))
+        asks = more
+        if state.round > round:
+            path.append(state.vectors["x"])
+    return {"path": np.array(path), "wire": wire.digest(), "state": state, "memories": memories}
+
+
+def nobody(round: int) -> int | None:
+    return None
+
+
+def one_in_two(round: int) -> int | None:
+    return round % 4 if round % 2 else None
+
+
+def cases() -> Iterator[Case]:
+    """Every method that has a server and client halves, in each form that it has."""
+    for e in ENTRIES:
+        problem = e.on("quadratics")
+        method = e.make(problem)
+        if hasattr(method, "graph") or hasattr(method, "decay") or e.D or e.clients == 1:
+            continue
+        closing = ["deadline"] if e.cohort is not None else ["everyone"]
+        if e.cohort is None and "cohort" in method.handles and e.psi is None:
+            closing.append("deadline")
+        for how in closing:
+            for batch in (None, 6) if e.batch else (None,):
+                for size in (8, 4) if _rounds(method, problem) else (8,):
+                    label = "-".join([e.name, how, *(["batch"] if batch else []), f"float{8 * size}"])
+                    given = {"batch": batch, "size": size, "missing": nobody, "closing": how, "audit": 3, "measure": 2}
+                    yield Case("protocol", label, partial(federate, e.name, **given))
+            if how == "deadline":
+                given = {"batch": None, "size": 8, "missing": one_in_two, "closing": how, "audit": 3, "measure": 2}
+                yield Case("protocol", f"{e.name}-missing", partial(federate, e.name, **given))
+
+
+def _rounds(method: Any, problem: Any) -> bool:
+    """Whether its clients may send float32."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+            Server(method, problem, 1, itemsize=4, insist=True)
+    except ps.InputError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""The comparers behind ``benchmarks/same_bytes.py`` and ``same_speed.py``: one byte is enough, and it is named.
+
+That the whole of it notices a change of the package was tried by hand: with ``x - gamma * (g - h)`` turned into
+``x - gamma * g + gamma * h`` in the reference engine, or the blocks of a mean added in reverse order, it ends with
+status 1 and names the first case and array.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+OLD = {
+    "cpu/gd/x": np.array([[1.0, 2.0], [3.0, np.nan]]),
+    "cpu/gd/message": np.frombuffer(b"as asked", np.uint8),
+    "cpu/scaffnew/x": np.zeros(3),
+    "protocol/scaffnew/rounds": np.array(7),
+}
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    for name in ("same_bytes", "same_speed", "trees"):
+        sys.modules.pop(name, None)
+
+
+def compared(tmp_path: Path, new: dict[str, Any]) -> tuple[int, list[str]]:
+    import same_bytes
+
+    for name, arrays in (("old", OLD), ("new", new)):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    tallies = same_bytes.compare(*(same_bytes.load(tmp_path / f"{k}.npz") for k in ("old", "new")))
+    assert {k: len(t.cases) for k, t in tallies.items()} == {"cpu": 2, "protocol": 1}
+    assert sum(t.arrays for t in tallies.values()) == len(OLD)
+    assert "| all | 3 | 4 | 16 |" in "\n".join(same_bytes.report(tallies))
+    found = [line for t in tallies.values() for line in t.different]
+    return len(found), found
+
+
+def test_equal_files_and_new_fields_are_no_difference(tmp_path: Path) -> None:
+    assert compared(tmp_path, OLD) == (0, [])
+    assert compared(tmp_path, OLD | {"cpu/gd/column": np.ones(2), "gpu/gd/x": np.ones(1)}) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("cpu/gd/x", np.array([[1.0, 2.0], [np.nextafter(3.0, 4.0), np.nan]]), "1 of 4 numbers, first at [1, 0]"),
+        ("cpu/scaffnew/x", np.array([0.0, -0.0, 0.0]), "1 of 3 numbers, first at [1]"),
+        ("cpu/gd/message", np.frombuffer(b"as usual", np.uint8), 'is "as asked" in the old tree and "as usual"'),
+        ("protocol/scaffnew/rounds", np.array(8), "7"),
+        ("protocol/scaffnew/rounds", np.array(7.0), "is int64 () in the old tree and float64 ()"),
+        ("cpu/scaffnew/x", np.zeros(4), "is float64 (3,) in the old tree and float64 (4,)"),
+    ],
+)
+def test_one_byte_is_named(name: str, value: Any, said: str, tmp_path: Path) -> None:
+    count, (line,) = compared(tmp_path, OLD | {name: value})
+    engine, case, array = name.split("/")
+    assert count == 1
+    assert line.startswith(f"{engine}/{case}: {array} ")
+    assert said in line
+
+
+def test_what_is_missing_and_what_could_not_be_run_are_named(tmp_path: Path) -> None:
+    raised = {"cpu/scaffnew/error": np.frombuffer(b"ValueError: no", np.uint8)}
+    without = {k: v for k, v in OLD.items() if k != "cpu/scaffnew/x"}
+    assert compared(tmp_path, without)[1] == ["cpu/scaffnew: x is missing in the new tree."]
+    assert compared(tmp_path, without | raised)[1][1] == "cpu/scaffnew: the new tree raised ValueError: no"
+    import same_bytes
+
+    (both,) = same_bytes.compare(raised, raised).values()
+    assert both.different == ["cpu/scaffnew: error could not be run by either: ValueError: no"]
+
+
+@pytest.mark.parametrize(
+    ("new", "same", "verdict"),
+    [
+        (1.02, (0.99, 1.01), "within 3 %"),
+        (1.04, (0.91, 1.09), "inside the spread"),
+        (1.2, (0.5, 1.5), "TOO NOISY TO TELL"),
+        (1.05, (0.99, 1.01), "SLOWER"),
+        (0.9, (0.99, 1.01), "faster"),
+    ],
+)
+def test_speed_is_judged_against_the_spread_of_equal_trees(new: float, same: tuple[float, ...], verdict: str) -> None:
+    import same_speed
+
+    row = same_speed.Row("a step", 1e-6, [new] * 20, [same[k % 2] for k in range(20)])
+    assert row.verdict == verdict
+    assert str(row).endswith(f"| {verdict} |")
