@@ -7,6 +7,7 @@ Run it as ``python docs/make_reproduction.py report "how it was made"``, where `
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -105,14 +106,17 @@ def table(t: Table) -> list[str]:
 
 def prose(text: str, bullet: str = "") -> list[str]:
     """The lines of a paragraph or of an item of a list."""
-    return textwrap.wrap(
-        text,
+    # A line that begins with a sign or a number and a period would begin a list, so they stay with the word before.
+    glued = re.sub(r" (?=(?:[-+*#>|]|\d+[.)]) )", "\0", text)
+    lines = textwrap.wrap(
+        glued,
         WIDTH,
         initial_indent=bullet,
         subsequent_indent=" " * len(bullet),
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def cell(value: object) -> str:
