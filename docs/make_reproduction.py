@@ -1,4 +1,4 @@
-"""Write docs/reproduction.md from a reproduction: its claims, what each figure shows, and the figures.
+"""Write docs/reproduction.md from a reproduction: the claims, the figures and what each of them shows.
 
 Run it as ``python docs/make_reproduction.py report "how it was made"``, where ``report`` is the folder of
 ``proxskip reproduce``.
@@ -7,7 +7,9 @@ Run it as ``python docs/make_reproduction.py report "how it was made"``, where `
 from __future__ import annotations
 
 import json
+import re
 import sys
+import textwrap
 from pathlib import Path
 
 from PIL import Image
@@ -17,10 +19,11 @@ from proxskip.report.figures import Claim, Experiment, Report, Table
 
 PAGE = Path(__file__).with_name("reproduction.md")
 PICTURES = Path(__file__).with_name("reproduction")
-LARGEST = 300_000
-"""Bytes of a picture."""
-LONG = 30
-"""Rows from which a table stays in results.json."""
+MAX_PICTURE_BYTES = 300_000
+MAX_TABLE_ROWS = 30
+"""Tables with this many rows or more are only in results.json."""
+WIDTH = 120
+"""Columns of a line of prose."""
 
 
 def main(folder: Path, machine: str = "") -> None:
@@ -30,8 +33,8 @@ def main(folder: Path, machine: str = "") -> None:
     for e in report.experiments:
         small = PICTURES / f"{e.id}.png"
         Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
-        if small.stat().st_size > LARGEST:
-            raise SystemExit(f"{small} has {small.stat().st_size} bytes; at most {LARGEST} are wanted here.")
+        if small.stat().st_size > MAX_PICTURE_BYTES:
+            raise SystemExit(f"{small} has {small.stat().st_size} bytes; the limit is {MAX_PICTURE_BYTES}.")
     PAGE.write_text(render(report, machine), encoding="utf-8")
 
 
@@ -43,20 +46,24 @@ def render(report: Report, machine: str = "") -> str:
     lines = [
         "# The paper, reproduced",
         "",
-        f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine",
-        "and written down by `docs/make_reproduction.py`. The folder of the run holds a page with the same figures to",
-        "explore, and all of its numbers in `results.json`.",
+        *prose(
+            f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine and "
+            "written by `docs/make_reproduction.py`. The folder of the run contains an interactive page with the same "
+            "figures, and all numbers in `results.json`."
+        ),
         "",
-        *([machine, ""] if machine else []),
-        f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients",
-        f"split by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g},",
-        f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}.",
+        *([*prose(machine), ""] if machine else []),
+        *prose(
+            f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients split "
+            f"by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g}, "
+            f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}."
+        ),
         "",
         "## Claims",
         "",
         f"{words}. PASS and FAIL are verdicts; REPORTED is a measurement where nothing is promised.",
         "",
-        "| claim | verdict | what must be seen | what was measured |",
+        "| claim | verdict | expected | measured |",
         "|---|---|---|---|",
         *(claim(c) for c in report.claims),
         "",
@@ -74,11 +81,11 @@ def claim(c: Claim) -> str:
 
 def experiment(e: Experiment) -> list[str]:
     """A section."""
-    lines = [f"## {e.title}", "", e.sentence, "", f"![{e.title}](reproduction/{e.id}.png)", ""]
+    lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}](reproduction/{e.id}.png)", ""]
     lines += [f"`{e.command}`, {e.seconds:,.0f} seconds.", ""]
-    lines += [f"- {note}" for note in e.notes] + [""]
+    lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:
-        lines += table(t) if len(t.rows) < LONG else []
+        lines += table(t) if len(t.rows) < MAX_TABLE_ROWS else []
     return lines
 
 
@@ -86,7 +93,30 @@ def table(t: Table) -> list[str]:
     """A table with its title before and its note after it."""
     head = "| " + " | ".join(map(cell, t.columns)) + " |"
     rows = ["| " + " | ".join(map(cell, row)) + " |" for row in t.rows]
-    return [f"{t.title}:", "", head, "|" + "---|" * len(t.columns), *rows, "", *([t.note, ""] if t.note else [])]
+    return [
+        f"{t.title}:",
+        "",
+        head,
+        "|" + "---|" * len(t.columns),
+        *rows,
+        "",
+        *([*prose(t.note), ""] if t.note else []),
+    ]
+
+
+def prose(text: str, bullet: str = "") -> list[str]:
+    """The lines of a paragraph or of an item of a list."""
+    # A line that begins with a sign or a number and a period would begin a list, so they stay with the word before.
+    glued = re.sub(r" (?=(?:[-+*#>|]|\d+[.)]) )", "\0", text)
+    lines = textwrap.wrap(
+        glued,
+        WIDTH,
+        initial_indent=bullet,
+        subsequent_indent=" " * len(bullet),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def cell(value: object) -> str:
@@ -99,5 +129,5 @@ def cell(value: object) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        raise SystemExit('give the folder of a reproduction: python docs/make_reproduction.py report "how it was made"')
+        raise SystemExit('pass the folder of a reproduction: python docs/make_reproduction.py report "how it was made"')
     main(Path(sys.argv[1]), *sys.argv[2:])
