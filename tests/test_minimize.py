@@ -219,6 +219,12 @@ def test_few_proxes() -> None:
 
 
 # -- solutions of others -----------------------------------------------------------------------------------------------
+def agrees(x: Array, other: Array, f: Any, psi: Any) -> bool:
+    """The same point to four digits, and ours is no worse: how exact another library is depends on the machine."""
+    best = f.value(x) + psi(x)
+    return bool(np.abs(x - other).max() < 1e-4 and best <= f.value(other) + psi(other) + 1e-10 * max(1.0, abs(best)))
+
+
 @pytest.mark.parametrize("method", ["proxskip", "fista", "auto"])
 def test_lasso_and_elastic_net_of_scikit_learn(method: str) -> None:
     from sklearn.linear_model import ElasticNet, Lasso
@@ -236,7 +242,7 @@ def test_lasso_and_elastic_net_of_scikit_learn(method: str) -> None:
             given = {"mu": ps.LeastSquares(A, b).mu} if data is not A else {}
             res = ps.minimize(ps.LeastSquares(data, b), psi, method=method, tol=1e-9, **given)
             assert res.success
-            assert np.abs(res.x - x).max() < 1e-7
+            assert agrees(res.x, x, ps.LeastSquares(A, b), psi)
 
 
 def test_logistic_l1_of_scikit_learn() -> None:
@@ -252,16 +258,16 @@ def test_logistic_l1_of_scikit_learn() -> None:
         x = other.fit(A, y).coef_.ravel()
     res = ps.minimize(ps.Logistic(A, y), ps.prox.L1(lam), method="proxskip", mu=1e-3, tol=1e-9)
     assert res.success
-    assert np.abs(res.x - x).max() < 1e-6
+    assert agrees(res.x, x, ps.Logistic(A, y), ps.prox.L1(lam))
 
 
 def test_bounds_of_scipy() -> None:
     A, b = regression()
     other = scipy.optimize.lsq_linear(A, b, bounds=(0.0, 0.7), tol=1e-14)
-    res = ps.minimize(ps.LeastSquares(A, b), ps.prox.Box(0.0, 0.7), tol=1e-9)
-    assert np.abs(res.x - other.x).max() < 1e-6
+    f = ps.LeastSquares(A, b)
+    assert agrees(ps.minimize(f, ps.prox.Box(0.0, 0.7), tol=1e-9).x, other.x, f, ps.prox.Box(0.0, 0.7))
     nn, _ = scipy.optimize.nnls(A, b)
-    assert np.abs(ps.minimize(ps.LeastSquares(A, b), ps.prox.NonNegative(), tol=1e-9).x - nn).max() < 1e-7
+    assert agrees(ps.minimize(f, ps.prox.NonNegative(), tol=1e-9).x, nn, f, ps.prox.NonNegative())
 
 
 @pytest.mark.parametrize("method", ["papc", "splitskip", "pdhg", "auto"])
@@ -287,18 +293,19 @@ def test_fused_lasso_of_scipy(method: str) -> None:
         given = {"p": 0.5} if method == "splitskip" and not hasattr(operator, "toarray") else {}
         res = ps.minimize(f, ps.prox.L1(lam), np.zeros(12), D=operator, method=method, tol=1e-9, **given)
         assert res.success
-        assert np.abs(res.x - inverse @ (f.b - D.T @ y)).max() < 1e-6
+        assert agrees(res.x, inverse @ (f.b - D.T @ y), f, lambda x: lam * np.abs(D @ x).sum())
 
 
 def test_cvxpy() -> None:
     cp = pytest.importorskip("cvxpy")
     A, b = regression()
     x = cp.Variable(12)
-    cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b) / 120 + 0.1 * cp.norm(x, 2)), [x >= -1]).solve(
-        solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10
-    )
-    res = ps.minimize(ps.LeastSquares(A, b), ps.prox.L2(0.1), tol=1e-9)
-    assert np.abs(res.x - x.value).max() < 1e-6
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(A @ x - b) / 120 + 0.1 * cp.norm(x, 2)), [x >= -1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")
+        problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    f, psi = ps.LeastSquares(A, b), ps.prox.L2(0.1)
+    assert agrees(ps.minimize(f, psi, tol=1e-9).x, x.value, f, psi)
 
 
 # -- f in every form ---------------------------------------------------------------------------------------------------
@@ -467,16 +474,20 @@ def test_bad_input_is_one_sentence(call: Any, said: str) -> None:
 
 @pytest.mark.parametrize("method", ["proxgd", "fista", "fista-restart", "proxskip"])
 def test_a_prox_that_fails_late_is_named(method: str) -> None:
-    """At a call that is not checked beforehand: the bound is not finite, and the prox is to blame."""
-    calls = 0
+    """At a call that is not checked beforehand: the bound is not finite, and the prox is to blame.
+
+    With a condition number of 1e8 no method has ended before.
+    """
+    calls, f = 0, quadratic(kappa=1e8)
 
     def prox(x: Array, t: float) -> Array:
         nonlocal calls
         calls += 1
-        return np.full_like(x, np.nan) if calls >= 70 else x / (1 + t)
+        return np.full_like(x, np.nan) if calls >= 70 else x / (1 + 1e-9 * t)
 
     with pytest.raises(InputError, match=r"Wrong gave numbers.*not finite"):
-        ps.minimize(F, Wrong(prox), ZERO + 1.0, method=method, p=0.9 if method == "proxskip" else None, tol=1e-300)
+        ps.minimize(f, Wrong(prox), ZERO + 1.0, method=method, p=0.9 if method == "proxskip" else None, tol=1e-300)
+    assert calls >= 70
 
 
 def test_a_gradient_that_changes_x_is_refused() -> None:
