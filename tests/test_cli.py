@@ -284,11 +284,11 @@ def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
     out = tmp_path / "a"
     argv = ("run", "scaffnew", *flags, "--rounds", "1000000", "--checkpoint-every", "5", "--out", str(out))
     process = python("-m", "proxskip", *argv)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not (out / "checkpoint.previous").exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    text, err = process.communicate(timeout=60)
+    text, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "INTERRUPTED" in text
     done = json.loads((out / "summary.json").read_text())["rounds"]
@@ -660,10 +660,10 @@ def test_version(call):
 def test_import_and_help_load_nothing_heavy():
     heavy = words("matplotlib ray flwr cupy torch sklearn networkx rich")
     loaded = f"print([m for m in {heavy} if m in sys.modules])"
-    out, err = python("-c", f"import sys, proxskip; {loaded}").communicate(timeout=60)
+    out, err = python("-c", f"import sys, proxskip; {loaded}").communicate(timeout=120)
     assert (out.strip(), err) == ("[]", "")
     out, err = python("-c", f"import sys, proxskip.cli; proxskip.cli.main(['run', '--help']); {loaded}").communicate(
-        timeout=60
+        timeout=120
     )
     assert (out.strip().splitlines()[-1], err) == ("[]", "")
 
@@ -675,7 +675,7 @@ def test_as_a_module_with_a_closed_pipe():
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=120) == 1
 
 
 # -- the paper's data --------------------------------------------------------------------------------------------------

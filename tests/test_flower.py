@@ -499,14 +499,14 @@ def test_a_superlink_that_falls_silent_ends_the_run(
     call: str, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower asks again without end; the run ends with what it has, and can go on from its folder."""
-    monkeypatch.setattr(strategy, "patience", lambda deadline: 0.3)
+    monkeypatch.setattr(strategy, "patience", lambda deadline: 3.0)
     problem, stopped = ps.Problem(quadratics(4)), threading.Event()
 
     class Stops(Here):
         def __getattribute__(self, name: str) -> Any:
             found = super().__getattribute__(name)
             if name == call and len(super().__getattribute__("sent")) >= 20:
-                return lambda *args: stopped.wait(20)
+                return lambda *args: stopped.wait(200)
             return found
 
     lost = lambda node, message: call == "get_node_ids" and message.metadata.group_id == "4"  # noqa: E731

@@ -589,7 +589,10 @@ def test_limits_are_kept() -> None:
         res = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-12, method="proxgd", **{limit: 20})
         assert res.status is End.LIMIT
         assert {"max_iter": res.nit, "max_grad": res.ngrad - 1, "max_prox": res.nprox}[limit] <= 20
-    assert ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-30, seconds=0.05, method="proxgd").seconds < 2
+    steep = quadratic(kappa=1e12)  # far from its end after millions of steps
+    res = ps.minimize(steep, ps.prox.L1(1e-9), ZERO, tol=1e-30, seconds=0.05, method="proxgd", max_iter=10**9)
+    assert res.status is End.LIMIT
+    assert 0.05 <= res.seconds < 60
 
 
 def test_a_tolerance_below_rounding_ends() -> None:
@@ -631,7 +634,15 @@ def test_same_seed_same_answer() -> None:
 
 
 def test_the_loop_itself_is_cheap() -> None:
-    """Well under 15 us on a quiet machine (see benchmarks); five times that here, where others may be at work."""
+    """Well under 15 us a step (see benchmarks), which is a few calls of numpy: here at most thirty of them."""
+
+    def cost(act: Any, count: int) -> float:
+        then = time.process_time()
+        for _ in range(count):
+            act()
+        return (time.process_time() - then) / count
+
+    small, out = np.ones(50), np.empty(50)
 
     class Free:
         L, mu, d = 1.0, 1e-4, 50
@@ -648,14 +659,14 @@ def test_the_loop_itself_is_cheap() -> None:
             Free(), Wrong(lambda x, t: x), np.ones(50), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
         )  # fmt: skip
         run = Descent(task, recipe(name), x0)
-        best = math.inf
+        best, unit, rounds = math.inf, math.inf, 20 if name == "proxskip" else 500
         for _ in range(8):
-            done, then = run.solo.iterations, time.process_time()
-            for _ in range(20 if name == "proxskip" else 500):
-                run.advance()
-            best = min(best, (time.process_time() - then) / (run.solo.iterations - done))
+            done = run.solo.iterations
+            spent = cost(run.advance, rounds) * rounds
+            best = min(best, spent / (run.solo.iterations - done))
+            unit = min(unit, cost(lambda: np.multiply(small, 0.5, out=out), 2000))
         run.close()
-        assert best < 75e-6
+        assert best < 30 * unit, (best, unit)
 
 
 def test_the_bound_holds_for_an_inexact_prox_too() -> None:

@@ -83,19 +83,22 @@ def test_the_predictions_are_of_the_right_size() -> None:
 
 
 def test_times_are_measured() -> None:
-    """A prox of two milliseconds is seen as such; then skipping pays."""
+    """A prox of five milliseconds, or what the machine makes of them, is seen as such; then skipping pays."""
+    took = []
 
     class Slow(prox.Operator):
         def __call__(self, x: Array) -> float:
             return PSI(x)
 
         def prox(self, x: Array, t: float) -> Array:
-            time.sleep(2e-3)
+            began = time.perf_counter()
+            time.sleep(5e-3)
+            took.append(time.perf_counter() - began)
             return PSI.prox(x, t)
 
     found = ps.plan(quadratic(100.0), Slow(), eps=1e-5)
-    assert all(2e-3 <= row.call_seconds < 2e-2 for row in found.rows)
-    assert all(row.step_seconds < 1e-3 for row in found.rows)
+    assert all(5e-3 <= row.call_seconds < 2 * max(took) for row in found.rows)
+    assert all(row.step_seconds < row.call_seconds / 2 for row in found.rows)
     assert found.best.name == "proxskip"
     assert found.pilot_seconds > 0
 

@@ -13,6 +13,7 @@ import resource
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -425,10 +426,12 @@ def test_a_real_set_reads_the_same_line_by_line(real: Path, monkeypatch: pytest.
     assert same(fast, read_svmlight(real / "mushrooms.gz"))
 
 
-def test_w8a_takes_well_under_a_second(real: Path) -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        read_svmlight(real / "w8a.gz")
-        return time.perf_counter() - start
+def test_w8a_is_read_no_slower_than_by_scikit_learn(real: Path) -> None:
+    """In time of this process, whoever else is at work."""
 
-    assert min(seconds() for _ in range(3)) < 1.0
+    def seconds(read: Any) -> float:
+        start = time.process_time()
+        read(str(real / "w8a.gz"))
+        return time.process_time() - start
+
+    assert min(seconds(read_svmlight) for _ in range(3)) < min(seconds(load_svmlight_file) for _ in range(3))
