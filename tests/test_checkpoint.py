@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import draws
 from proxskip import checkpoint
 from proxskip.checkpoint import (
     CheckpointError,
@@ -38,8 +39,8 @@ from proxskip.checkpoint import (
 )
 from proxskip.seam import InputError
 
-FUZZ = int(os.environ.get("PROXSKIP_FUZZ", "2000"))
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = int(os.environ.get("PROXSKIP_FUZZ", draws(2000)))
+quick = settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -768,6 +769,7 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.fuzz
 def test_mutated_files_only_raise_checkpoint_errors(tmp_path: Path) -> None:
     data = put(tmp_path, 2)
     path = tmp_path / "checkpoint"

@@ -497,6 +497,63 @@ def test_a_refusal_leaves_nothing_behind(refused, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bad_input_with_force_keeps_the_old_run(call, tmp_path):
+    good = [
+        "run",
+        "scaffnew",
+        "--data",
+        "digits",
+        "--clients",
+        "4",
+        "--l2",
+        "0.1",
+        "--rounds",
+        "2",
+        "--out",
+        str(tmp_path / "a"),
+        "--quiet",
+    ]
+    assert call(*good)[0] == 0
+    before = (tmp_path / "a" / "x.npy").read_bytes()
+    for bad in (
+        ["--batch", "5000"],
+        ["--data", "nosuch"],
+        ["--gamma", "-1"],
+        ["--cohort", "9"],
+        ["--engine", "abacus"],
+    ):
+        assert call(*good, "--force", *bad)[0] == 2
+        assert (tmp_path / "a" / "x.npy").read_bytes() == before
+    problem = ps.Problem(ps.random_quadratics(4, 3))
+    ps.run(ps.Scaffnew.theory(problem), problem, rounds=2, out=tmp_path / "b")
+    with pytest.raises(ps.InputError, match="x0"):
+        ps.run(ps.Scaffnew.theory(problem), problem, rounds=2, out=tmp_path / "b", force=True, x0=[1.0])
+    assert (tmp_path / "b" / "summary.json").exists()
+
+
+def test_own_steps_with_minibatches_from_the_command_line(call):
+    flags = [
+        "run",
+        "scaffnew",
+        "--data",
+        "digits",
+        "--clients",
+        "5",
+        "--own-steps",
+        "--batch",
+        "8",
+        "--rounds",
+        "2",
+        "--json",
+        "--quiet",
+    ]
+    code, out, _ = call(*flags)
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["gamma"]) == 5
+    assert found["warnings"] == []
+
+
 # -- compare, theory, data, plot ---------------------------------------------------------------------------------------
 def test_compare_writes_its_files_and_a_table(call, tmp_path):
     out = tmp_path / "c"
@@ -679,6 +736,7 @@ def test_as_a_module_with_a_closed_pipe():
 
 
 # -- the paper's data --------------------------------------------------------------------------------------------------
+@pytest.mark.paper
 def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     shared = ROOT.parent / "shared" / "data"
     if "PROXSKIP_DATA" not in os.environ and shared.is_dir():

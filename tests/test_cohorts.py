@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import NAMED, Machine, close, quadratics
+from conftest import NAMED, Machine, close, draws, quadratics
 from proxskip.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
 from proxskip.engines.meter import stream
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.seam import InputError
 
-many = settings(max_examples=60, deadline=None)
+many = settings(max_examples=draws(60))
 
 
 @st.composite
@@ -205,6 +205,15 @@ def test_what_counts_as_a_cohort() -> None:
     assert as_participation(3) == Uniform(3)
     assert as_participation(0.25) == Bernoulli(0.25)
     assert as_participation([[0, 1], (2,)]) == Given(((0, 1), (2,)))
+
+
+def test_cohorts_that_never_meet_are_named() -> None:
+    problem = NAMED["scaffnew"].rows()
+    with pytest.warns(ps.UnsafeStepWarning, match="0, 1; 2, 3 together"):
+        result = ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3]])
+    assert "never bring" in result.warnings[-1]
+    assert result.summary()["zeta"] is None
+    ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3], [1, 2]])
 
 
 # -- dropout on real data -----------------------------------------------------------------------------

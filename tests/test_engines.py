@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, close, data, model, quadratics
+from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics
 from proxskip.engines import cpu, kernels, shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
@@ -218,7 +218,7 @@ def test_philox_is_philox() -> None:
         assert tuple(int(v) for v in out) == answer
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(
     seed=st.integers(0, 2**63 - 1),
     client=st.integers(0, 2**20),
@@ -400,3 +400,50 @@ def test_a_far_run_that_blows_up_returns_the_last_finite_x_seen() -> None:
         result = ps.run(ps.GD(50.0), problem, rounds=2000, every=500, engine=FarEngine(1), allow_unsafe_step=True)
     assert result.status is ps.Status.DIVERGED
     assert np.isfinite(result.x).all()
+
+
+# -- oracles of unknown make -------------------------------------------------------------------------------------------
+class Shared:
+    """An oracle with a buffer that all of them use: fine on one thread only."""
+
+    L, mu = 2.0, 1.0
+    buffer = np.empty(50)
+
+    def __init__(self, center):
+        self.center = center
+
+    def value(self, x):
+        return float(np.sum((x - self.center) ** 2))
+
+    def gradient(self, x):
+        np.subtract(x, self.center, out=self.buffer)
+        for _ in range(20):
+            np.sqrt(np.abs(self.buffer) + 1.0)
+        return 2.0 * self.buffer
+
+
+def test_oracles_of_unknown_make_do_not_run_at_the_same_time() -> None:
+    problem = ps.Problem([Shared(np.full(50, float(i))) for i in range(8)], d=50)
+    result = ps.run(ps.Scaffnew(0.3, 0.3), problem, rounds=60, threads=4)
+    assert np.allclose(result.x, 3.5, atol=1e-6)
+
+
+def test_oracles_cannot_change_x_and_must_return_vectors() -> None:
+    class Greedy(Shared):
+        def gradient(self, x):
+            x -= self.center
+            return x
+
+    class Short(Shared):
+        def gradient(self, x):
+            return 1.0
+
+    for kind, says in ((Greedy, "changes the x it is given"), (Short, r"has shape \(\)")):
+        problem = ps.Problem([kind(np.zeros(50)), kind(np.ones(50))], d=50)
+        for engine in ("cpu", "reference"):
+            with pytest.raises(ps.InputError, match=says):
+                ps.run(ps.Scaffnew(0.3, 0.3), problem, rounds=2, engine=engine)
+    lists = ps.Problem(
+        [type("Lists", (Shared,), {"gradient": lambda self, x: list(2 * (x - self.center))})(np.ones(50))], d=50
+    )
+    assert ps.run(ps.GD(0.5), lists, rounds=1).x.tolist() == [1.0] * 50

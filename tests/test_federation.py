@@ -21,6 +21,8 @@ import proxskip as ps
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+pytestmark = pytest.mark.flower
+
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower"
 TOOLS = all(shutil.which(t) for t in ("openssl", "ssh-keygen"))
 

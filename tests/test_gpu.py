@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, Row, close
+from conftest import METHODS, Row, close, draws
 from proxskip.engines import fused, gpu
 from proxskip.engines.launch import Card, Launches, LocalSteps
 from proxskip.engines.tiles import Layout, Rows, untangle
@@ -36,8 +36,12 @@ def missing() -> str:
     return ""
 
 
-on_gpu = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")
-quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def on_gpu(test: Any) -> Any:
+    """A test that needs a GPU."""
+    return pytest.mark.gpu(pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")(test))
+
+
+quick = settings(max_examples=draws(40), suppress_health_check=list(HealthCheck))
 
 
 def random_problem(

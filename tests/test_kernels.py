@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import draws
 from proxskip.engines import cpu, kernels, rows, shards
 from proxskip.engines.cpu import CpuEngine, balanced
 from proxskip.engines.reference import ReferenceEngine
@@ -69,7 +70,7 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
     st.booleans(),
     st.sampled_from([np.float64, np.float32]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K, seed, minibatch, gathered, dtype):
     if sum(sizes) < 3:
         return
@@ -165,7 +166,7 @@ def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
 
 
 @given(st.integers(1, 700), st.integers(1, 4), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40))
 def test_sums_over_clients_have_the_same_bytes_on_every_engine(n, d, seed):
     rng = np.random.Generator(np.random.Philox(seed))
     w, U = rng.random(n), rng.standard_normal((n, d))
@@ -184,7 +185,7 @@ def test_balanced_ranges_cover_everything_once(load, parts):
 
 # -- merging equal rows ------------------------------------------------------------------------------------------------
 @given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 def test_merged_rows_stand_for_all_rows(N, d, clients, seed):
     rng = np.random.Generator(np.random.Philox(seed))
     M = scipy.sparse.csr_matrix(rng.integers(0, 2, (N, d)).astype(float) * rng.integers(1, 3, (N, d)))

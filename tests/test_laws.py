@@ -242,6 +242,19 @@ def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -
     assert psi[:, 0].mean() > 3 * psi[:, -20:].mean() > 1e-6 * psi[:, 0].mean()
 
 
+def test_rate_on_cohorts_with_minibatches_where_the_noise_ball_is_a_point() -> None:
+    """Interpolation (C = 0): the sharp deterministic rate does not hold for stochastic gradients."""
+    A = np.eye(20)
+    problem = ps.Problem([ps.LeastSquares(A, np.ones(20)) for _ in range(6)], batch=1)
+    assert problem.es_C == pytest.approx(0.0, abs=1e-20)
+    method = ps.Scaffnew.theory(problem, cohort=2)
+    ratios = []
+    for seed in range(24):
+        trace = ps.run(method, problem, rounds=40, seed=seed, cohort=2).trace
+        ratios.append(trace["lyapunov"][-1] / trace["lyapunov_bound"][-1])
+    assert np.mean(ratios) <= 1 + 3 * np.std(ratios) / np.sqrt(len(ratios))
+
+
 # -- convergence, and the sum of h -------------------------------------------------------------------------------------
 @claiming("converges")
 def test_it_reaches_the_solution(row: Row) -> None:
@@ -285,3 +298,20 @@ def test_no_claim_where_there_is_no_theorem() -> None:
     assert result.summary()["zeta"] is None
     assert np.all(np.isnan(result.trace["lyapunov_bound"]))
     assert np.all(np.isnan(fast.trace["lyapunov_bound"]))
+
+
+# -- claims that need their conditions ---------------------------------------------------------------------------------
+def test_the_claimed_rate_of_acceleration_needs_its_own_momentum() -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    right = ps.Accelerated.theory(problem)
+    assert right.zeta(problem) is not None
+    assert ps.Accelerated(right.gamma, 0.0).zeta(problem) is None
+    with pytest.raises(ps.InputError, match=r"momentum 0\.99 diverges"):
+        ps.run(ps.Accelerated(1.4 / problem.L_global, 0.99), problem, rounds=1)
+
+
+def test_splitskip_claims_no_rate_without_the_range_condition() -> None:
+    f = ps.Quadratic([1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
+    cycle = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [-1.0, 0.0, 1.0]])
+    assert ps.SplitSkip(0.3, 0.5, 0.3).zeta(ps.Problem([f], psi=ps.prox.L1(0.1), D=cycle)) is None
+    assert ps.SplitSkip(0.3, 0.5, 0.3).zeta(ps.Problem([f], psi=ps.prox.L1(0.1), D=cycle[:2])) is not None

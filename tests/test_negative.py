@@ -10,7 +10,7 @@ import pytest
 
 import mutants
 import proxskip as ps
-from conftest import NAMED, WEIGHTS, Machine, quadratics
+from conftest import NAMED, WEIGHTS, Machine, data, quadratics
 from proxskip.seam import Array, Client, InputError, Vectors
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")
@@ -259,6 +259,28 @@ def test_bad_starts_and_stops_are_refused() -> None:
             ps.run(method, problem, **given)
     with pytest.raises(InputError, match="no control variates"):
         ps.run(ps.GD(0.5), problem, rounds=1, h0=np.ones((4, 4)))
+
+
+def test_wrong_kinds_of_values_get_one_sentence() -> None:
+    A, b = data()
+    problem, f = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label"), ps.Quadratic([1.0, 2.0], [1.0, 1.0])
+    scaffnew = ps.Scaffnew.theory(problem)
+    calls = {
+        "rounds = 2.5": lambda: ps.run(scaffnew, problem, rounds=2.5),
+        "rounds = '3'": lambda: ps.run(scaffnew, problem, rounds="3"),
+        "clients = '3'": lambda: ps.split(ps.Logistic(A, b), "3"),
+        "clients = 2.5": lambda: ps.split(ps.Logistic(A, b), 2.5),
+        "l2 = 'x'": lambda: ps.Logistic(A, b, l2="x"),
+        r"cohort = \[0, 1\]": lambda: ps.run(scaffnew, problem, rounds=1, cohort=[0, 1]),
+        "D has shape": lambda: ps.Problem([f], psi=ps.prox.L1(1.0), D=np.eye(3)),
+        "p = 1e-300": lambda: ps.run(ps.Scaffnew(0.1, 1e-300), problem, rounds=1),
+        "p = 'x'": lambda: ps.run(ps.Scaffnew(0.1, "x"), problem, rounds=1),
+    }
+    for says, call in calls.items():
+        with pytest.raises(ps.InputError, match=says):
+            call()
+    ps.Problem([f], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
+    assert ps.run(ps.LocalGD(0.1, np.int64(3)), problem, rounds=2).summary()["iterations"] == 6
 
 
 # -- the tests themselves ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import proxskip as ps
 from proxskip import forecast, prox
@@ -115,6 +116,28 @@ def test_without_mu_it_plans_all_the_same() -> None:
     assert math.isfinite(found.best.seconds)
     assert all(math.isnan(row.worst_case) for row in found.rows)
     assert "mu is unknown" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"costs": (-1.0, 2.0)}, "the seconds of a gradient"),
+        ({"worth": 2.0}, "worth = 2"),
+    ],
+)
+def test_a_plan_refuses_what_it_cannot_use(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ps.plan(quadratic(), prox.L1(0.1), **words)
+
+
+def test_the_planner_does_not_give_up_on_methods_that_fall_late() -> None:
+    n = 200
+    D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    f = ps.Quadratic(np.geomspace(0.1, 1, n), np.random.default_rng(0).standard_normal(n))
+    found = ps.plan(f, prox.L1(0.1), D=D, eps=1e-3)
+    assert all(np.isfinite(row.seconds) for row in found.rows)
+    assert all(row.pilot >= 50 for row in found.rows)
 
 
 # -- auto --------------------------------------------------------------------------------------------------------------

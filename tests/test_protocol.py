@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
-from conftest import METHODS, WEIGHTS, Row, quadratics
+from conftest import METHODS, WEIGHTS, Row, draws, quadratics
 from proxskip import checkpoint
 from proxskip.cohorts import as_participation
 from proxskip.protocol import (
@@ -558,7 +558,7 @@ def test_the_limit_holds_to_the_byte() -> None:
         wire.decode(raw, w.problem.d, size - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(data=st.data())
 def test_what_is_sent_is_what_arrives(data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 5))

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from conftest import draws
 from proxskip.problems import svmlight
 from proxskip.problems.svmlight import DataError, Dataset, read_svmlight
 from proxskip.seam import InputError
@@ -301,7 +302,7 @@ def exactly(text: bytes, limit: int = 10**7) -> svmlight._Rows:
     return svmlight._Exact("f", limit, "max_features").parse(text, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(files(spoil=True))
 @example(b"1 1:9007199254740993 2:0.1234567890123456 3:123456789012345.6\n")
 @example(b"1 +1:1\n")
@@ -316,7 +317,7 @@ def test_both_parsers_agree_bit_for_bit(text: bytes) -> None:
             assert one.tobytes() == other.tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100))
 @given(files(spoil=False))
 def test_good_text_never_needs_the_slow_parser(text: bytes) -> None:
     plain = text.replace(b"\r\n", b"\n").replace(b"\r", b"")
@@ -328,7 +329,7 @@ def test_good_text_never_needs_the_slow_parser(text: bytes) -> None:
         assert svmlight._parse_fast(plain, 10**7) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(text=st.one_of(st.binary(max_size=60), files(spoil=True)), n_features=st.sampled_from([None, 1, 20]))
 def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: bytes, n_features: int | None) -> None:
     try:
@@ -360,7 +361,7 @@ def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> 
             continue
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 @given(files(spoil=True), st.integers(1, 40))
 def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: int) -> None:
     def outcome() -> str | Dataset:
@@ -380,7 +381,7 @@ def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: i
         assert whole == parts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40))
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
 def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: int) -> None:
     rng = np.random.default_rng(seed)

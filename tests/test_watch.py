@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -281,3 +282,36 @@ def test_the_watch_never_changes_the_run() -> None:
         machine.round(r)
     assert np.array_equal(often.x, seldom.x)
     assert np.array_equal(often.x, machine.server["x"])
+
+
+# -- limits, and what is said at the end -------------------------------------------------------------------------------
+def test_single_precision_at_its_floor_is_not_stalled() -> None:
+    A, b = ps.datasets.load("digits")
+    problem = ps.split(ps.Logistic(A, b, l2=1e-1, l2_relative=True, dtype=np.float32), 5, "label")
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=400)
+    assert result.status is ps.Status.MAX_ROUNDS
+    assert problem.solution is not None
+    assert abs(result.summary()["gap"]) < 1e-6
+
+
+def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["proxskip.loop"], "MANY_ROUNDS", 10)
+    problem = logistic()
+    assert ps.run(ps.GD.theory(problem), problem, iterations=25).rounds == 25
+    unreachable = ps.run(ps.GD.theory(problem), problem, tol=1e-300)
+    assert unreachable.rounds == 10
+    assert "without reaching" in unreachable.message
+
+
+def test_the_summary_of_a_run_that_blew_up_speaks_of_the_returned_x_and_of_all_its_costs() -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    with pytest.warns(ps.UnsafeStepWarning):
+        result = ps.run(ps.GD(1e100), problem, rounds=2000, every=500, allow_unsafe_step=True)
+    found = result.summary()
+    assert result.status is ps.Status.DIVERGED
+    assert len(result.trace) == 1  # no record but the first
+    assert found["rounds"] == found["exchanges"] == found["iterations"] > 1
+    with np.errstate(all="ignore"):
+        value = problem.value(result.x)
+    assert found["f"] == (value if np.isfinite(value) else None)
+    assert found["f"] != result.trace["f"][0]
