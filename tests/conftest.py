@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,14 @@ settings.load_profile(PROFILE)
 def draws(examples: int) -> int:
     """How many of a test's examples are drawn in this profile."""
     return max(4, round(PROFILES[PROFILE] * examples))
+
+
+def thinned(values: Iterable[Any], every: int = 4, first: int = 0) -> list[Any]:
+    """All values for a parameter, of which only every so many stays out of the slow tier."""
+    return [
+        pytest.param(v, marks=[pytest.mark.slow] if (k - first) % every else [], id=getattr(v, "name", None))
+        for k, v in enumerate(values)
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)

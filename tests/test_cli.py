@@ -211,6 +211,7 @@ def test_groups_make_clients(call):
     assert summary["clients"] == 10
 
 
+@pytest.mark.long
 def test_seeds_make_folders_a_table_and_a_band(call, tmp_path):
     out = tmp_path / "a"
     code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "5", "--seed", "4", "--seeds", "3", "--out", out)
@@ -279,6 +280,7 @@ def test_exit_1_for_what_nobody_expected(call, monkeypatch):
     assert call("theory", "--L", "1", "--mu", "0.1")[::2] == (1, "proxskip: runs/a/x.npy: No space left on device.\n")
 
 
+@pytest.mark.long
 def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
     flags = ("--data", "digits", "--l2", "1e-3", "--clients", "5", "--seed", "1")
     out = tmp_path / "a"
@@ -618,6 +620,7 @@ def test_data_fetch_reports_where_it_is(call, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "x", ["rounds", "floats", "bytes", "exchanges", "local-steps", "passes", "iterations", "seconds"]
 )
+@pytest.mark.long
 def test_plot_over_everything(call, runs, x, tmp_path):
     figure = tmp_path / "sub" / "figure.png"
     code, out, _ = call("plot", runs, "--x", x, "--y", "grad_norm", "--title", "two", "--out", figure)
@@ -714,6 +717,7 @@ def test_version(call):
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
+@pytest.mark.long
 def test_import_and_help_load_nothing_heavy():
     heavy = words("matplotlib ray flwr cupy torch sklearn networkx rich")
     loaded = f"print([m for m in {heavy} if m in sys.modules])"
@@ -737,6 +741,7 @@ def test_as_a_module_with_a_closed_pipe():
 
 # -- the paper's data --------------------------------------------------------------------------------------------------
 @pytest.mark.paper
+@pytest.mark.slow
 def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     shared = ROOT.parent / "shared" / "data"
     if "PROXSKIP_DATA" not in os.environ and shared.is_dir():

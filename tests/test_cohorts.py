@@ -218,6 +218,7 @@ def test_cohorts_that_never_meet_are_named() -> None:
 
 # -- dropout on real data -----------------------------------------------------------------------------
 @pytest.mark.parametrize("dropout", [0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.long
 def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
     """a1a, 20 clients by label, kappa = 1000: the gradient norm stays within 10 times its start, sum h = 0 all along."""
     A, b = ps.datasets.load("a1a", data_dir=proxskip_data)

@@ -68,6 +68,7 @@ def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> No
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize("name", ["scaffnew-weighted", "scaffnew-cohort", "fedlin-own"])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_every_loss_and_storage(name: str, loss: str, sparse: bool, batch: int | None) -> None:
     problem = NAMED[name].rows(loss, sparse).with_batch(batch)
     assert shards.pack(problem) is not None
@@ -103,6 +104,7 @@ def test_thin_equal_and_empty_rows(loss: str, share: float) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 4])
 @pytest.mark.parametrize("batch", [None, 12])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_a_large_client_on_many_threads(
     loss: str, sparse: bool, batch: int | None, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_an_intercept_and_shards_of_different_sizes(sparse: bool) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.long
 def test_single_precision_is_near(sparse: bool, batch: int | None) -> None:
     """Both engines round differently; they agree to float32, and end near the solution in double precision."""
     row = NAMED["scaffnew"]
@@ -155,6 +158,7 @@ def test_oracles_without_a_kernel_run_too() -> None:
 
 # -- the same bits -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     problem = row.rows(sparse=True)
     runs = [bits(run(row, problem, threads=t)) for t in (1, 2, 3, 1)]
@@ -162,6 +166,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large cohorts run their halves in one kernel: the same operations in the same order."""
     problems = (row.rows(), row.quadratic())

@@ -31,6 +31,8 @@ from proxskip.figures import Claim, Experiment, Panel, Series
 from proxskip.methods.steps import geometric
 from proxskip.seam import Array
 
+pytestmark = pytest.mark.long
+
 TOL = 1e-10
 METHODS: dict[str, Callable[[ps.Problem], Any]] = {
     "gd": ps.GD.theory,

@@ -255,8 +255,12 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
+@pytest.mark.long
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
-@pytest.mark.parametrize(("batch", "every"), [(None, 1), (None, 7), (5, 3)])
+@pytest.mark.parametrize(
+    ("batch", "every"),
+    [pytest.param(None, 1, marks=pytest.mark.slow), (None, 7), pytest.param(5, 3, marks=pytest.mark.slow)],
+)
 def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int) -> None:
     if batch and not row.claims("batch"):
         pytest.skip("full gradients only")
@@ -320,6 +324,7 @@ def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_a_round_asks_for_one_launch(row: Row) -> None:
     problem = row.rows(sparse=True)
     found = launches(row, problem)

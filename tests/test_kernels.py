@@ -71,6 +71,7 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
     st.sampled_from([np.float64, np.float32]),
 )
 @settings(max_examples=draws(200))
+@pytest.mark.long
 def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K, seed, minibatch, gathered, dtype):
     if sum(sizes) < 3:
         return
@@ -151,6 +152,7 @@ def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
 
 
 @pytest.mark.parametrize("cohort", [None, 30, 0.5])
+@pytest.mark.long
 def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
     problem = problem_of("logistic", "sparse", [3 + i % 4 for i in range(60)], 5)
     method = ps.Scaffnew(gamma=0.5 / problem.L, p=0.3)
@@ -220,6 +222,7 @@ print(sum(sum(f.stats.cache_misses.values()) for f in vars(kernels).values() if 
 """
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing() -> None:
     outputs = [
         subprocess.run([sys.executable, "-c", SECOND_START], capture_output=True, text=True, check=True).stdout

@@ -214,6 +214,7 @@ def traces(method: Any, problem: Any, cohort: Any, rounds: int, seeds: int) -> t
 
 
 @claiming("rate")
+@pytest.mark.long
 def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
     """The mean over seeds, with three standard errors; the ratio is a supermartingale, so the law holds at every record."""
     problem = row.rows()
@@ -227,6 +228,7 @@ def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
 
 
 @pytest.mark.parametrize("name", ["sproxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort"])
+@pytest.mark.long
 def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -> None:
     """Theorem 5.5: (1 - zeta)^T Psi_0 + gamma^2 C / zeta; and the ball is really reached, so the noise is real."""
     row = NAMED[name]
@@ -242,6 +244,7 @@ def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -
     assert psi[:, 0].mean() > 3 * psi[:, -20:].mean() > 1e-6 * psi[:, 0].mean()
 
 
+@pytest.mark.long
 def test_rate_on_cohorts_with_minibatches_where_the_noise_ball_is_a_point() -> None:
     """Interpolation (C = 0): the sharp deterministic rate does not hold for stochastic gradients."""
     A = np.eye(20)

@@ -50,6 +50,7 @@ def test_local_gd_asked_for_a_tolerance_says_that_it_stalled() -> None:
 
 
 @pytest.mark.parametrize("method", [ps.FedLin(1.0, 10), ps.Scaffold(1.0, 10, option="I")], ids=["fedlin", "scaffold-I"])
+@pytest.mark.long
 def test_anchored_corrections_diverge_at_one_over_L_where_scaffnew_converges(method: Any) -> None:
     problem = hard()
     result = ps.run(method, problem, rounds=400, allow_unsafe_step=True)
@@ -121,6 +122,7 @@ class IdleUpdate(ps.Scaffnew):
 
 
 @pytest.mark.parametrize("kind", [LazyScaffnew, ProxFormOnCohorts, IdleUpdate])
+@pytest.mark.long
 def test_wrong_updates_on_cohorts_stall_far_away(kind: Any) -> None:
     problem = hard()
     given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "seed": 0, "every": 50}
@@ -294,6 +296,7 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
 
 
 @pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
+@pytest.mark.long
 def test_a_mutant_is_killed(name: str) -> None:
     (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
     assert mutants.kill(mutant) == list(mutant.killers)

@@ -47,6 +47,7 @@ def truth(f: Any, psi: Any, D: Any = None) -> tuple[Any, Array, dict[tuple[str, 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kappa", [100.0, 1000.0])
+@pytest.mark.long
 def test_the_choice_is_near_the_best_whatever_a_prox_costs(kappa: float) -> None:
     task, x0, needed = truth(quadratic(kappa), PSI)
     skipped = set()
@@ -131,6 +132,7 @@ def test_a_plan_refuses_what_it_cannot_use(words: dict[str, Any], message: str) 
         ps.plan(quadratic(), prox.L1(0.1), **words)
 
 
+@pytest.mark.long
 def test_the_planner_does_not_give_up_on_methods_that_fall_late() -> None:
     n = 200
     D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()

@@ -679,14 +679,16 @@ def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
 
 
 # -- the simulator -----------------------------------------------------------------------------------------------------
-def test_two_thousand_seeds_of_faults() -> None:
-    bad, faults, counts = campaign(0, 2000)
+@pytest.mark.parametrize("seeds", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_seeds_of_faults(seeds: int) -> None:
+    bad, faults, counts = campaign(0, seeds)
     assert bad == []
     assert min(faults.values()) > 0
     assert all(counts[k] > 0 for k in ("damaged", "stale", "duplicates", "late", "lost", "repaired", "void", "audits"))
     assert counts["recentred"] == 0
 
 
+@pytest.mark.long
 def test_a_seed_replays_identically() -> None:
     """In this process, and in another one with another order of its sets: every message has the same bytes."""
     first = [simulate(seed) for seed in range(40)]

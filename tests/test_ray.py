@@ -20,7 +20,7 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, data, model, quadratics
+from conftest import METHODS, NAMED, Row, data, model, quadratics, thinned
 from proxskip.engines import shards
 from proxskip.engines.cpu import CpuEngine
 from proxskip.engines.shards import Census
@@ -79,20 +79,21 @@ def bits(result: ps.Result) -> bytes:
 
 
 # -- one trajectory ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize("row", thinned(METHODS))
+@pytest.mark.parametrize("actors", thinned([2, 1, 3]))
 def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
     problem = row.rows(sparse=actors != 2)
     assert bits(run(row, problem, engines[actors])) == bits(run(row, problem))
 
 
-@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")][::2], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")][::2], 6))
 def test_the_same_minibatches(row: Row, engines: Engines) -> None:
     """Rows are drawn by the client's number among all, not by its place in an actor."""
     problem = row.rows(sparse=True).with_batch(6)
     assert bits(run(row, problem, engines[3], rounds=4)) == bits(run(row, problem, rounds=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize(("loss", "sparse"), [("squared", True), ("softmax", False), ("softmax", True)])
 def test_every_loss_and_storage(loss: str, sparse: bool, batch: int | None, engines: Engines) -> None:
@@ -324,11 +325,11 @@ class Killer(threading.Thread):
     ("name", "everyone"),
     [
         ("scaffnew", False),
-        ("scaffnew-cohort", True),
-        ("scaffold-I", False),
-        ("decentralized", False),
-        ("diging", False),
-        ("scaffnew-decaying", False),
+        pytest.param("scaffnew-cohort", True, marks=pytest.mark.slow),
+        pytest.param("scaffold-I", False, marks=pytest.mark.slow),
+        pytest.param("decentralized", False, marks=pytest.mark.slow),
+        pytest.param("diging", False, marks=pytest.mark.slow),
+        pytest.param("scaffnew-decaying", False, marks=pytest.mark.slow),
     ],
 )
 def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engines) -> None:
@@ -363,6 +364,7 @@ class Switching(ps.DecentralizedScaffnew):
 RING = ps.graph("ring", 4)
 
 
+@pytest.mark.slow
 def test_killed_workers_with_changing_graphs(engines: Engines) -> None:
     problem = NAMED["decentralized"].rows()
     known = ps.DecentralizedScaffnew.theory(problem, ps.graph("complete", 4))
@@ -375,6 +377,7 @@ def test_killed_workers_with_changing_graphs(engines: Engines) -> None:
     assert bits(ours) == bits(ps.run(method, problem, rounds=100, every=7, allow_unsafe_step=True))
 
 
+@pytest.mark.slow
 def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None:
     row = NAMED["scaffnew"]
     problem = row.rows()
@@ -442,6 +445,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     flags = ["--data", "digits", "--clients", "6", "--rounds", "200", "--every", "5", "--quiet"]
     go = [sys.executable, "-c", SCRIPT, "run", "scaffnew", *flags]
@@ -475,6 +479,7 @@ def test_resume_from_a_folder(tmp_path: Path, engines: Engines) -> None:
 
 
 # -- what cannot finish ends with a sentence ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_no_room_for_an_actor() -> None:
     problem = NAMED["scaffnew"].rows()
     with (
@@ -558,7 +563,11 @@ class Moody:
     ("mood", "sentence"),
     [
         ("fails", r"^client 1 failed with ZeroDivisionError: the data are gone\.$"),
-        ("sleeps", r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; look at its machine"),
+        pytest.param(
+            "sleeps",
+            r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; look at its machine",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
@@ -577,6 +586,7 @@ def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
     assert engine.pool is None  # no actor is left behind
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_while_its_peers_wait_for_it() -> None:
     problem = ps.Problem([Moody("", 0), Moody("", 0), Moody("", 0), Moody("sleeps", 60)])
     engine = RayEngine(4, deadline=100)
@@ -604,6 +614,7 @@ def moody_shard(i: int) -> Any:
     return Moody("", 0)
 
 
+@pytest.mark.slow
 def test_a_shard_that_cannot_be_loaded_is_named(tmp_path: Path, engines: Engines) -> None:
     engine = engines[1]
     with pytest.raises(
@@ -626,6 +637,7 @@ def slow_shard(i: int) -> Any:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_a_shard_that_takes_too_long_is_named() -> None:
     engine = RayEngine(1, deadline=120)
     engine.load(lambda i: Moody("", 0), n=2)  # its process is there
@@ -656,7 +668,7 @@ def written(folder: Path) -> list[Path]:
     return files
 
 
-@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("batch", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[3]
@@ -681,6 +693,7 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
     assert again.x.tobytes() == b.x.tobytes()
 
 
+@pytest.mark.slow
 def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[2]
@@ -703,6 +716,7 @@ def heavy_shard(i: int) -> Any:
     return ps.Logistic(A, np.where(A[:, 0] > 0, 1.0, -1.0), l2=0.1)
 
 
+@pytest.mark.slow
 def test_an_actor_holds_no_more_than_it_may() -> None:
     """Four shards of 32 MB: too much for one actor of 200 MB with its copies and the kernels', not for four."""
     with pytest.raises(ps.InputError, match=r"\(heavy_shard\(\d\)\) cannot be loaded: it does not fit into the memory"):
@@ -790,6 +804,7 @@ def sockets(pid: int) -> set[str]:
     return {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
+@pytest.mark.slow
 def test_there_is_no_cluster_at_that_address() -> None:
     code = (
         "import proxskip as ps\nfrom proxskip.engines.ray import RayEngine\n"

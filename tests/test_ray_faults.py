@@ -29,6 +29,7 @@ from proxskip.engines.ray import RayEngine  # noqa: E402
 from proxskip.engines.ray_talk import Talk  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("ray_here"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import thinned
 from proxskip import build, cli, describe, experiments, figures, plots
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
@@ -29,6 +30,8 @@ from proxskip.experiments.bench import Bench, Interrupted, Job
 from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
 from proxskip.figures import Claim, Experiment, Panel, Report, Series
+
+pytestmark = pytest.mark.long
 
 FIGURES = ("fig1a", "fig1b", "fig1c", "fig2a", "fig2b", "fig2c")
 SMALL: dict[str, dict[str, Any]] = {
@@ -239,6 +242,7 @@ def stop(out: Path, data: str, count: int, how: signal.Signals) -> tuple[int, st
     return process.returncode, err
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     for attempt in range(10):  # on a busy machine it may be over before the signal comes
@@ -642,8 +646,9 @@ def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
 
 
 # -- other axes --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("x", thinned(["floats", "bytes", "local-steps", "passes", "seconds", "rounds"], 6))
 def test_figures_can_be_drawn_against_any_axis(
-    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    x: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, axes = str(made.order.out), []
     kept = plots._draw_panel
@@ -653,14 +658,17 @@ def test_figures_can_be_drawn_against_any_axis(
         return kept(ax, panel, *rest)
 
     monkeypatch.setattr(plots, "_draw_panel", draw)
-    for x in ("floats", "bytes", "local-steps", "passes", "seconds", "rounds"):
-        axes.clear()
-        assert cli.main(["plot", folder, "--x", x, "--json"]) == 0
-        written = [Path(p) for p in json.loads(capsys.readouterr().out)]
-        assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}
-        assert all(p.parent == made.order.out / "figures" and p.stat().st_size for p in written)
-        assert set(axes) == {x}
-    assert cli.main(["plot", folder, "--x", "floats", "--out", str(tmp_path / "there"), "--quiet"]) == 0
+    assert cli.main(["plot", folder, "--x", x, "--json"]) == 0
+    written = [Path(p) for p in json.loads(capsys.readouterr().out)]
+    assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}
+    assert all(p.parent == made.order.out / "figures" and p.stat().st_size for p in written)
+    assert set(axes) == {x}
+
+
+@pytest.mark.slow
+def test_figures_can_be_drawn_elsewhere(made: Made, tmp_path: Path) -> None:
+    argv = ["plot", str(made.order.out), "--x", "floats", "--out", str(tmp_path / "there"), "--quiet"]
+    assert cli.main(argv) == 0
     assert len(list((tmp_path / "there").iterdir())) == 2 * len(FIGURES)
 
 

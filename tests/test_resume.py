@@ -51,6 +51,7 @@ def cut_and_resume(
 
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     method = row.make(problem)
@@ -62,6 +63,7 @@ def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
 
 @settings(max_examples=draws(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_resume_at_any_cut_of_any_method(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     row = data.draw(st.sampled_from(METHODS), label="method")
     problem = row.quadratic()
@@ -82,6 +84,7 @@ def test_resume_with_minibatches(name: str, tmp_path: Path, quiet_steps: None) -
     cut_and_resume(tmp_path / "a", row.make(problem), problem, [4, 9], **given)
 
 
+@pytest.mark.long
 def test_resume_after_many_records(tmp_path: Path) -> None:
     """Beyond 100 rounds records get rarer; the one that only the cut made is not kept."""
     problem = ps.Problem(quadratics(3))
@@ -256,6 +259,7 @@ def test_resume_with_a_users_own_psi(tmp_path: Path) -> None:
     assert "rounds = 6" in (tmp_path / "a" / "spec.toml").read_text()
 
 
+@pytest.mark.long
 def test_large_graphs_and_many_own_steps_fit_a_checkpoint(tmp_path: Path) -> None:
     n = 230
     problem = ps.Problem([ps.Quadratic([1.0, 0.5], [float(i), 1.0]) for i in range(n)])

@@ -395,6 +395,7 @@ def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: in
     assert np.allclose(A.toarray(), X, rtol=1e-15, atol=0)
 
 
+@pytest.mark.long
 def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Path) -> None:
     text = gzip.decompress((real / "heart_scale.gz").read_bytes())
     A, b = read(scratch, text)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
+from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics, thinned
 from proxskip.seam import InputError
 
 DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
@@ -117,7 +117,8 @@ def calm(result: ps.Result) -> None:
     assert result.status not in (DIVERGED, STALLED), result.message
 
 
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
+@pytest.mark.parametrize("row", thinned(METHODS, 3))
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()
@@ -153,7 +154,8 @@ def test_no_alarm_where_mu_is_unknown() -> None:
     calm(ps.run(ps.Scaffnew(1 / problem.L_max, 0.05), problem, rounds=1500, tol=1e-12, threads=1))
 
 
-@pytest.mark.parametrize("times", [1.0, 0.3, 0.05])
+@pytest.mark.long
+@pytest.mark.parametrize("times", thinned([1.0, 0.3, 0.05]))
 def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
     for seed in range(6):
         for problem in (logistic(l2=0.003), squares(), ps.Problem(quadratics(4, kappa=300.0, seed=seed))):
@@ -162,6 +164,7 @@ def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
 
 
 @pytest.mark.parametrize("cohort", [2, 3, 0.5])
+@pytest.mark.long
 def test_no_alarm_on_cohorts(cohort: Any) -> None:
     problem = ps.split(model("logistic", l2=0.003), clients=4, by="label", weights="equal")
     for seed in range(6):
