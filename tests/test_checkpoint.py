@@ -39,7 +39,7 @@ from proxskip.checkpoint import (
 )
 from proxskip.seam import InputError
 
-FUZZ = int(os.environ.get("PROXSKIP_FUZZ", draws(2000)))
+FUZZ = int(os.environ.get("PROXSKIP_FUZZ", max(600, draws(2000))))
 quick = settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -249,6 +249,7 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
         (tmp_path / "away").rename(previous)
 
 
+@pytest.mark.long
 def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
     path = save(tmp_path, {"x": np.arange(1_250_000.0)}, {})
     size = path.stat().st_size
@@ -259,6 +260,7 @@ def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
             load(tmp_path)
 
 
+@pytest.mark.long
 def test_every_single_bit_flipped(tmp_path: Path) -> None:
     put(tmp_path, 1)
     data = bytearray(put(tmp_path, 2))
@@ -716,6 +718,7 @@ def test_hostile_file_with_a_right_sha256(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("filler", [b"{},", b"[[[]]],", b'{"":{}},'])
+@pytest.mark.long
 def test_the_greediest_header_stays_below_64_megabytes(tmp_path: Path, filler: bytes) -> None:
     around = b'{"arrays":[],"meta":{"a":[%s]}}'
     count = (checkpoint.HEADER_LIMIT - len(around)) // len(filler)
@@ -770,6 +773,7 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 @pytest.mark.fuzz
+@pytest.mark.long
 def test_mutated_files_only_raise_checkpoint_errors(tmp_path: Path) -> None:
     data = put(tmp_path, 2)
     path = tmp_path / "checkpoint"

@@ -316,6 +316,7 @@ def test_ctrl_c_before_the_first_round(call, monkeypatch):
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("flags", ["scaffnew", "scaffnew --cohort 3", "scaffold --batch 8", "decentralized-scaffnew"])
+@pytest.mark.long
 def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags):
     for data in (["--data", "digits", "--l2", "0.05"], ["--data", tiny, "--l2", "0.1"]):
         if "--batch" in flags and data[1] == tiny:
@@ -557,6 +558,7 @@ def test_own_steps_with_minibatches_from_the_command_line(call):
 
 
 # -- compare, theory, data, plot ---------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_compare_writes_its_files_and_a_table(call, tmp_path):
     out = tmp_path / "c"
     code, text, _ = call("compare", "scaffnew", "gd", "accelerated", *EASY, "--rounds", "12", "--out", out)
@@ -576,6 +578,7 @@ def test_a_flag_goes_to_the_methods_that_take_it(call):
     assert found[2]["p"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.long
 def test_compare_with_seeds_shows_the_band(call, tmp_path):
     code, text, _ = call("compare", "scaffnew", "gd", *EASY, "--rounds", "9", "--seeds", "3", "--out", tmp_path / "c")
     assert code == 0

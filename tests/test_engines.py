@@ -60,6 +60,7 @@ def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+@pytest.mark.long
 def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     same(run(row, problem, rounds=4), run(row, problem, "reference", rounds=4), 1e-12)
@@ -178,11 +179,13 @@ def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkey
 
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_bits_of_every_kernel(loss: str, sparse: bool, batch: int | None) -> None:
     problem = NAMED["scaffnew-cohort"].rows(loss, sparse).with_batch(batch)
     assert len({bits(run(NAMED["scaffnew-cohort"], problem, threads=t)) for t in (1, 2, 3, 1)}) == 1
 
 
+@pytest.mark.long
 def test_reference_gives_the_same_bits_again() -> None:
     problem = NAMED["scaffnew"].rows().with_batch(5)
     a, b = (run(NAMED["scaffnew"], problem, "reference", rounds=3) for _ in range(2))

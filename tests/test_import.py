@@ -34,7 +34,7 @@ def test_nothing_is_compiled_at_import() -> None:
     assert python(count).strip() == "0"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_import_takes_at_most_one_and_a_half_times_its_parts(tmp_path: Path) -> None:
     seconds = {"numpy, scipy.sparse, numba": [], "proxskip": []}
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path)}  # as where Python keeps what it compiled

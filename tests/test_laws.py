@@ -178,6 +178,7 @@ def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
 @pytest.mark.parametrize(
     "name", ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized"]
 )
+@pytest.mark.long
 def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law sees the sign and the size of the h update: -1, 0, 1/2 and 3/2 times the right one all break it."""
     maps = ErrorMaps(NAMED[name])
@@ -260,6 +261,7 @@ def test_rate_on_cohorts_with_minibatches_where_the_noise_ball_is_a_point() -> N
 
 # -- convergence, and the sum of h -------------------------------------------------------------------------------------
 @claiming("converges")
+@pytest.mark.long
 def test_it_reaches_the_solution(row: Row) -> None:
     problem = row.quadratic()
     result = ps.run(row.make(problem), problem, tol=1e-9, rounds=20_000, cohort=row.cohort, threads=1)

@@ -86,6 +86,7 @@ def test_ledger_is_table_one(row: Row) -> None:
 
 
 @rows
+@pytest.mark.long
 def test_gradients_are_counted_in_samples(row: Row) -> None:
     """Every client has 24 rows (96 where it is alone): steps times rows, and the anchors' full gradients."""
     problem = row.rows()

@@ -367,6 +367,7 @@ def oracle(W):
 
 @settings(max_examples=draws(250))
 @given(st.integers(0, 2**32))
+@pytest.mark.long
 def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
     rng = np.random.default_rng(seed)
     for _ in range(40):
@@ -381,6 +382,7 @@ def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
             assert g.lmax <= 2 + 1e-12
 
 
+@pytest.mark.long
 def test_the_oracle_sees_both_kinds_often():
     rng = np.random.default_rng(0)
     verdicts = [oracle(random_matrix(rng)) for _ in range(2000)]

@@ -340,6 +340,7 @@ def test_cvxpy() -> None:
 
 
 @pytest.mark.parametrize("method", ["splitskip", "papc", "pdhg"])
+@pytest.mark.long
 def test_an_operator_of_pylops_is_the_matrix_it_stands_for(method: str) -> None:
     pylops = pytest.importorskip("pylops", reason="pylops is not installed")
     f = ps.Quadratic(np.geomspace(0.1, 1, 30), np.linspace(-1, 1, 30))

@@ -29,6 +29,7 @@ def error(result: ps.Result, problem: ps.Problem) -> float:
 
 # -- methods that are biased, or diverge where Scaffnew does not -------------------------------------------------------
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.long
 def test_local_gd_stalls_at_a_biased_point(seed: int) -> None:
     """It converges, quickly and to the wrong point; K = 1 and equal clients are not biased."""
     problem = ps.Problem(ps.random_quadratics(6, 8, L=1.0, mu=0.01, seed=seed))
@@ -295,7 +296,7 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
         assert f"def {name.partition('[')[0]}(" in (mutants.HOME / "tests" / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
+@pytest.mark.parametrize("name", ["divided-by-n", pytest.param("sign-of-h", marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_a_mutant_is_killed(name: str) -> None:
     (mutant,) = (m for m in mutants.MUTANTS if m.name == name)

@@ -14,6 +14,8 @@ from proxskip.plots import Curve
 from proxskip.seam import InputError
 from proxskip.trace import Trace
 
+pytestmark = pytest.mark.long
+
 COLUMNS = tuple({c: None for names, _ in plots.X_AXES.values() for c in names} | dict.fromkeys(plots.Y_AXES))
 
 

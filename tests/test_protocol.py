@@ -122,6 +122,7 @@ class Wires:
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("batch", [None, 6])
 @pytest.mark.parametrize("row", CENTRAL, ids=lambda row: row.name)
+@pytest.mark.long
 def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: int | None) -> None:
     """Every method with client halves, full gradients and minibatches, rounds that wait and rounds that close."""
     if batch and not row.claims("batch"):
@@ -517,6 +518,7 @@ def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
     assert [a.client for a in w.asks] == [0, 2, 3]
 
 
+@pytest.mark.long
 def test_hostile_messages_are_all_refused() -> None:
     found = hostile(5_000, seed=1)
     assert found.crashes == []
@@ -680,6 +682,7 @@ def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
 
 # -- the simulator -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seeds", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_seeds_of_faults(seeds: int) -> None:
     bad, faults, counts = campaign(0, seeds)
     assert bad == []
@@ -927,6 +930,7 @@ def test_two_clients_with_one_name_are_refused() -> None:
         Wires(names=("a", "b", "a", "c"))
 
 
+@pytest.mark.long
 def test_the_state_of_many_clients_fits_its_file(tmp_path: Path) -> None:
     problem = ps.Problem([ps.Quadratic(np.ones(2), np.full(2, float(i))) for i in range(20_000)])
     server = Server(ps.Scaffnew(1.0, 0.5), problem, 3)

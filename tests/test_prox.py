@@ -216,6 +216,7 @@ def test_firm_nonexpansiveness(name, x, y, t):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.long
 def test_moreau_and_firm_nonexpansiveness_on_a_thousand_scales(name):
     psi, conjugate, _ = OPERATORS[name]
     rng = np.random.default_rng(0)

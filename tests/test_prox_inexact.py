@@ -106,6 +106,7 @@ def test_the_certified_accuracy_holds(name, seed, t):
 
 @law(6)
 @given(seed=seeds, t=steps)
+@pytest.mark.long
 def test_no_other_point_has_a_smaller_objective(name, seed, t):
     """``objective(z) >= objective(P) + |z - P|^2/(2t)`` up to what an error of the certified accuracy can change."""
     x, psi, rng = point(seed), made(name, 1e-7), np.random.default_rng(seed)
@@ -147,6 +148,7 @@ def test_moreau_identity(name, seed, t):
 
 # -- the state ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.long
 def test_a_warm_start_changes_nothing_beyond_the_tolerance(name):
     psi, x = made(name, 1e-6), point(3)
     first = psi.prox(x, 0.7)

@@ -317,6 +317,7 @@ def test_the_order_of_the_clients_does_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gd", "local-gd", "scaffold", "fedlin", "scaffnew", "decentralized"])
+@pytest.mark.long
 def test_a_minibatch_of_all_rows_is_the_full_gradient(name: str) -> None:
     problem = NAMED[name].rows()
     method = NAMED[name].make(problem)

@@ -77,6 +77,7 @@ def test_resume_at_any_cut_of_any_method(data: st.DataObject, tmp_path_factory: 
 
 
 @pytest.mark.parametrize("name", ["scaffnew", "scaffnew-cohort", "scaffold-I", "sproxskip", "decentralized"])
+@pytest.mark.long
 def test_resume_with_minibatches(name: str, tmp_path: Path, quiet_steps: None) -> None:
     row = NAMED[name]
     problem = row.rows(sparse=True).with_batch(5)
@@ -123,6 +124,7 @@ def crash() -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", ["scaffnew-cohort", "scaffold", "splitskip", "decentralized"])
+@pytest.mark.long
 def test_a_crash_costs_only_the_rounds_since_the_last_checkpoint(name: str, every: int, tmp_path: Path) -> None:
     row = NAMED[name]
     problem = row.quadratic()

@@ -241,6 +241,7 @@ def bomb(kind: ModuleType, line: bytes, megabytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [gzip, bz2])
+@pytest.mark.long
 def test_a_bomb_is_refused_at_the_cap(tmp_path: Path, kind: ModuleType) -> None:
     packed = bomb(kind, b"\n", 64)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -347,6 +348,7 @@ def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: b
     assert re.fullmatch(r"[^\n]*:\d+:\d+: [^\n]+[.?]", sentence)
 
 
+@pytest.mark.long
 def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> None:
     rng = np.random.default_rng(0)
     good = np.frombuffer(GOOD * 4, np.uint8)
@@ -413,6 +415,7 @@ def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Pa
 
 
 @pytest.mark.parametrize("name", ["w8a", "mushrooms", "a1a", "heart_scale"])
+@pytest.mark.long
 def test_real_sets_equal_what_scikit_learn_reads(real: Path, name: str) -> None:
     path = real / f"{name}.gz"
     X, y = load_svmlight_file(str(path))
@@ -422,12 +425,14 @@ def test_real_sets_equal_what_scikit_learn_reads(real: Path, name: str) -> None:
     assert np.array_equal(b, y)
 
 
+@pytest.mark.long
 def test_a_real_set_reads_the_same_line_by_line(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = read_svmlight(real / "mushrooms.gz")
     monkeypatch.setattr(svmlight, "_parse_fast", lambda text, limit: None)
     assert same(fast, read_svmlight(real / "mushrooms.gz"))
 
 
+@pytest.mark.long
 def test_w8a_is_read_no_slower_than_by_scikit_learn(real: Path) -> None:
     """In time of this process, whoever else is at work."""
 

@@ -140,6 +140,7 @@ def test_no_alarm_for_a_warm_start_with_h_zero(distance: float) -> None:
         assert result.trace["grad_norm"].max() > 100 * result.trace["grad_norm"][0]
 
 
+@pytest.mark.long
 def test_no_alarm_at_the_noise_floor() -> None:
     problem = logistic().with_batch(6)
     calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, threads=1))
@@ -174,6 +175,7 @@ def test_no_alarm_on_cohorts(cohort: Any) -> None:
 
 # -- success -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_success_means_the_tolerance_holds_at_the_returned_x(row: Row) -> None:
     problem = row.quadratic()
     tol = 1e-6
