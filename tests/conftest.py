@@ -52,10 +52,10 @@ def draws(examples: int) -> int:
     return max(4, round(PROFILES[PROFILE] * examples))
 
 
-def thinned(values: Iterable[Any], every: int = 4, first: int = 0) -> list[Any]:
-    """All values for a parameter, of which only every so many stays out of the slow tier."""
+def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
+    """All values of a parameter; one of every so many stays out of the slow tier, the first among them."""
     return [
-        pytest.param(v, marks=[pytest.mark.slow] if (k - first) % every else [], id=getattr(v, "name", None))
+        pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=getattr(v, "name", None))
         for k, v in enumerate(values)
     ]
 

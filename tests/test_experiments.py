@@ -31,7 +31,7 @@ from proxskip.figures import Claim, Experiment, Panel, Series
 from proxskip.methods.steps import geometric
 from proxskip.seam import Array
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("experiments")]
 
 TOL = 1e-10
 METHODS: dict[str, Callable[[ps.Problem], Any]] = {

@@ -8,7 +8,7 @@ import pytest
 
 import proxskip as ps
 
-pytestmark = pytest.mark.paper
+pytestmark = [pytest.mark.paper, pytest.mark.xdist_group("paper")]
 
 
 @pytest.fixture(scope="module")

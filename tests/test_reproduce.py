@@ -31,7 +31,7 @@ from proxskip.experiments.pace import Pace
 from proxskip.experiments.reproduce import Order
 from proxskip.figures import Claim, Experiment, Panel, Report, Series
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
 
 FIGURES = ("fig1a", "fig1b", "fig1c", "fig2a", "fig2b", "fig2c")
 SMALL: dict[str, dict[str, Any]] = {
