@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo test check bench chaos clean
+.PHONY: setup demo quick test test-slow test-all check bench chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -21,8 +21,19 @@ $(VENV)/.stamp: $(VENV)/.core
 demo: $(VENV)/.core
 	$(BIN)/proxskip reproduce --quick --out demo
 
+# Which tier is for what: see CONTRIBUTING.md
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+quick: setup
+	HYPOTHESIS_PROFILE=dev $(PYTEST) -m "not (slow or long or ray or flower or browser or torch)"
+
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+
+test-slow: setup
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "slow or fuzz"
+
+test-all: test test-slow
 
 check: setup
 	$(BIN)/ruff check .

@@ -32,7 +32,7 @@ def find() -> str | None:
 class Browser:
     """A browser of one's own, with an empty profile; use it as a context."""
 
-    def __init__(self, program: str, patience: float = 60.0):
+    def __init__(self, program: str, patience: float = 120.0):
         self.patience = patience
         self.folder = tempfile.mkdtemp(prefix="chromium-")
         ours_in, theirs_out = _high_pipe()
@@ -60,7 +60,7 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         try:
             self.call("Browser.close")
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
         except (OSError, RuntimeError, subprocess.TimeoutExpired):
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import settings
 
 import proxskip as ps
 from proxskip.engines.reference import ReferenceEngine
@@ -36,6 +37,40 @@ from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
+
+
+# -- tiers -------------------------------------------------------------------------------------------------------------
+PROFILES = {"dev": 0.1, "ci": 0.3, "thorough": 1.0}
+"""The profiles of Hypothesis, and the share of its examples that a test gets there: make quick, test and test-slow."""
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+for _name, _share in PROFILES.items():  # no deadlines: a machine may be busy
+    settings.register_profile(_name, deadline=None, max_examples=round(100 * _share), derandomize=_name != "dev")
+settings.load_profile(PROFILE)
+
+
+def draws(examples: int) -> int:
+    """How many of a test's examples are drawn in this profile."""
+    return max(4, round(PROFILES[PROFILE] * examples))
+
+
+def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
+    """All values of a parameter; one of every so many stays out of the slow tier, the first among them."""
+    return [
+        pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=getattr(v, "name", None))
+        for k, v in enumerate(values)
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks that follow from what a test uses."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("fuzz")
+        for fixture, mark in (("ray_here", "ray"), ("browser", "browser")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one Ray, one browser
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------

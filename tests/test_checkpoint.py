@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import draws
 from proxskip.results import checkpoint
 from proxskip.results.checkpoint import (
     CheckpointError,
@@ -38,8 +39,8 @@ from proxskip.results.checkpoint import (
 )
 from proxskip.types import InputError
 
-FUZZ = int(os.environ.get("PROXSKIP_FUZZ", "2000"))
-quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = int(os.environ.get("PROXSKIP_FUZZ", max(600, draws(2000))))
+quick = settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -248,6 +249,7 @@ def test_truncated_at_every_byte(tmp_path: Path) -> None:
         (tmp_path / "away").rename(previous)
 
 
+@pytest.mark.long
 def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
     path = save(tmp_path, {"x": np.arange(1_250_000.0)}, {})
     size = path.stat().st_size
@@ -258,6 +260,7 @@ def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
             load(tmp_path)
 
 
+@pytest.mark.long
 def test_every_single_bit_flipped(tmp_path: Path) -> None:
     put(tmp_path, 1)
     data = bytearray(put(tmp_path, 2))
@@ -715,6 +718,7 @@ def test_hostile_file_with_a_right_sha256(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("filler", [b"{},", b"[[[]]],", b'{"":{}},'])
+@pytest.mark.long
 def test_the_greediest_header_stays_below_64_megabytes(tmp_path: Path, filler: bytes) -> None:
     around = b'{"arrays":[],"meta":{"a":[%s]}}'
     count = (checkpoint.HEADER_LIMIT - len(around)) // len(filler)
@@ -768,6 +772,8 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.fuzz
+@pytest.mark.long
 def test_mutated_files_only_raise_checkpoint_errors(tmp_path: Path) -> None:
     data = put(tmp_path, 2)
     path = tmp_path / "checkpoint"

@@ -211,6 +211,7 @@ def test_groups_make_clients(call):
     assert summary["clients"] == 10
 
 
+@pytest.mark.long
 def test_seeds_make_folders_a_table_and_a_band(call, tmp_path):
     out = tmp_path / "a"
     code, text, _ = call("run", "scaffnew", *EASY, "--rounds", "5", "--seed", "4", "--seeds", "3", "--out", out)
@@ -279,16 +280,17 @@ def test_exit_1_for_what_nobody_expected(call, monkeypatch):
     assert call("theory", "--L", "1", "--mu", "0.1")[::2] == (1, "proxskip: runs/a/x.npy: No space left on device.\n")
 
 
+@pytest.mark.long
 def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
     flags = ("--data", "digits", "--l2", "1e-3", "--clients", "5", "--seed", "1")
     out = tmp_path / "a"
     argv = ("run", "scaffnew", *flags, "--rounds", "1000000", "--checkpoint-every", "5", "--out", str(out))
     process = python("-m", "proxskip", *argv)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not (out / "checkpoint.previous").exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    text, err = process.communicate(timeout=60)
+    text, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "INTERRUPTED" in text
     done = json.loads((out / "summary.json").read_text())["rounds"]
@@ -314,6 +316,7 @@ def test_ctrl_c_before_the_first_round(call, monkeypatch):
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("flags", ["scaffnew", "scaffnew --cohort 3", "scaffold --batch 8", "decentralized-scaffnew"])
+@pytest.mark.long
 def test_a_resumed_run_is_the_run_never_interrupted(call, tmp_path, tiny, flags):
     for data in (["--data", "digits", "--l2", "0.05"], ["--data", tiny, "--l2", "0.1"]):
         if "--batch" in flags and data[1] == tiny:
@@ -497,7 +500,65 @@ def test_a_refusal_leaves_nothing_behind(refused, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bad_input_with_force_keeps_the_old_run(call, tmp_path):
+    good = [
+        "run",
+        "scaffnew",
+        "--data",
+        "digits",
+        "--clients",
+        "4",
+        "--l2",
+        "0.1",
+        "--rounds",
+        "2",
+        "--out",
+        str(tmp_path / "a"),
+        "--quiet",
+    ]
+    assert call(*good)[0] == 0
+    before = (tmp_path / "a" / "x.npy").read_bytes()
+    for bad in (
+        ["--batch", "5000"],
+        ["--data", "nosuch"],
+        ["--gamma", "-1"],
+        ["--cohort", "9"],
+        ["--engine", "abacus"],
+    ):
+        assert call(*good, "--force", *bad)[0] == 2
+        assert (tmp_path / "a" / "x.npy").read_bytes() == before
+    problem = ps.Problem(ps.random_quadratics(4, 3))
+    ps.run(ps.Scaffnew.theory(problem), problem, rounds=2, out=tmp_path / "b")
+    with pytest.raises(ps.InputError, match="x0"):
+        ps.run(ps.Scaffnew.theory(problem), problem, rounds=2, out=tmp_path / "b", force=True, x0=[1.0])
+    assert (tmp_path / "b" / "summary.json").exists()
+
+
+def test_own_steps_with_minibatches_from_the_command_line(call):
+    flags = [
+        "run",
+        "scaffnew",
+        "--data",
+        "digits",
+        "--clients",
+        "5",
+        "--own-steps",
+        "--batch",
+        "8",
+        "--rounds",
+        "2",
+        "--json",
+        "--quiet",
+    ]
+    code, out, _ = call(*flags)
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["gamma"]) == 5
+    assert found["warnings"] == []
+
+
 # -- compare, theory, data, plot ---------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_compare_writes_its_files_and_a_table(call, tmp_path):
     out = tmp_path / "c"
     code, text, _ = call("compare", "scaffnew", "gd", "accelerated", *EASY, "--rounds", "12", "--out", out)
@@ -517,6 +578,7 @@ def test_a_flag_goes_to_the_methods_that_take_it(call):
     assert found[2]["p"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.long
 def test_compare_with_seeds_shows_the_band(call, tmp_path):
     code, text, _ = call("compare", "scaffnew", "gd", *EASY, "--rounds", "9", "--seeds", "3", "--out", tmp_path / "c")
     assert code == 0
@@ -561,6 +623,7 @@ def test_data_fetch_reports_where_it_is(call, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "x", ["rounds", "floats", "bytes", "exchanges", "local-steps", "passes", "iterations", "seconds"]
 )
+@pytest.mark.long
 def test_plot_over_everything(call, runs, x, tmp_path):
     figure = tmp_path / "sub" / "figure.png"
     code, out, _ = call("plot", runs, "--x", x, "--y", "grad_norm", "--title", "two", "--out", figure)
@@ -657,13 +720,14 @@ def test_version(call):
     assert call("--version")[:2] == (0, f"proxskip {ps.__version__}\n")
 
 
+@pytest.mark.long
 def test_import_and_help_load_nothing_heavy():
     heavy = words("matplotlib ray flwr cupy torch sklearn networkx rich")
     loaded = f"print([m for m in {heavy} if m in sys.modules])"
-    out, err = python("-c", f"import sys, proxskip; {loaded}").communicate(timeout=60)
+    out, err = python("-c", f"import sys, proxskip; {loaded}").communicate(timeout=120)
     assert (out.strip(), err) == ("[]", "")
     out, err = python("-c", f"import sys, proxskip.cli; proxskip.cli.main(['run', '--help']); {loaded}").communicate(
-        timeout=60
+        timeout=120
     )
     assert (out.strip().splitlines()[-1], err) == ("[]", "")
 
@@ -675,10 +739,12 @@ def test_as_a_module_with_a_closed_pipe():
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=120) == 1
 
 
 # -- the paper's data --------------------------------------------------------------------------------------------------
+@pytest.mark.paper
+@pytest.mark.slow
 def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     shared = ROOT.parent / "shared" / "data"
     if "PROXSKIP_DATA" not in os.environ and shared.is_dir():

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import NAMED, Machine, close, quadratics
+from conftest import NAMED, Machine, close, draws, quadratics
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Uniform, as_participation
 from proxskip.randomness import stream
 from proxskip.types import InputError
 
-many = settings(max_examples=60, deadline=None)
+many = settings(max_examples=draws(60))
 
 
 @st.composite
@@ -207,8 +207,18 @@ def test_what_counts_as_a_cohort() -> None:
     assert as_participation([[0, 1], (2,)]) == Given(((0, 1), (2,)))
 
 
+def test_cohorts_that_never_meet_are_named() -> None:
+    problem = NAMED["scaffnew"].rows()
+    with pytest.warns(ps.UnsafeStepWarning, match="0, 1; 2, 3 together"):
+        result = ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3]])
+    assert "never bring" in result.warnings[-1]
+    assert result.summary()["zeta"] is None
+    ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=4, cohort=[[0, 1], [2, 3], [1, 2]])
+
+
 # -- dropout on real data -----------------------------------------------------------------------------
 @pytest.mark.parametrize("dropout", [0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.long
 def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
     """a1a, 20 clients by label, kappa = 1000: the gradient norm stays within 10 times its start, sum h = 0 all along."""
     A, b = ps.datasets.load("a1a", data_dir=proxskip_data)

@@ -12,6 +12,8 @@ from conftest import Machine
 from proxskip import conformance
 from proxskip.conformance import check, scaffold
 
+pytestmark = pytest.mark.long
+
 
 def local(x: Any, h_i: Any, gradient: Any, gamma: float, K: int) -> Any:
     y = x

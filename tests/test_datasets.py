@@ -170,6 +170,7 @@ def test_harmless_variants_of_a_known_set_load_equal(
     assert variant.A.shape == original.A.shape
 
 
+@pytest.mark.long
 def test_every_cut_of_a_known_set_is_refused(real: Path, tmp_path: Path) -> None:
     text = gzip.decompress((real / "heart_scale.gz").read_bytes())
     for cut in (*range(0, len(text) - 60, 211), *range(len(text) - 60, len(text) - 2)):

@@ -42,7 +42,8 @@ FLOWER = importlib.util.find_spec("flwr") is not None
 def pages_with(language: str) -> list[Any]:
     """Pages with such blocks; what needs flwr is skipped where it is not installed."""
     without = pytest.mark.skipif(not FLOWER, reason="flwr is not installed")
-    marks = {"docs/flower.md": [without]} if language == "python" else {}
+    marks = {"docs/flower.md": [without, pytest.mark.flower], "docs/ray.md": [pytest.mark.ray]}
+    marks = marks if language == "python" else {}
     return [
         pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), []))
         for page in PAGES
@@ -95,6 +96,7 @@ def test_every_method_has_a_section() -> None:
 
 # -- code that runs ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", pages_with("python"))
+@pytest.mark.long
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page is one namespace: later blocks see the names of earlier ones."""
     monkeypatch.chdir(tmp_path)

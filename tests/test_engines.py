@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, close, data, model, quadratics
+from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
@@ -62,6 +62,7 @@ def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+@pytest.mark.long
 def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     same(run(row, problem, rounds=4), run(row, problem, "reference", rounds=4), 1e-12)
@@ -70,6 +71,7 @@ def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> No
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize("name", ["scaffnew-weighted", "scaffnew-cohort", "fedlin-own"])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_every_loss_and_storage(name: str, loss: str, sparse: bool, batch: int | None) -> None:
     problem = NAMED[name].rows(loss, sparse).with_batch(batch)
     assert shards.pack(problem) is not None
@@ -105,6 +107,7 @@ def test_thin_equal_and_empty_rows(loss: str, share: float) -> None:
 @pytest.mark.parametrize("clients", [1, 2, 4])
 @pytest.mark.parametrize("batch", [None, 12])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_a_large_client_on_many_threads(
     loss: str, sparse: bool, batch: int | None, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +135,7 @@ def test_an_intercept_and_shards_of_different_sizes(sparse: bool) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.long
 def test_single_precision_is_near(sparse: bool, batch: int | None) -> None:
     """Both engines round differently; they agree to float32, and end near the solution in double precision."""
     row = NAMED["scaffnew"]
@@ -157,6 +161,7 @@ def test_oracles_without_a_kernel_run_too() -> None:
 
 # -- the same bits -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     problem = row.rows(sparse=True)
     runs = [bits(run(row, problem, threads=t)) for t in (1, 2, 3, 1)]
@@ -164,6 +169,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large cohorts run their halves in one kernel: the same operations in the same order."""
     problems = (row.rows(), row.quadratic())
@@ -175,11 +181,13 @@ def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkey
 
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize(("loss", "sparse"), KINDS)
+@pytest.mark.long
 def test_bits_of_every_kernel(loss: str, sparse: bool, batch: int | None) -> None:
     problem = NAMED["scaffnew-cohort"].rows(loss, sparse).with_batch(batch)
     assert len({bits(run(NAMED["scaffnew-cohort"], problem, threads=t)) for t in (1, 2, 3, 1)}) == 1
 
 
+@pytest.mark.long
 def test_reference_gives_the_same_bits_again() -> None:
     problem = NAMED["scaffnew"].rows().with_batch(5)
     a, b = (run(NAMED["scaffnew"], problem, "reference", rounds=3) for _ in range(2))
@@ -220,7 +228,7 @@ def test_philox_is_philox() -> None:
         assert tuple(int(v) for v in out) == answer
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(
     seed=st.integers(0, 2**63 - 1),
     client=st.integers(0, 2**20),
@@ -404,3 +412,50 @@ def test_a_far_run_that_blows_up_returns_the_last_finite_x_seen() -> None:
         result = ps.run(ps.GD(50.0), problem, rounds=2000, every=500, engine=FarEngine(1), allow_unsafe_step=True)
     assert result.status is ps.Status.DIVERGED
     assert np.isfinite(result.x).all()
+
+
+# -- oracles of unknown make -------------------------------------------------------------------------------------------
+class Shared:
+    """An oracle with a buffer that all of them use: fine on one thread only."""
+
+    L, mu = 2.0, 1.0
+    buffer = np.empty(50)
+
+    def __init__(self, center):
+        self.center = center
+
+    def value(self, x):
+        return float(np.sum((x - self.center) ** 2))
+
+    def gradient(self, x):
+        np.subtract(x, self.center, out=self.buffer)
+        for _ in range(20):
+            np.sqrt(np.abs(self.buffer) + 1.0)
+        return 2.0 * self.buffer
+
+
+def test_oracles_of_unknown_make_do_not_run_at_the_same_time() -> None:
+    problem = ps.Problem([Shared(np.full(50, float(i))) for i in range(8)], d=50)
+    result = ps.run(ps.Scaffnew(0.3, 0.3), problem, rounds=60, threads=4)
+    assert np.allclose(result.x, 3.5, atol=1e-6)
+
+
+def test_oracles_cannot_change_x_and_must_return_vectors() -> None:
+    class Greedy(Shared):
+        def gradient(self, x):
+            x -= self.center
+            return x
+
+    class Short(Shared):
+        def gradient(self, x):
+            return 1.0
+
+    for kind, says in ((Greedy, "changes the x it is given"), (Short, r"has shape \(\)")):
+        problem = ps.Problem([kind(np.zeros(50)), kind(np.ones(50))], d=50)
+        for engine in ("cpu", "reference"):
+            with pytest.raises(ps.InputError, match=says):
+                ps.run(ps.Scaffnew(0.3, 0.3), problem, rounds=2, engine=engine)
+    lists = ps.Problem(
+        [type("Lists", (Shared,), {"gradient": lambda self, x: list(2 * (x - self.center))})(np.ones(50))], d=50
+    )
+    assert ps.run(ps.GD(0.5), lists, rounds=1).x.tolist() == [1.0] * 50

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ROW = re.compile(r"^(\S.*?) {2,}(\d\.\de[+-]\d+) +([\d,]+) +([\d,]+) +[\d.]+ +\d+$", re.MULTILINE)
 PNG = b"\x89PNG\r\n\x1a\n"

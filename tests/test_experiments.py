@@ -32,6 +32,8 @@ from proxskip.randomness import stream
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.types import Array
 
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("experiments")]
+
 TOL = 1e-10
 METHODS: dict[str, Callable[[ps.Problem], Any]] = {
     "gd": ps.GD.theory,

@@ -21,6 +21,8 @@ import proxskip as ps
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+pytestmark = pytest.mark.flower
+
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower"
 TOOLS = all(shutil.which(t) for t in ("openssl", "ssh-keygen"))
 
@@ -113,6 +115,7 @@ def test_settings_become_toml() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not TOOLS, reason="openssl or ssh-keygen is missing")
+@pytest.mark.slow
 def test_a_deployment_with_tls_and_keys_on_loopback(tmp_path: Path) -> None:
     """Real processes: two nodes, three rounds, the cpu engine's answer; a node that is not registered stays outside."""
     home = tmp_path / "fed"

@@ -26,6 +26,8 @@ from proxskip import flower  # noqa: E402
 from proxskip.flower import Federated, client_app, from_arrays, from_svmlight, roster, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 
+pytestmark = pytest.mark.flower
+
 METHODS = {
     "scaffnew": lambda p: ps.Scaffnew(1 / p.L_max, 0.4),
     "local-gd": lambda p: ps.LocalGD(1 / p.L_max, 3),
@@ -499,14 +501,14 @@ def test_a_superlink_that_falls_silent_ends_the_run(
     call: str, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower asks again without end; the run ends with what it has, and can go on from its folder."""
-    monkeypatch.setattr(strategy, "patience", lambda deadline: 0.3)
+    monkeypatch.setattr(strategy, "patience", lambda deadline: 3.0)
     problem, stopped = ps.Problem(quadratics(4)), threading.Event()
 
     class Stops(Here):
         def __getattribute__(self, name: str) -> Any:
             found = super().__getattribute__(name)
             if name == call and len(super().__getattribute__("sent")) >= 20:
-                return lambda *args: stopped.wait(20)
+                return lambda *args: stopped.wait(200)
             return found
 
     lost = lambda node, message: call == "get_node_ids" and message.metadata.group_id == "4"  # noqa: E731
@@ -568,6 +570,7 @@ def test_a_client_may_lack_classes_but_not_have_others() -> None:
         from_arrays(A[:5], np.full(5, -1.0), l2=0.1, l2_relative=True)
 
 
+@pytest.mark.torch
 def test_a_module_and_its_loss() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     torch.manual_seed(0)
@@ -587,6 +590,7 @@ def test_a_module_and_its_loss() -> None:
         flower.from_torch(torch.nn.BatchNorm1d(3), torch.nn.functional.mse_loss, inputs, inputs)
 
 
+@pytest.mark.torch
 def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     torch.manual_seed(0)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, Row, close
+from conftest import METHODS, Row, close, draws
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu import fused
 from proxskip.engines.gpu.launch import Card, Launches, LocalSteps
@@ -37,8 +37,12 @@ def missing() -> str:
     return ""
 
 
-on_gpu = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")
-quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def on_gpu(test: Any) -> Any:
+    """A test that needs a GPU."""
+    return pytest.mark.gpu(pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")(test))
+
+
+quick = settings(max_examples=draws(40), suppress_health_check=list(HealthCheck))
 
 
 def random_problem(
@@ -252,8 +256,12 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
+@pytest.mark.long
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
-@pytest.mark.parametrize(("batch", "every"), [(None, 1), (None, 7), (5, 3)])
+@pytest.mark.parametrize(
+    ("batch", "every"),
+    [pytest.param(None, 1, marks=pytest.mark.slow), (None, 7), pytest.param(5, 3, marks=pytest.mark.slow)],
+)
 def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int) -> None:
     if batch and not row.claims("batch"):
         pytest.skip("full gradients only")
@@ -317,6 +325,7 @@ def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_a_round_asks_for_one_launch(row: Row) -> None:
     problem = row.rows(sparse=True)
     found = launches(row, problem)

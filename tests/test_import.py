@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("matplotlib", "ray", "flwr", "cupy", "torch", "sklearn", "networkx", "rich", "jax", "scipy.optimize")
 CLOCK = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 
@@ -18,21 +20,24 @@ def python(code: str, **env: str) -> str:
     ).stdout
 
 
+@pytest.mark.long
 def test_no_heavy_package_comes_along() -> None:
     loaded = python("import sys, proxskip; print(*sys.modules)").split()
     assert [name for name in HEAVY if name in loaded] == []
 
 
+@pytest.mark.long
 def test_nothing_is_compiled_at_import() -> None:
     count = "import proxskip.engines.cpu.kernels as k; print(sum(len(getattr(f, 'overloads', ())) for f in vars(k).values()))"
     assert python(count).strip() == "0"
 
 
+@pytest.mark.slow
 def test_import_takes_at_most_one_and_a_half_times_its_parts(tmp_path: Path) -> None:
     seconds = {"numpy, scipy.sparse, numba": [], "proxskip": []}
     compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path)}  # as where Python keeps what it compiled
     python("import proxskip", **compiled)
-    for _ in range(7):
+    for _ in range(4):
         for what, times in seconds.items():
             times.append(float(python(CLOCK.format(what), **compiled)))
     parts, ours = (min(times) for times in seconds.values())

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import draws
 from proxskip.engines import rows
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
@@ -71,7 +72,8 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
     st.booleans(),
     st.sampled_from([np.float64, np.float32]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
+@pytest.mark.long
 def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K, seed, minibatch, gathered, dtype):
     if sum(sizes) < 3:
         return
@@ -152,6 +154,7 @@ def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
 
 
 @pytest.mark.parametrize("cohort", [None, 30, 0.5])
+@pytest.mark.long
 def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
     problem = problem_of("logistic", "sparse", [3 + i % 4 for i in range(60)], 5)
     method = ps.Scaffnew(gamma=0.5 / problem.L, p=0.3)
@@ -167,7 +170,7 @@ def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
 
 
 @given(st.integers(1, 700), st.integers(1, 4), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40))
 def test_sums_over_clients_have_the_same_bytes_on_every_engine(n, d, seed):
     rng = np.random.Generator(np.random.Philox(seed))
     w, U = rng.random(n), rng.standard_normal((n, d))
@@ -186,7 +189,7 @@ def test_balanced_ranges_cover_everything_once(load, parts):
 
 # -- merging equal rows ------------------------------------------------------------------------------------------------
 @given(st.integers(1, 30), st.integers(1, 3), st.integers(1, 3), st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 def test_merged_rows_stand_for_all_rows(N, d, clients, seed):
     rng = np.random.Generator(np.random.Philox(seed))
     M = scipy.sparse.csr_matrix(rng.integers(0, 2, (N, d)).astype(float) * rng.integers(1, 3, (N, d)))
@@ -221,6 +224,7 @@ print(sum(sum(f.stats.cache_misses.values()) for f in vars(kernels).values() if 
 """
 
 
+@pytest.mark.long
 def test_a_second_process_compiles_nothing() -> None:
     outputs = [
         subprocess.run([sys.executable, "-c", SECOND_START], capture_output=True, text=True, check=True).stdout
@@ -230,7 +234,7 @@ def test_a_second_process_compiles_nothing() -> None:
 
 
 def test_no_slower_than_scipy() -> None:
-    """A guard, not a benchmark: on a quiet machine the ratio is about three."""
+    """A guard, not a benchmark: the ratio is about three. Time of this process alone, whoever else is at work."""
     rng = np.random.Generator(np.random.Philox(0))
     A = scipy.sparse.csr_matrix((rng.random((8000, 300)) < 0.04).astype(float))
     problem = ps.split(ps.Logistic(A, rng.integers(0, 2, 8000), l2=1e-3), 4, "iid")
@@ -250,7 +254,7 @@ def test_no_slower_than_scipy() -> None:
     best = {ours: np.inf, theirs: np.inf}
     for _ in range(12):
         for act in best:
-            start = time.perf_counter()
+            start = time.process_time()
             act()
-            best[act] = min(best[act], time.perf_counter() - start)
-    assert best[ours] < best[theirs] / 1.2
+            best[act] = min(best[act], time.process_time() - start)
+    assert best[ours] < best[theirs]

@@ -178,6 +178,7 @@ def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
 @pytest.mark.parametrize(
     "name", ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized"]
 )
+@pytest.mark.long
 def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law sees the sign and the size of the h update: -1, 0, 1/2 and 3/2 times the right one all break it."""
     maps = ErrorMaps(NAMED[name])
@@ -214,6 +215,7 @@ def traces(method: Any, problem: Any, cohort: Any, rounds: int, seeds: int) -> t
 
 
 @claiming("rate")
+@pytest.mark.long
 def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
     """The mean over seeds, with three standard errors; the ratio is a supermartingale, so the law holds at every record."""
     problem = row.rows()
@@ -227,6 +229,7 @@ def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
 
 
 @pytest.mark.parametrize("name", ["sproxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort"])
+@pytest.mark.long
 def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -> None:
     """Theorem 5.5: (1 - zeta)^T Psi_0 + gamma^2 C / zeta; and the ball is really reached, so the noise is real."""
     row = NAMED[name]
@@ -242,8 +245,23 @@ def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -
     assert psi[:, 0].mean() > 3 * psi[:, -20:].mean() > 1e-6 * psi[:, 0].mean()
 
 
+@pytest.mark.long
+def test_rate_on_cohorts_with_minibatches_where_the_noise_ball_is_a_point() -> None:
+    """Interpolation (C = 0): the sharp deterministic rate does not hold for stochastic gradients."""
+    A = np.eye(20)
+    problem = ps.Problem([ps.LeastSquares(A, np.ones(20)) for _ in range(6)], batch=1)
+    assert problem.es_C == pytest.approx(0.0, abs=1e-20)
+    method = ps.Scaffnew.theory(problem, cohort=2)
+    ratios = []
+    for seed in range(24):
+        trace = ps.run(method, problem, rounds=40, seed=seed, cohort=2).trace
+        ratios.append(trace["lyapunov"][-1] / trace["lyapunov_bound"][-1])
+    assert np.mean(ratios) <= 1 + 3 * np.std(ratios) / np.sqrt(len(ratios))
+
+
 # -- convergence, and the sum of h -------------------------------------------------------------------------------------
 @claiming("converges")
+@pytest.mark.long
 def test_it_reaches_the_solution(row: Row) -> None:
     problem = row.quadratic()
     result = ps.run(row.make(problem), problem, tol=1e-9, rounds=20_000, cohort=row.cohort, threads=1)
@@ -285,3 +303,20 @@ def test_no_claim_where_there_is_no_theorem() -> None:
     assert result.summary()["zeta"] is None
     assert np.all(np.isnan(result.trace["lyapunov_bound"]))
     assert np.all(np.isnan(fast.trace["lyapunov_bound"]))
+
+
+# -- claims that need their conditions ---------------------------------------------------------------------------------
+def test_the_claimed_rate_of_acceleration_needs_its_own_momentum() -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    right = ps.Accelerated.theory(problem)
+    assert right.zeta(problem) is not None
+    assert ps.Accelerated(right.gamma, 0.0).zeta(problem) is None
+    with pytest.raises(ps.InputError, match=r"momentum 0\.99 diverges"):
+        ps.run(ps.Accelerated(1.4 / problem.L_global, 0.99), problem, rounds=1)
+
+
+def test_splitskip_claims_no_rate_without_the_range_condition() -> None:
+    f = ps.Quadratic([1.0, 2.0, 3.0], [1.0, 0.0, 1.0])
+    cycle = np.array([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [-1.0, 0.0, 1.0]])
+    assert ps.SplitSkip(0.3, 0.5, 0.3).zeta(ps.Problem([f], psi=ps.prox.L1(0.1), D=cycle)) is None
+    assert ps.SplitSkip(0.3, 0.5, 0.3).zeta(ps.Problem([f], psi=ps.prox.L1(0.1), D=cycle[:2])) is not None

@@ -87,6 +87,7 @@ def test_ledger_is_table_one(row: Row) -> None:
 
 
 @rows
+@pytest.mark.long
 def test_gradients_are_counted_in_samples(row: Row) -> None:
     """Every client has 24 rows (96 where it is alone): steps times rows, and the anchors' full gradients."""
     problem = row.rows()
@@ -105,6 +106,7 @@ def test_gradients_are_counted_in_samples(row: Row) -> None:
 
 
 @rows
+@pytest.mark.long
 def test_evaluation_is_off_the_meter(row: Row) -> None:
     often, seldom = ledger(row, every=1), ledger(row, every=R)
     assert {k: v for k, v in often.items() if k != "seconds"} == pytest.approx(
@@ -113,6 +115,7 @@ def test_evaluation_is_off_the_meter(row: Row) -> None:
 
 
 @rows
+@pytest.mark.long
 def test_both_engines_keep_the_same_ledger(row: Row) -> None:
     counts = list(ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns)
     counts = counts[: counts.index("seconds")]
@@ -130,6 +133,7 @@ def test_local_steps() -> None:
     assert last["local_steps"] == 4 * last["iterations"]
 
 
+@pytest.mark.long
 def test_mean_number_of_local_steps_is_one_over_p() -> None:
     problem = ps.Problem(quadratics(2))
     p, rounds = 0.1, 2000

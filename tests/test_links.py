@@ -11,6 +11,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import draws
 from proxskip.links import graphs as links
 from proxskip.links.graphs import Graph, as_graph, from_matrix, graph, mixing_matrix
 from proxskip.links.sums import weighted_sum
@@ -177,7 +178,7 @@ def test_names_that_cannot_be_built_say_why(name, n, sentence):
 # mixing
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 2**32))
 def test_mixing_sums_over_neighbours_in_order_to_the_last_bit(n, d, seed):
     rng = np.random.default_rng(seed)
@@ -230,7 +231,7 @@ def test_a_graph_is_read_only_and_survives_a_pickle():
 # matrices and networks of others
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 @given(st.integers(2, 10), st.integers(0, 2**32))
 def test_metropolis_weights_match_the_textbook(n, seed):
     network = nx.gnp_random_graph(n, 0.6, seed=seed)
@@ -365,8 +366,9 @@ def oracle(W):
     return True if max(far[:3]) < 1e-14 and far[3] < 0 else None
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=draws(250))
 @given(st.integers(0, 2**32))
+@pytest.mark.long
 def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
     rng = np.random.default_rng(seed)
     for _ in range(40):
@@ -381,6 +383,7 @@ def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
             assert g.lmax <= 2 + 1e-12
 
 
+@pytest.mark.long
 def test_the_oracle_sees_both_kinds_often():
     rng = np.random.default_rng(0)
     verdicts = [oracle(random_matrix(rng)) for _ in range(2000)]

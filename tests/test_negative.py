@@ -10,7 +10,7 @@ import pytest
 
 import mutants
 import proxskip as ps
-from conftest import NAMED, WEIGHTS, Machine, quadratics
+from conftest import NAMED, WEIGHTS, Machine, data, quadratics
 from proxskip.seam import Client
 from proxskip.types import Array, InputError, Vectors
 
@@ -30,6 +30,7 @@ def error(result: ps.Result, problem: ps.Problem) -> float:
 
 # -- methods that are biased, or diverge where Scaffnew does not -------------------------------------------------------
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.long
 def test_local_gd_stalls_at_a_biased_point(seed: int) -> None:
     """It converges, quickly and to the wrong point; K = 1 and equal clients are not biased."""
     problem = ps.Problem(ps.random_quadratics(6, 8, L=1.0, mu=0.01, seed=seed))
@@ -51,6 +52,7 @@ def test_local_gd_asked_for_a_tolerance_says_that_it_stalled() -> None:
 
 
 @pytest.mark.parametrize("method", [ps.FedLin(1.0, 10), ps.Scaffold(1.0, 10, option="I")], ids=["fedlin", "scaffold-I"])
+@pytest.mark.long
 def test_anchored_corrections_diverge_at_one_over_L_where_scaffnew_converges(method: Any) -> None:
     problem = hard()
     result = ps.run(method, problem, rounds=400, allow_unsafe_step=True)
@@ -122,6 +124,7 @@ class IdleUpdate(ps.Scaffnew):
 
 
 @pytest.mark.parametrize("kind", [LazyScaffnew, ProxFormOnCohorts, IdleUpdate])
+@pytest.mark.long
 def test_wrong_updates_on_cohorts_stall_far_away(kind: Any) -> None:
     problem = hard()
     given: dict[str, Any] = {"rounds": 1500, "cohort": 3, "seed": 0, "every": 50}
@@ -262,6 +265,28 @@ def test_bad_starts_and_stops_are_refused() -> None:
         ps.run(ps.GD(0.5), problem, rounds=1, h0=np.ones((4, 4)))
 
 
+def test_wrong_kinds_of_values_get_one_sentence() -> None:
+    A, b = data()
+    problem, f = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label"), ps.Quadratic([1.0, 2.0], [1.0, 1.0])
+    scaffnew = ps.Scaffnew.theory(problem)
+    calls = {
+        "rounds = 2.5": lambda: ps.run(scaffnew, problem, rounds=2.5),
+        "rounds = '3'": lambda: ps.run(scaffnew, problem, rounds="3"),
+        "clients = '3'": lambda: ps.split(ps.Logistic(A, b), "3"),
+        "clients = 2.5": lambda: ps.split(ps.Logistic(A, b), 2.5),
+        "l2 = 'x'": lambda: ps.Logistic(A, b, l2="x"),
+        r"cohort = \[0, 1\]": lambda: ps.run(scaffnew, problem, rounds=1, cohort=[0, 1]),
+        "D has shape": lambda: ps.Problem([f], psi=ps.prox.L1(1.0), D=np.eye(3)),
+        "p = 1e-300": lambda: ps.run(ps.Scaffnew(0.1, 1e-300), problem, rounds=1),
+        "p = 'x'": lambda: ps.run(ps.Scaffnew(0.1, "x"), problem, rounds=1),
+    }
+    for says, call in calls.items():
+        with pytest.raises(ps.InputError, match=says):
+            call()
+    ps.Problem([f], psi=ps.prox.L1(1.0), D=[[1.0, -1.0]])
+    assert ps.run(ps.LocalGD(0.1, np.int64(3)), problem, rounds=2).summary()["iterations"] == 6
+
+
 # -- the tests themselves ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
 def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
@@ -272,7 +297,8 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
         assert f"def {name.partition('[')[0]}(" in (mutants.HOME / "tests" / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
+@pytest.mark.parametrize("name", ["divided-by-n", pytest.param("sign-of-h", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_mutant_is_killed(name: str) -> None:
     (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
     assert mutants.kill(mutant) == list(mutant.killers)

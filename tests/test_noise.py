@@ -20,6 +20,8 @@ from proxskip.protocol.lockstep import drive
 from proxskip.types import Array
 from test_flower import Here, app_of, clock, home  # noqa: F401
 
+pytestmark = pytest.mark.flower
+
 STD = 1e-3
 
 

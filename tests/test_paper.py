@@ -8,6 +8,8 @@ import pytest
 
 import proxskip as ps
 
+pytestmark = [pytest.mark.paper, pytest.mark.xdist_group("paper")]
+
 
 @pytest.fixture(scope="module")
 def problem(proxskip_data: Path) -> ps.Problem:
@@ -15,20 +17,23 @@ def problem(proxskip_data: Path) -> ps.Problem:
     return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), 20, "label", L="global")
 
 
+@pytest.mark.long
 def test_constants(problem: ps.Problem) -> None:
-    assert pytest.approx(0.6611993844944691, rel=1e-12) == problem.whole.L0
+    assert pytest.approx(0.6611993844944691, rel=1e-10) == problem.whole.L0
     assert problem.l2 == pytest.approx(1e-4 * problem.whole.L0, rel=1e-12)
     assert problem.L_max == pytest.approx(1.1975, abs=1e-4)
     assert problem.solution.f == pytest.approx(0.137417763410536, abs=1e-11)
     assert problem.solution.certificate < 1e-15
 
 
+@pytest.mark.long
 def test_equal_weights_are_another_objective(problem: ps.Problem) -> None:
     equal = ps.split(problem.whole, 20, "label", weights="equal")
     assert equal.solution.f == pytest.approx(0.13741196, abs=1e-8)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_scaffnew_goes_on_to_the_end_of_double_precision(problem: ps.Problem) -> None:
     with pytest.warns(ps.UnsafeStepWarning, match=r"= 1\.81/L"):
         result = ps.run(ps.Scaffnew(gamma=1 / problem.L, p=0.01), problem, target=1e-13, rounds=2000)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import proxskip as ps
 from proxskip import prox
@@ -47,6 +48,7 @@ def truth(f: Any, psi: Any, D: Any = None) -> tuple[Any, Array, dict[tuple[str, 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kappa", [100.0, 1000.0])
+@pytest.mark.long
 def test_the_choice_is_near_the_best_whatever_a_prox_costs(kappa: float) -> None:
     task, x0, needed = truth(quadratic(kappa), PSI)
     skipped = set()
@@ -84,19 +86,22 @@ def test_the_predictions_are_of_the_right_size() -> None:
 
 
 def test_times_are_measured() -> None:
-    """A prox of two milliseconds is seen as such; then skipping pays."""
+    """A prox of five milliseconds, or what the machine makes of them, is seen as such; then skipping pays."""
+    took = []
 
     class Slow(prox.Operator):
         def __call__(self, x: Array) -> float:
             return PSI(x)
 
         def prox(self, x: Array, t: float) -> Array:
-            time.sleep(2e-3)
+            began = time.perf_counter()
+            time.sleep(5e-3)
+            took.append(time.perf_counter() - began)
             return PSI.prox(x, t)
 
     found = ps.plan(quadratic(100.0), Slow(), eps=1e-5)
-    assert all(2e-3 <= row.call_seconds < 2e-2 for row in found.rows)
-    assert all(row.step_seconds < 1e-3 for row in found.rows)
+    assert all(5e-3 <= row.call_seconds < 2 * max(took) for row in found.rows)
+    assert all(row.step_seconds < row.call_seconds / 2 for row in found.rows)
     assert found.best.name == "proxskip"
     assert found.pilot_seconds > 0
 
@@ -113,6 +118,29 @@ def test_without_mu_it_plans_all_the_same() -> None:
     assert math.isfinite(found.best.seconds)
     assert all(math.isnan(row.worst_case) for row in found.rows)
     assert "mu is unknown" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"costs": (-1.0, 2.0)}, "the seconds of a gradient"),
+        ({"worth": 2.0}, "worth = 2"),
+    ],
+)
+def test_a_plan_refuses_what_it_cannot_use(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ps.plan(quadratic(), prox.L1(0.1), **words)
+
+
+@pytest.mark.long
+def test_the_planner_does_not_give_up_on_methods_that_fall_late() -> None:
+    n = 200
+    D = scipy.sparse.diags_array([-np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1], shape=(n - 1, n)).tocsr()
+    f = ps.Quadratic(np.geomspace(0.1, 1, n), np.random.default_rng(0).standard_normal(n))
+    found = ps.plan(f, prox.L1(0.1), D=D, eps=1e-3)
+    assert all(np.isfinite(row.seconds) for row in found.rows)
+    assert all(row.pilot >= 50 for row in found.rows)
 
 
 # -- auto --------------------------------------------------------------------------------------------------------------

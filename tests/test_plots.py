@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from proxskip.methods import METHODS
+from proxskip.registry import METHODS
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import Curve
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
+
+pytestmark = pytest.mark.long
 
 COLUMNS = tuple({c: None for names, _ in plots.X_AXES.values() for c in names} | dict.fromkeys(plots.Y_AXES))
 
@@ -142,6 +144,7 @@ def test_folders_without_a_run_are_refused(tmp_path):
         plots.load_run(tmp_path / "a")
 
 
+@pytest.mark.long
 def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
     first = plots.save(plots.panels(runs, ("rounds", "floats"), title="t", note="n"), tmp_path / "a.b.png")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import draws
 from proxskip import randomness as sampling
 from proxskip.problems import spectrum
 from proxskip.problems.split import partition
@@ -169,7 +170,7 @@ def test_bad_constants_get_one_sentence():
     st.sampled_from(["label", "iid", "contiguous", "dirichlet"]),
     st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 def test_every_row_goes_to_exactly_one_client(N, n, by, seed):
     A, b = some_data(max(N, 2), 3, seed=seed)
     model = ps.Logistic(A, b, l2=0.1)
@@ -361,7 +362,7 @@ def test_float32_is_close_and_stays_float64_outside():
 @given(
     st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.data()
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=draws(80))
 def test_minibatches_are_different_rows_and_keyed(m, seed, client, round, step, data):
     b = data.draw(st.integers(1, m))
     rows = sampling.minibatch(seed, client, round, step, m, b)
@@ -388,3 +389,71 @@ def test_expected_smoothness_of_full_and_of_minibatch_gradients():
     assert some.es_C > 0
     everything = full.with_batch(10)
     assert everything.es_C == pytest.approx(0.0, abs=1e-20)
+
+
+# -- data and labels as they are given ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_callers_matrix_is_left_alone(dtype):
+    A = scipy.sparse.csr_matrix((np.array([1, 2, 3, 4]), np.array([2, 0, 1, 1]), np.array([0, 2, 4])), shape=(2, 3))
+    before = A.toarray().copy(), A.indices.copy(), A.data.copy()
+    ps.Logistic(A, [0, 1], dtype=dtype)
+    for a, b in zip(before, (A.toarray(), A.indices, A.data), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_split_keeps_row_weights(clients):
+    A, b = some_data(60)
+    s = np.where(np.arange(60) < 10, 50.0, 1.0)
+    model = ps.Logistic(A, b, l2=0.1, row_weights=s)
+    problem = ps.split(model, clients, "iid")
+    x = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-11, rounds=20_000).x
+    assert np.allclose(x, ps.Problem([model]).solution.x, atol=1e-9)
+    with pytest.raises(ps.InputError, match="equal row weights"):
+        ps.split(model, 2, "iid", batch=3)
+    with pytest.raises(ps.InputError, match="weight zero"):
+        ps.split(ps.Logistic(A, b, row_weights=(np.arange(60) > 30).astype(float)), 4, "contiguous")
+
+
+def test_minibatch_smoothness_does_not_need_the_solution():
+    A, b = some_data()
+    known = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label", batch=3)
+    unknown = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label", batch=3)
+    unknown.__dict__["solution"] = None
+    assert unknown.es_A == known.es_A
+    assert np.isnan(unknown.es_C)
+
+
+def test_clients_must_agree_on_what_the_labels_mean():
+    A, _ = some_data(4, 2)
+    with pytest.raises(ps.InputError, match=r"classes \(1, 2\)|classes \(1.0, 2.0\)"):
+        ps.Problem([ps.Logistic(A, [0.0, 1.0, 0.0, 1.0]), ps.Logistic(A, [1.0, 2.0, 1.0, 2.0])])
+
+
+def test_labels_may_be_words_or_truth_values():
+    A, _ = some_data(4, 2)
+    f = ps.Logistic(A, ["ham", "spam", "ham", "spam"])
+    assert f.classes == ("ham", "spam")
+    assert f.b.tolist() == [-1, 1, -1, 1]
+    assert f.accuracy(np.zeros(2), A, np.array(["ham", "ham", "spam", "spam"])) == 0.5
+    assert ps.Logistic(A, [True, False, True, True]).b.tolist() == [1, -1, 1, 1]
+    assert ps.Softmax(A, ["a", "b", "c", "a"]).classes == ("a", "b", "c")
+    with pytest.raises(ps.InputError, match="not numbers"):
+        ps.LeastSquares(A, ["a", "b", "c", "d"])
+
+
+def test_solution_with_an_intercept_and_none_without_a_minimiser():
+    A, b = some_data()
+    problem = ps.split(ps.Logistic(A, b, l2=0.1, intercept=True), 4, "label")
+    assert problem.mu is None
+    assert np.linalg.norm(problem.gradient(problem.solution.x)) < 1e-10
+    separable = ps.Problem([ps.Logistic(np.array([[1.0], [-1.0]]), [0, 1], l2=0.0)])
+    assert separable.solution is None
+
+
+def test_constants_that_make_no_sense_are_refused():
+    class Odd(Mine):
+        L, mu = 1.0, 2.0
+
+    with pytest.raises(ps.InputError, match=r"mu = 2\.0 and L = 1\.0"):
+        ps.Problem([Odd(np.zeros(2))], d=2)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
-from conftest import METHODS, WEIGHTS, Row, quadratics
+from conftest import METHODS, WEIGHTS, Row, draws, quadratics
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import (
     Again,
@@ -122,6 +122,7 @@ class Wires:
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("batch", [None, 6])
 @pytest.mark.parametrize("row", CENTRAL, ids=lambda row: row.name)
+@pytest.mark.long
 def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: int | None) -> None:
     """Every method with client halves, full gradients and minibatches, rounds that wait and rounds that close."""
     if batch and not row.claims("batch"):
@@ -517,6 +518,7 @@ def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
     assert [a.client for a in w.asks] == [0, 2, 3]
 
 
+@pytest.mark.long
 def test_hostile_messages_are_all_refused() -> None:
     found = hostile(5_000, seed=1)
     assert found.crashes == []
@@ -558,7 +560,7 @@ def test_the_limit_holds_to_the_byte() -> None:
         wire.decode(raw, w.problem.d, size - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(data=st.data())
 def test_what_is_sent_is_what_arrives(data: st.DataObject) -> None:
     d = data.draw(st.integers(1, 5))
@@ -679,14 +681,17 @@ def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
 
 
 # -- the simulator -----------------------------------------------------------------------------------------------------
-def test_two_thousand_seeds_of_faults() -> None:
-    bad, faults, counts = campaign(0, 2000)
+@pytest.mark.parametrize("seeds", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.long
+def test_seeds_of_faults(seeds: int) -> None:
+    bad, faults, counts = campaign(0, seeds)
     assert bad == []
     assert min(faults.values()) > 0
     assert all(counts[k] > 0 for k in ("damaged", "stale", "duplicates", "late", "lost", "repaired", "void", "audits"))
     assert counts["recentred"] == 0
 
 
+@pytest.mark.long
 def test_a_seed_replays_identically() -> None:
     """In this process, and in another one with another order of its sets: every message has the same bytes."""
     first = [simulate(seed) for seed in range(40)]
@@ -925,6 +930,7 @@ def test_two_clients_with_one_name_are_refused() -> None:
         Wires(names=("a", "b", "a", "c"))
 
 
+@pytest.mark.long
 def test_the_state_of_many_clients_fits_its_file(tmp_path: Path) -> None:
     problem = ps.Problem([ps.Quadratic(np.ones(2), np.full(2, float(i))) for i in range(20_000)])
     server = Server(ps.Scaffnew(1.0, 0.5), problem, 3)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from conftest import draws
 from proxskip import prox
 from proxskip.prox import (
     L1,
@@ -175,7 +176,7 @@ seeds = st.integers(0, 2**32)
 
 def law(function):
     """For every operator, many random inputs."""
-    return pytest.mark.parametrize("name", OPERATORS)(settings(max_examples=25, deadline=None)(function))
+    return pytest.mark.parametrize("name", OPERATORS)(settings(max_examples=draws(25))(function))
 
 
 def size(*arrays_):
@@ -215,6 +216,7 @@ def test_firm_nonexpansiveness(name, x, y, t):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.long
 def test_moreau_and_firm_nonexpansiveness_on_a_thousand_scales(name):
     psi, conjugate, _ = OPERATORS[name]
     rng = np.random.default_rng(0)
@@ -320,7 +322,7 @@ ONE_D = [L1(0.7), L2(0.7), SquaredL2(2.5), ElasticNet(0.4, 1.5), GroupL1(0.6, (1
 
 
 @pytest.mark.parametrize("psi", ONE_D, ids=lambda psi: type(psi).__name__)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=draws(15))
 @given(x=st.floats(-5, 5), t=st.floats(0.05, 5))
 def test_on_the_line_a_search_finds_the_same_point(psi, x, t):
     grid = np.linspace(-6, 6, 601)
@@ -366,7 +368,7 @@ def test_a_set_is_zero_inside_and_infinite_outside(psi, inside, outside):
     assert psi(np.array(outside, dtype=float)) == math.inf
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100))
 @given(x=vectors, shift=st.floats(-1e8, 1e8))
 def test_the_simplex_is_reached_exactly_however_far_away(x, shift):
     P = Simplex().prox(x + shift, 1.0)
@@ -527,3 +529,25 @@ def test_none_stays_none():
 
 def test_examples_in_docstrings_run():
     assert doctest.testmod(prox).failed == 0
+
+
+def test_numbers_that_are_whole_or_huge():
+    assert prox.TV1D(1.0)(np.array([1, 0], np.uint8)) == 1.0
+    assert np.allclose(prox.L2Ball().prox(np.array([1e200, 0.0]), 1.0), [1.0, 0.0])
+
+
+def test_values_of_small_integers_do_not_overflow():
+    x = np.array([100, -128, 100, 100], dtype=np.int8)
+    for psi in (prox.L1(0.5), prox.L2(0.5), prox.GroupL1(0.5, (2, 2)), prox.Huber(0.5, 1.0), prox.SquaredL2(0.5)):
+        assert psi(x) == psi(x.astype(np.float64))
+
+
+@pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [[0, 1], [2]], 5, [], [2, 0], [1.5, 2.5], "ab"])
+def test_groups_that_are_no_sizes_get_a_sentence(groups):
+    with pytest.raises(InputError, match="needs group sizes"):
+        prox.GroupL1(0.5, groups)
+
+
+def test_a_matrix_of_the_transposed_shape_is_refused():
+    with pytest.raises(InputError, match="made for shape"):
+        prox.NuclearNorm(0.5, (2, 3)).prox(np.zeros((3, 2)), 1.0)

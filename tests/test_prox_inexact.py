@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
+from conftest import draws
 from proxskip.prox import (
     L1,
     TV1D,
@@ -17,6 +18,7 @@ from proxskip.prox import (
     Blocks,
     Box,
     Checked,
+    Consensus,
     Inexact,
     L2Ball,
     NonNegative,
@@ -72,7 +74,7 @@ def made(name, tol):
 
 def law(examples):
     def of(function):
-        fixed = settings(max_examples=examples, deadline=None, derandomize=True)  # one hard point may take minutes
+        fixed = settings(max_examples=draws(examples), derandomize=True)  # one hard point may take minutes
         return pytest.mark.parametrize("name", MAKERS)(fixed(function))
 
     return of
@@ -104,6 +106,7 @@ def test_the_certified_accuracy_holds(name, seed, t):
 
 @law(6)
 @given(seed=seeds, t=steps)
+@pytest.mark.long
 def test_no_other_point_has_a_smaller_objective(name, seed, t):
     """``objective(z) >= objective(P) + |z - P|^2/(2t)`` up to what an error of the certified accuracy can change."""
     x, psi, rng = point(seed), made(name, 1e-7), np.random.default_rng(seed)
@@ -145,6 +148,7 @@ def test_moreau_identity(name, seed, t):
 
 # -- the state ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.long
 def test_a_warm_start_changes_nothing_beyond_the_tolerance(name):
     psi, x = made(name, 1e-6), point(3)
     first = psi.prox(x, 0.7)
@@ -250,7 +254,7 @@ class Foreign:
 
 
 # -- total variation ---------------------------------------------------------------------------------------------------
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=draws(40), derandomize=True)
 @given(seed=seeds, n=st.integers(1, 300), t=steps, kind=st.sampled_from(["noise", "walk", "steps", "ramp"]))
 def test_tv1d_satisfies_its_optimality_conditions(seed, n, t, kind):
     """x - y = D'p with |p| <= t lam, and p = t lam sign(Dy) at every jump."""
@@ -331,7 +335,7 @@ def test_a_sum_against_a_search_for_the_multiplier():
 
 
 # -- polyhedra, blocks, spectra ----------------------------------------------------------------------------------------
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=draws(20), derandomize=True)
 @given(seed=seeds)
 def test_a_simplex_as_a_polyhedron(seed):
     osqp_or_skip()
@@ -365,7 +369,7 @@ def test_blocks_with_an_inexact_block():
     assert np.allclose(y[9:], TV1D(1.0).prox(point(1)[9:], 1.0), atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=draws(30), derandomize=True)
 @given(seed=seeds, t=steps)
 def test_the_semidefinite_cone(seed, t):
     """Moreau's decomposition: X is the sum of its projections onto the cone and its polar, which are orthogonal."""
@@ -378,6 +382,25 @@ def test_the_semidefinite_cone(seed, t):
     assert np.linalg.eigvalsh((polar + polar.T) / 2).max() <= 1e-12 * (1 + np.linalg.norm(X))
     assert psi(X) == math.inf
     assert psi(-np.eye(4)) == math.inf
+
+
+@pytest.mark.long
+def test_a_part_without_a_multiplier_is_no_proof():
+    both = intersection(Box((0.0, 1.0), (2.0, 6.0)), Consensus(2))
+    assert np.abs(both.prox(np.array([0.0, 6.0]), 1.0) - 2.0).max() < 1e-7
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        lo = rng.normal(size=3)
+        both = intersection(Box(tuple(lo), tuple(lo + 3 * rng.random(3))), Consensus(3))
+        y = both.prox(np.clip(3 * rng.normal(size=3), lo, lo + 1), 1.0)
+        assert not both.last.reached or np.isfinite(both(y)) or not (np.max(lo) < np.min(lo + 3))
+
+
+def test_the_same_inexact_operator_twice_counts_twice():
+    P = TV2D(0.5, (8, 8), max_iterations=5, tolerance=1e-10, warm=False)
+    both = Blocks([P, P], [64, 64])
+    both.prox(np.concatenate([10 * np.random.default_rng(0).standard_normal(64), np.zeros(64)]), 1.0)
+    assert both.last.accuracy > 0
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, data, model, quadratics
+from conftest import METHODS, NAMED, Row, data, model, quadratics, thinned
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
@@ -79,20 +79,21 @@ def bits(result: ps.Result) -> bytes:
 
 
 # -- one trajectory ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize("row", thinned(METHODS))
+@pytest.mark.parametrize("actors", thinned([2, 1, 3]))
 def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
     problem = row.rows(sparse=actors != 2)
     assert bits(run(row, problem, engines[actors])) == bits(run(row, problem))
 
 
-@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")][::2], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")][::2], 6))
 def test_the_same_minibatches(row: Row, engines: Engines) -> None:
     """Rows are drawn by the client's number among all, not by its place in an actor."""
     problem = row.rows(sparse=True).with_batch(6)
     assert bits(run(row, problem, engines[3], rounds=4)) == bits(run(row, problem, rounds=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [None, 5])
 @pytest.mark.parametrize(("loss", "sparse"), [("squared", True), ("softmax", False), ("softmax", True)])
 def test_every_loss_and_storage(loss: str, sparse: bool, batch: int | None, engines: Engines) -> None:
@@ -168,7 +169,7 @@ class Slow:
     L, mu, d = 1.0, 0.5, 2
 
     def value(self, x: Any) -> float:
-        time.sleep(0.3)
+        time.sleep(0.2)
         return 0.5 * float(x @ x)
 
     def gradient(self, x: Any) -> Any:
@@ -178,10 +179,19 @@ class Slow:
 def test_records_are_off_the_clock(engines: Engines) -> None:
     problem = ps.Problem([Slow(), Slow()])
     problem.__dict__["solution"] = None
-    started = time.perf_counter()
-    result = ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=4, every=1, engine=engines[2])
-    assert time.perf_counter() - started > 5 * 0.3
-    assert result.trace["seconds"][-1] < 0.3
+    seen: list[float] = []
+
+    class Watch:
+        def on_run_start(self, config: Any) -> None: ...
+        def on_record(self, step: int, metrics: Any) -> None:
+            seen.append(time.perf_counter())
+
+        def on_run_end(self, result: Any) -> None: ...
+
+    result = ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=4, every=1, engine=engines[2], callbacks=(Watch(),))
+    clock = result.trace["seconds"]
+    assert len(clock) == len(seen) == 5
+    assert clock[-1] - clock[0] <= seen[-1] - seen[0] - 4 * 0.2
 
 
 def test_many_small_clients_are_judged_in_one_pass() -> None:
@@ -276,27 +286,37 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.engine, self.times, self.everyone = engine, times, everyone
         self.rng, self.over, self.killed = random.Random(seed), threading.Event(), 0
+        self.struck = threading.Event()
 
     def on_run_start(self, config: Any) -> None:
         self.start()
 
     def on_record(self, step: int, metrics: Any) -> None:
-        time.sleep(0.02)  # the run must outlast the killer
+        time.sleep(0.02)  # the run must outlast the killer, also where that is slow
+        if step >= 80:
+            self.struck.wait(120)
 
     def on_run_end(self, result: Any) -> None:
         self.over.set()
-        self.join(60)
+        self.join(120)
 
     def run(self) -> None:
+        try:
+            self.kill()
+        finally:
+            self.struck.set()
+
+    def kill(self) -> None:
         for _ in range(self.times):
             if self.over.wait(self.rng.uniform(0.05, 0.5)):
                 return
             handles = list(self.engine.pool.handles)
             for handle in handles if self.everyone else [self.rng.choice(handles)]:
                 try:
-                    pid, _ = ray.get(handle.where.remote(), timeout=30)
+                    pid, _ = ray.get(handle.where.remote(), timeout=60)
                     os.kill(pid, signal.SIGKILL)
                     self.killed += 1
+                    self.struck.set()
                 except Exception:
                     pass  # it is being rebuilt
 
@@ -305,11 +325,11 @@ class Killer(threading.Thread):
     ("name", "everyone"),
     [
         ("scaffnew", False),
-        ("scaffnew-cohort", True),
-        ("scaffold-I", False),
-        ("decentralized", False),
-        ("diging", False),
-        ("scaffnew-decaying", False),
+        pytest.param("scaffnew-cohort", True, marks=pytest.mark.slow),
+        pytest.param("scaffold-I", False, marks=pytest.mark.slow),
+        pytest.param("decentralized", False, marks=pytest.mark.slow),
+        pytest.param("diging", False, marks=pytest.mark.slow),
+        pytest.param("scaffnew-decaying", False, marks=pytest.mark.slow),
     ],
 )
 def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engines) -> None:
@@ -323,7 +343,7 @@ def test_killed_workers_change_nothing(name: str, everyone: bool, engines: Engin
     assert bits(result) == bits(run(row, problem, rounds=120, every=2))
     recoveries = result.summary()["cluster"]["recoveries"]
     assert recoveries
-    assert all(r["cause"] == "its process ended" and r["seconds"] < 60 for r in recoveries)
+    assert all(r["cause"] == "its process ended" and r["seconds"] < 120 for r in recoveries)
     told = [w for w in result.warnings if "was lost in round" in w]
     assert len(told) == len(recoveries)
     assert f"clients {problem.n - 1}" in " ".join(told) or "client" in told[0]
@@ -344,6 +364,7 @@ class Switching(ps.DecentralizedScaffnew):
 RING = ps.graph("ring", 4)
 
 
+@pytest.mark.slow
 def test_killed_workers_with_changing_graphs(engines: Engines) -> None:
     problem = NAMED["decentralized"].rows()
     known = ps.DecentralizedScaffnew.theory(problem, ps.graph("complete", 4))
@@ -356,6 +377,7 @@ def test_killed_workers_with_changing_graphs(engines: Engines) -> None:
     assert bits(ours) == bits(ps.run(method, problem, rounds=100, every=7, allow_unsafe_step=True))
 
 
+@pytest.mark.slow
 def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None:
     row = NAMED["scaffnew"]
     problem = row.rows()
@@ -365,7 +387,7 @@ def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None
     before = engine.memory()
     assert np.abs(before["h"]).min(axis=1).max() > 0
     for handle in engine.pool.handles:
-        os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
+        os.kill(ray.get(handle.where.remote(), timeout=60)[0], signal.SIGKILL)
     held = engine._call("evaluate", lambda a, parcel: (parcel.of(np.zeros(problem.d)), True, False))
     assert len(held) == 2
     engine.talk.send({a: [] for a in engine.pool.all}, snapshot=True)
@@ -423,6 +445,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     flags = ["--data", "digits", "--clients", "6", "--rounds", "200", "--every", "5", "--quiet"]
     go = [sys.executable, "-c", SCRIPT, "run", "scaffnew", *flags]
@@ -437,9 +460,9 @@ def test_a_killed_driver_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
     assert driver.returncode == -signal.SIGKILL, driver.stderr
     assert not (tmp_path / "ray" / "summary.json").exists()
     resume = [sys.executable, "-c", SCRIPT, "resume", str(tmp_path / "ray"), "--actors", "1", *at, "--quiet"]
-    again = subprocess.run(resume, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(resume, capture_output=True, text=True, timeout=240)
     assert again.returncode == 0, again.stderr
-    subprocess.run([*go, "--out", str(tmp_path / "cpu")], check=True, timeout=120)
+    subprocess.run([*go, "--out", str(tmp_path / "cpu")], check=True, timeout=240)
     assert (tmp_path / "ray" / "x.npy").read_bytes() == (tmp_path / "cpu" / "x.npy").read_bytes()
 
 
@@ -456,19 +479,18 @@ def test_resume_from_a_folder(tmp_path: Path, engines: Engines) -> None:
 
 
 # -- what cannot finish ends with a sentence ---------------------------------------------------------------------------
+@pytest.mark.slow
 def test_no_room_for_an_actor() -> None:
     problem = NAMED["scaffnew"].rows()
-    started = time.monotonic()
     with (
         pytest.warns(
             FullClusterWarning, match=r"^1 actors need 100 CPUs and the cluster has 6; some wait for machines"
         ),
         pytest.raises(
-            EngineError, match=r"^the actor with clients 0 to 3 did not start within 3 seconds: it needs 100 CPU"
+            EngineError, match=r"^the actor with clients 0 to 3 did not start within 8 seconds: it needs 100 CPU"
         ),
     ):
-        run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=3))
-    assert time.monotonic() - started < 30
+        run(NAMED["scaffnew"], problem, RayEngine(1, cores=100, deadline=8))
 
 
 def test_a_full_object_store(engines: Engines, monkeypatch: Any) -> None:
@@ -541,7 +563,11 @@ class Moody:
     ("mood", "sentence"),
     [
         ("fails", r"^client 1 failed with ZeroDivisionError: the data are gone\.$"),
-        ("sleeps", r"^the actor with client 1 did not (finish round \d+|answer) within 4 seconds; look at its machine"),
+        pytest.param(
+            "sleeps",
+            r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; look at its machine",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
@@ -550,25 +576,24 @@ def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
 
     class Impatient:
         def on_run_start(self, config: Any) -> None:
-            engine.pool.deadline = 4.0
+            engine.pool.deadline = 8.0
 
         def on_record(self, step: int, metrics: Any) -> None: ...
         def on_run_end(self, result: Any) -> None: ...
 
-    started = time.monotonic()
     with pytest.raises(EngineError, match=sentence):
         ps.run(ps.Scaffnew(0.5, 0.5), problem, rounds=1000, engine=engine, callbacks=(Impatient(),))
-    assert time.monotonic() - started < 90
     assert engine.pool is None  # no actor is left behind
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_while_its_peers_wait_for_it() -> None:
     problem = ps.Problem([Moody("", 0), Moody("", 0), Moody("", 0), Moody("sleeps", 60)])
     engine = RayEngine(4, deadline=100)
 
     class Impatient:
         def on_run_start(self, config: Any) -> None:
-            engine.pool.deadline = 6.0
+            engine.pool.deadline = 20.0
 
         def on_record(self, step: int, metrics: Any) -> None:
             self.seen = time.monotonic()
@@ -577,9 +602,9 @@ def test_a_client_that_hangs_while_its_peers_wait_for_it() -> None:
 
     watch = Impatient()
     method = ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", 4))
-    with pytest.raises(EngineError, match=r"^the actor with client 3 did not finish round \d+ within 6 seconds; look"):
+    with pytest.raises(EngineError, match=r"^the actor with client 3 did not finish round \d+ within 20 seconds; look"):
         ps.run(method, problem, rounds=1000, every=1, engine=engine, callbacks=(watch,))
-    assert time.monotonic() - watch.seen < 9
+    assert time.monotonic() - watch.seen < 2 * 20  # nobody began to wait anew
     assert engine.pool is None
 
 
@@ -589,6 +614,7 @@ def moody_shard(i: int) -> Any:
     return Moody("", 0)
 
 
+@pytest.mark.slow
 def test_a_shard_that_cannot_be_loaded_is_named(tmp_path: Path, engines: Engines) -> None:
     engine = engines[1]
     with pytest.raises(
@@ -611,10 +637,13 @@ def slow_shard(i: int) -> Any:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_a_shard_that_takes_too_long_is_named() -> None:
-    engine = RayEngine(1, deadline=3)
+    engine = RayEngine(1, deadline=120)
+    engine.load(lambda i: Moody("", 0), n=2)  # its process is there
+    engine.deadline = 5.0
     with pytest.raises(
-        EngineError, match=r"^the shard of client 0 \(slow_shard\(0\)\) was not loaded within 3 seconds"
+        EngineError, match=r"^the shard of client 0 \(slow_shard\(0\)\) was not loaded within 5 seconds"
     ):
         engine.load(slow_shard, n=2)
 
@@ -639,7 +668,7 @@ def written(folder: Path) -> list[Path]:
     return files
 
 
-@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("batch", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[3]
@@ -659,11 +688,12 @@ def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) 
     if batch is None:
         return
     for handle in engine.pool.handles:  # shards are read again where an actor is rebuilt
-        os.kill(ray.get(handle.where.remote(), timeout=30)[0], signal.SIGKILL)
+        os.kill(ray.get(handle.where.remote(), timeout=60)[0], signal.SIGKILL)
     again = ps.run(method, problem, rounds=12, seed=3, every=2, engine=engine)
     assert again.x.tobytes() == b.x.tobytes()
 
 
+@pytest.mark.slow
 def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[2]
@@ -686,10 +716,11 @@ def heavy_shard(i: int) -> Any:
     return ps.Logistic(A, np.where(A[:, 0] > 0, 1.0, -1.0), l2=0.1)
 
 
+@pytest.mark.slow
 def test_an_actor_holds_no_more_than_it_may() -> None:
     """Four shards of 32 MB: too much for one actor of 200 MB with its copies and the kernels', not for four."""
     with pytest.raises(ps.InputError, match=r"\(heavy_shard\(\d\)\) cannot be loaded: it does not fit into the memory"):
-        RayEngine(1, memory=100 * 2**20, deadline=60).load(heavy_shard, n=4)
+        RayEngine(1, memory=100 * 2**20, deadline=120).load(heavy_shard, n=4)
 
 
 def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
@@ -773,6 +804,7 @@ def sockets(pid: int) -> set[str]:
     return {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
+@pytest.mark.slow
 def test_there_is_no_cluster_at_that_address() -> None:
     code = (
         "import proxskip as ps\nfrom proxskip.engines.ray.engine import RayEngine\n"
@@ -780,7 +812,7 @@ def test_there_is_no_cluster_at_that_address() -> None:
         "try:\n    ps.run(ps.Scaffnew.theory(p), p, rounds=1, engine=RayEngine(address='127.0.0.1:9'))\n"
         "except ps.InputError as e:\n    print(e)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert 'there is no Ray cluster at "127.0.0.1:9"' in done.stdout, done.stderr
 
 
@@ -811,7 +843,7 @@ def test_the_result_says_where_the_time_went(engines: Engines) -> None:
         def on_run_end(self, result: Any) -> None: ...
 
     A, b = data()
-    sizes = [8, 8, 8, 72]  # the last client has most of the rows
+    sizes = [4, 4, 4, 84]  # the last client has most of the rows
     groups = np.repeat(np.arange(4), sizes)
     problem = ps.split(ps.Logistic(np.tile(A, (1, 40)), b, l2=0.5), by="group", groups=groups)
     engine = engines[2]

@@ -30,6 +30,7 @@ from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.talk import Talk  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("ray_here"),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -41,7 +42,7 @@ def made() -> Iterator[Any]:
     engines: list[RayEngine] = []
 
     def make(*given: Any, **named: Any) -> RayEngine:
-        engines.append(RayEngine(*given, **{"deadline": 60} | named))
+        engines.append(RayEngine(*given, **{"deadline": 120} | named))
         return engines[-1]
 
     yield make
@@ -68,7 +69,7 @@ def written(folder: Path) -> list[Path]:
 
 
 def kill(engine: RayEngine, a: int) -> None:
-    pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=30)
+    pid, _ = ray.get(engine.pool.handles[a].where.remote(), timeout=60)
     os.kill(pid, signal.SIGKILL)
 
 
@@ -98,7 +99,7 @@ def script(code: str) -> str:
         "def shard(i):\n    r = np.random.default_rng(i).standard_normal((20, 3))\n"
         "    return ps.LeastSquares(r, r @ np.ones(3) + i, l2=0.1)\n"
     )
-    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -199,15 +200,15 @@ def test_those_who_sit_out_are_snapshotted_too(made: Any, monkeypatch: Any) -> N
 def test_a_silent_head_is_given_up(monkeypatch: Any) -> None:
     over = threading.Event()
     for call in ("nodes", "cluster_resources"):
-        monkeypatch.setattr(ray, call, lambda: over.wait(60))
+        monkeypatch.setattr(ray, call, lambda: over.wait(200))
     pool = ray_pool.Pool([0, 1], 1, None, 0.5, None)
     started = time.monotonic()
     with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer within 0.5 seconds"):
         pool.start([0], {"aa" * 28})
     with pytest.raises(EngineError, match=r"^the head of the Ray cluster did not answer"):
         ray_cluster.room(0.5)
-    assert time.monotonic() - started < 10
     over.set()
+    assert time.monotonic() - started < 100
 
 
 def test_a_port_that_is_no_cluster() -> None:
@@ -216,7 +217,7 @@ def test_a_port_that_is_no_cluster() -> None:
         "try:\n    ps.run(ps.Scaffnew.theory(q), q, rounds=1,\n"
         "        engine=RayEngine(1, f'127.0.0.1:{s.getsockname()[1]}', deadline=4))\n"
         "except ps.InputError as e:\n    print(e)\n"
-        "print('soon', time.monotonic() - t < 20, flush=True)\nos._exit(0)\n"
+        "print('soon', time.monotonic() - t < 100, flush=True)\nos._exit(0)\n"
     )
     assert "there is no Ray cluster at" in said
     assert "(no answer within 4 seconds)" in said
@@ -224,20 +225,20 @@ def test_a_port_that_is_no_cluster() -> None:
 
 
 def test_gossip_peers_of_one_that_failed_do_not_wait(made: Any) -> None:
-    engine = made(4)
+    engine = made(4, deadline=240)
     problem = engine.load(Failing, n=4)
     method = ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", 4))
     for _ in range(2):
         started = time.monotonic()
         with pytest.raises(EngineError, match=r"^client 3 \(Failing\(3\)\) failed with ZeroDivisionError: gone"):
             ps.run(method, problem, rounds=300, every=300, engine=engine)
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 100
 
 
 def test_those_at_work_are_told_when_it_is_given_up() -> None:
     pool, heard = ray_pool.Pool([0, 1], 1, None, 3.0, None), []  # type: Any, list[int]
     pool.start([0])
-    never = ray.remote(num_cpus=0)(lambda: time.sleep(60)).remote()
+    never = ray.remote(num_cpus=0)(lambda: time.sleep(200)).remote()
     with pytest.raises(EngineError, match=r"^the actor with client 0 did not answer within 3 seconds"):
         pool.gather({0: never}, time.monotonic() + 3, "did not answer", heard.extend)
     assert heard == [0]
@@ -321,11 +322,15 @@ def deadly(i: int) -> Any:
 
 
 @pytest.mark.parametrize("actors", [2, RAY_CPUS])
-def test_the_shard_that_hangs_is_named(actors: int, made: Any) -> None:
+def test_the_shard_that_hangs_is_named(actors: int, made: Any, monkeypatch: Any) -> None:
     """Also where the engine's own actors hold all CPUs."""
-    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 15 seconds; look at its machine"
+    engine = made(actors)
+    engine.load(shard, n=6)  # its processes are there
+    engine.deadline = 10.0
+    monkeypatch.setattr(ray_pool, "ENQUIRY", 60.0)
+    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 10 seconds; look at its machine"
     with pytest.raises(EngineError, match=sentence):
-        made(actors, deadline=15).load(hanging, n=6)
+        engine.load(hanging, n=6)
 
 
 def test_an_actor_whose_process_is_slow_does_not_lack_room(made: Any) -> None:
@@ -334,7 +339,7 @@ def test_an_actor_whose_process_is_slow_does_not_lack_room(made: Any) -> None:
     assert engine.pool._lacks() is None
     other = ray_pool.Pool([0, 1], 1, None, 3.0, None)
     other.start([0])
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while other._lacks() is None and time.monotonic() < until:  # the head hears of it some time later
         time.sleep(0.2)
     assert other._lacks() == f"it needs 1 CPU and 0 of the cluster's {RAY_CPUS} are free"
@@ -351,10 +356,10 @@ def test_memory_that_no_machine_has(made: Any) -> None:
     with (
         pytest.warns(ray_cluster.FullClusterWarning, match=r"^1 actors need 10000000000000 bytes of memory"),
         pytest.raises(
-            EngineError, match=r"did not start within 3 seconds: it needs 10000000000000 bytes of memory and"
+            EngineError, match=r"did not start within 8 seconds: it needs 10000000000000 bytes of memory and"
         ),
     ):
-        made(1, memory=10**13, deadline=3).load(shard, n=2)
+        made(1, memory=10**13, deadline=8).load(shard, n=2)
 
 
 class Odd(Exception):
@@ -444,13 +449,13 @@ def test_a_cluster_that_is_too_small_is_told_at_once(monkeypatch: Any) -> None:
 def test_engines_share_the_ray_that_was_started_here() -> None:
     said = script(
         "ray_cluster.available_cores = lambda: 2\n"
-        "a, b = RayEngine(3, deadline=30), RayEngine(1, deadline=30)\n"
+        "a, b = RayEngine(3, deadline=120), RayEngine(1, deadline=120)\n"
         "pa, pb = a.load(shard, n=2), b.load(shard, n=2)\n"
         "print('cpus', int(ray.cluster_resources()['CPU']))\n"
         "a.shutdown()\nprint('shared', ray.is_initialized())\n"
         "print(ps.run(ps.Scaffnew.theory(pb), pb, rounds=3, engine=b).status.name)\n"
         "print('kept', ray.is_initialized())\n"
-        "try:\n    RayEngine(4, deadline=30).load(shard, n=4)\nexcept ps.InputError as e:\n    print(e)\n"
+        "try:\n    RayEngine(4, deadline=120).load(shard, n=4)\nexcept ps.InputError as e:\n    print(e)\n"
     )
     assert said.splitlines()[:4] == ["cpus 3", "shared True", "MAX_ROUNDS", "kept True"]
     assert "4 actors need 4 CPUs and the cluster has 3; use fewer actors" in said
@@ -460,7 +465,7 @@ def test_a_ray_that_does_not_end_is_killed(monkeypatch: Any) -> None:
     over, killed = threading.Event(), []  # type: Any, list[Any]
     node = type("Node", (), {"kill_all_processes": lambda self, **how: killed.append(how)})()
     monkeypatch.setattr(ray._private.worker, "_global_node", node)
-    monkeypatch.setattr(ray, "shutdown", lambda: over.wait(60))
+    monkeypatch.setattr(ray, "shutdown", lambda: over.wait(200))
     ray_cluster._end(0.2)
     over.set()
     assert killed == [{"check_alive": False, "allow_graceful": False}]
@@ -468,7 +473,7 @@ def test_a_ray_that_does_not_end_is_killed(monkeypatch: Any) -> None:
 
 def test_ray_that_was_shut_down_does_not_start_itself() -> None:
     said = script(
-        "e, stays = RayEngine(1, deadline=30), RayEngine(1, deadline=30, stay=True)\n"
+        "e, stays = RayEngine(1, deadline=120), RayEngine(1, deadline=120, stay=True)\n"
         "ray_cluster.available_cores = lambda: 2\np = e.load(shard, n=2)\n"
         "ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=stays)\n"
         "ray.shutdown()\n"

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 import proxskip as ps
-from conftest import NAMED, WEIGHTS, Machine, close, quadratics
+from conftest import NAMED, WEIGHTS, Machine, close, quadratics, thinned
 from proxskip import theory
 from proxskip.methods.steps import geometric
 from proxskip.registry import step_limits
@@ -238,7 +238,8 @@ def test_extra_is_its_papers_recursion() -> None:
 
 
 @pytest.mark.parametrize("kind", [ps.DIGing, ps.EXTRA])
-@pytest.mark.parametrize("name", ["ring", "path", "complete", "star"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", thinned(["ring", "path", "complete", "star"]))
 def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, quiet_steps: None) -> None:
     """On equal quadratics the end of stability is exact: 2 % below it converges, 2 % above it blows up."""
     graph = ps.graph(name, 6)
@@ -252,6 +253,7 @@ def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, 
         kind(1.02 * end, graph).check(problem)
 
 
+@pytest.mark.long
 def test_tracking_contracts_at_its_proved_step() -> None:
     """The 3 x 3 matrix's radius is below one at the step it picks, and what is measured contracts at least so fast."""
     problem = clients(6)
@@ -316,6 +318,7 @@ def test_the_order_of_the_clients_does_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gd", "local-gd", "scaffold", "fedlin", "scaffnew", "decentralized"])
+@pytest.mark.long
 def test_a_minibatch_of_all_rows_is_the_full_gradient(name: str) -> None:
     problem = NAMED[name].rows()
     method = NAMED[name].make(problem)

@@ -345,6 +345,7 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
         assert sum(v <= 100 for v in out.x["t"]) > 40
 
 
+@pytest.mark.long
 def test_a_large_report_is_a_small_page(report: Report) -> None:
     t = np.arange(5000.0)
     rng = np.random.Generator(np.random.Philox(2))
@@ -597,6 +598,7 @@ def test_light_and_dark_by_the_system_and_by_the_button(browser: chromium.Browse
         tab.close()
 
 
+@pytest.mark.long
 def test_names_from_outside_add_no_node(browser: chromium.Browser, nasty: Path) -> None:
     tab = browser.page()
     tab.open(nasty)

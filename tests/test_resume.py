@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, WEIGHTS, Row, difference, quadratics
+from conftest import METHODS, NAMED, WEIGHTS, Row, difference, draws, quadratics
 from proxskip.results import folder
 from proxskip.types import InputError
 
@@ -51,6 +51,7 @@ def cut_and_resume(
 
 
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     method = row.make(problem)
@@ -60,8 +61,9 @@ def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
         cut_and_resume(tmp_path / str(k), method, problem, cuts, cohort=row.cohort, seed=11)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_resume_at_any_cut_of_any_method(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     row = data.draw(st.sampled_from(METHODS), label="method")
     problem = row.quadratic()
@@ -75,6 +77,7 @@ def test_resume_at_any_cut_of_any_method(data: st.DataObject, tmp_path_factory: 
 
 
 @pytest.mark.parametrize("name", ["scaffnew", "scaffnew-cohort", "scaffold-I", "sproxskip", "decentralized"])
+@pytest.mark.long
 def test_resume_with_minibatches(name: str, tmp_path: Path, quiet_steps: None) -> None:
     row = NAMED[name]
     problem = row.rows(sparse=True).with_batch(5)
@@ -82,6 +85,7 @@ def test_resume_with_minibatches(name: str, tmp_path: Path, quiet_steps: None) -
     cut_and_resume(tmp_path / "a", row.make(problem), problem, [4, 9], **given)
 
 
+@pytest.mark.long
 def test_resume_after_many_records(tmp_path: Path) -> None:
     """Beyond 100 rounds records get rarer; the one that only the cut made is not kept."""
     problem = ps.Problem(quadratics(3))
@@ -120,6 +124,7 @@ def crash() -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", ["scaffnew-cohort", "scaffold", "splitskip", "decentralized"])
+@pytest.mark.long
 def test_a_crash_costs_only_the_rounds_since_the_last_checkpoint(name: str, every: int, tmp_path: Path) -> None:
     row = NAMED[name]
     problem = row.quadratic()
@@ -216,3 +221,74 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
         saved(tmp_path, problem, ps.GD(1.0))
     assert (tmp_path / "summary.json").read_bytes() == before
     ps.run(ps.GD(1.0), problem, rounds=1, out=tmp_path, force=True)
+
+
+# -- warm starts, and a user's own parts -------------------------------------------------------------------------------
+class Own:
+    """An oracle that is known by its numbers alone."""
+
+    L, mu = 2.0, 1.0
+
+    def __init__(self, center: Any) -> None:
+        self.center = center
+
+    def value(self, x: Any) -> float:
+        return float(np.sum((x - self.center) ** 2))
+
+    def gradient(self, x: Any) -> Any:
+        return 2.0 * (x - self.center)
+
+
+def test_resume_refuses_other_oracles_of_unknown_make(tmp_path: Path) -> None:
+    a, b = (ps.Problem([Own(np.full(50, v)), Own(np.zeros(50))], d=50) for v in (1.0, 2.0))
+    ps.run(ps.Scaffnew(0.3, 0.3), a, rounds=3, out=tmp_path / "a")
+    with pytest.raises(ps.InputError, match="fingerprint"):
+        ps.resume(tmp_path / "a", b, rounds=5)
+    assert ps.resume(tmp_path / "a", a, rounds=5).rounds == 5
+
+
+def test_resume_with_a_users_own_psi(tmp_path: Path) -> None:
+    class Mine:
+        def __call__(self, x):
+            return float(np.abs(x).sum())
+
+        def prox(self, x, t):
+            return np.sign(x) * np.maximum(np.abs(x) - t, 0.0)
+
+    f = ps.Quadratic([1.0, 2.0], [3.0, -1.0])
+    ps.run(ps.ProxSkip(0.4, 0.5), ps.Problem([f], psi=Mine()), rounds=3, out=tmp_path / "a")
+    assert ps.resume(tmp_path / "a", ps.Problem([f], psi=Mine()), rounds=6).rounds == 6
+    assert "rounds = 6" in (tmp_path / "a" / "spec.toml").read_text()
+
+
+@pytest.mark.long
+def test_large_graphs_and_many_own_steps_fit_a_checkpoint(tmp_path: Path) -> None:
+    n = 230
+    problem = ps.Problem([ps.Quadratic([1.0, 0.5], [float(i), 1.0]) for i in range(n)])
+    gossip = ps.DecentralizedScaffnew.theory(problem, graph="complete")
+    straight = ps.run(gossip, problem, rounds=6)
+    ps.run(gossip, problem, rounds=3, out=tmp_path / "a")
+    assert ps.resume(tmp_path / "a", problem, rounds=6).x.tobytes() == straight.x.tobytes()
+    own = ps.Scaffnew.theory(problem, own_steps=True)
+    straight = ps.run(own, problem, rounds=6)
+    ps.run(own, problem, rounds=3, out=tmp_path / "b")
+    assert ps.resume(tmp_path / "b", problem, rounds=6).x.tobytes() == straight.x.tobytes()
+
+
+def test_splitskip_takes_its_own_dual_and_nobody_elses() -> None:
+    f = ps.Quadratic(np.array([1.0, 2.0, 4.0]), np.array([3.0, -1.0, 0.5]))
+    problem = ps.Problem([f], psi=ps.prox.L1(0.3), D=np.eye(3))
+    cold = ps.run(ps.SplitSkip.theory(problem), problem, tol=1e-12, rounds=5000)
+    again = ps.run(ps.SplitSkip.theory(problem), problem, tol=1e-12, rounds=5000, warm=cold)
+    assert again.rounds == 0
+    other = ps.run(ps.Accelerated.theory(ps.Problem([f])), ps.Problem([f]), rounds=5)
+    mixed = ps.run(ps.SplitSkip.theory(problem), problem, tol=1e-12, rounds=5000, warm=other)
+    assert np.allclose(mixed.x, cold.x, atol=1e-10)
+    with pytest.raises(ps.InputError, match="h = -D'y"):
+        ps.run(ps.SplitSkip.theory(problem), problem, rounds=1, warm=cold, h0=np.ones((1, 3)))
+
+
+def test_warm_start_from_a_method_with_controls_to_one_without() -> None:
+    problem = NAMED["scaffnew"].rows()
+    first = ps.run(ps.Scaffnew.theory(problem), problem, rounds=20)
+    assert ps.run(ps.GD.theory(problem), problem, rounds=1, warm=first).trace["gap"][0] == first.trace["gap"][-1]

@@ -13,6 +13,7 @@ import resource
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
+from conftest import draws
 from proxskip.data import svmlight
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
 from proxskip.types import InputError
@@ -239,6 +241,7 @@ def bomb(kind: ModuleType, line: bytes, megabytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [gzip, bz2])
+@pytest.mark.long
 def test_a_bomb_is_refused_at_the_cap(tmp_path: Path, kind: ModuleType) -> None:
     packed = bomb(kind, b"\n", 64)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -300,7 +303,7 @@ def exactly(text: bytes, limit: int = 10**7) -> svmlight._Rows:
     return svmlight._Exact("f", limit, "max_features").parse(text, 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(files(spoil=True))
 @example(b"1 1:9007199254740993 2:0.1234567890123456 3:123456789012345.6\n")
 @example(b"1 +1:1\n")
@@ -315,7 +318,7 @@ def test_both_parsers_agree_bit_for_bit(text: bytes) -> None:
             assert one.tobytes() == other.tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100))
 @given(files(spoil=False))
 def test_good_text_never_needs_the_slow_parser(text: bytes) -> None:
     plain = text.replace(b"\r\n", b"\n").replace(b"\r", b"")
@@ -327,7 +330,7 @@ def test_good_text_never_needs_the_slow_parser(text: bytes) -> None:
         assert svmlight._parse_fast(plain, 10**7) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(200))
 @given(text=st.one_of(st.binary(max_size=60), files(spoil=True)), n_features=st.sampled_from([None, 1, 20]))
 def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: bytes, n_features: int | None) -> None:
     try:
@@ -345,6 +348,7 @@ def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: b
     assert re.fullmatch(r"[^\n]*:\d+:\d+: [^\n]+[.?]", sentence)
 
 
+@pytest.mark.long
 def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> None:
     rng = np.random.default_rng(0)
     good = np.frombuffer(GOOD * 4, np.uint8)
@@ -359,7 +363,7 @@ def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> 
             continue
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60))
 @given(files(spoil=True), st.integers(1, 40))
 def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: int) -> None:
     def outcome() -> str | Dataset:
@@ -379,7 +383,7 @@ def test_the_size_of_a_block_changes_nothing(scratch: Path, text: bytes, size: i
         assert whole == parts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(40))
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 9))
 def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: int) -> None:
     rng = np.random.default_rng(seed)
@@ -393,6 +397,7 @@ def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: in
     assert np.allclose(A.toarray(), X, rtol=1e-15, atol=0)
 
 
+@pytest.mark.long
 def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Path) -> None:
     text = gzip.decompress((real / "heart_scale.gz").read_bytes())
     A, b = read(scratch, text)
@@ -410,6 +415,7 @@ def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Pa
 
 
 @pytest.mark.parametrize("name", ["w8a", "mushrooms", "a1a", "heart_scale"])
+@pytest.mark.long
 def test_real_sets_equal_what_scikit_learn_reads(real: Path, name: str) -> None:
     path = real / f"{name}.gz"
     X, y = load_svmlight_file(str(path))
@@ -419,16 +425,20 @@ def test_real_sets_equal_what_scikit_learn_reads(real: Path, name: str) -> None:
     assert np.array_equal(b, y)
 
 
+@pytest.mark.long
 def test_a_real_set_reads_the_same_line_by_line(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = read_svmlight(real / "mushrooms.gz")
     monkeypatch.setattr(svmlight, "_parse_fast", lambda text, limit: None)
     assert same(fast, read_svmlight(real / "mushrooms.gz"))
 
 
-def test_w8a_takes_well_under_a_second(real: Path) -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        read_svmlight(real / "w8a.gz")
-        return time.perf_counter() - start
+@pytest.mark.long
+def test_w8a_is_read_no_slower_than_by_scikit_learn(real: Path) -> None:
+    """In time of this process, whoever else is at work."""
 
-    assert min(seconds() for _ in range(3)) < 1.0
+    def seconds(read: Any) -> float:
+        start = time.process_time()
+        read(str(real / "w8a.gz"))
+        return time.process_time() - start
+
+    assert min(seconds(read_svmlight) for _ in range(3)) < min(seconds(load_svmlight_file) for _ in range(3))

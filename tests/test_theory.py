@@ -16,6 +16,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import draws
 from proxskip import theory
 from proxskip.registry import step_limits
 from proxskip.theory import steps
@@ -26,7 +27,7 @@ from proxskip.types import Array, InputError
 n, d = 3, 2
 kappas = st.floats(1.0, 1e8)
 seeds = st.integers(0, 10_000)
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=draws(12))
 Step = Callable[[Array, Array], tuple[Array, Array]]
 Maps = list[tuple[float, Array]]
 

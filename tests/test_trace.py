@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import draws
 from proxskip.results import trace as trace_module
 from proxskip.results.checkpoint import load, save
 from proxskip.results.trace import Trace, csv_cell
@@ -50,7 +51,7 @@ SPECIAL += [
     1e-7,
 ]
 
-quick = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=draws(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

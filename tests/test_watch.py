@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics
+from conftest import METHODS, NAMED, Machine, Row, data, model, quadratics, thinned
 from proxskip.types import InputError
 
 DIVERGED, STALLED, CONVERGED = ps.Status.DIVERGED, ps.Status.STALLED, ps.Status.CONVERGED
@@ -116,7 +117,8 @@ def calm(result: ps.Result) -> None:
     assert result.status not in (DIVERGED, STALLED), result.message
 
 
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
+@pytest.mark.parametrize("row", thinned(METHODS, 3))
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()
@@ -138,6 +140,7 @@ def test_no_alarm_for_a_warm_start_with_h_zero(distance: float) -> None:
         assert result.trace["grad_norm"].max() > 100 * result.trace["grad_norm"][0]
 
 
+@pytest.mark.long
 def test_no_alarm_at_the_noise_floor() -> None:
     problem = logistic().with_batch(6)
     calm(ps.run(ps.Scaffnew.theory(problem), problem, rounds=1500, threads=1))
@@ -152,7 +155,8 @@ def test_no_alarm_where_mu_is_unknown() -> None:
     calm(ps.run(ps.Scaffnew(1 / problem.L_max, 0.05), problem, rounds=1500, tol=1e-12, threads=1))
 
 
-@pytest.mark.parametrize("times", [1.0, 0.3, 0.05])
+@pytest.mark.long
+@pytest.mark.parametrize("times", thinned([1.0, 0.3, 0.05]))
 def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
     for seed in range(6):
         for problem in (logistic(l2=0.003), squares(), ps.Problem(quadratics(4, kappa=300.0, seed=seed))):
@@ -161,6 +165,7 @@ def test_no_alarm_in_a_batch_of_runs_with_safe_steps(times: float) -> None:
 
 
 @pytest.mark.parametrize("cohort", [2, 3, 0.5])
+@pytest.mark.long
 def test_no_alarm_on_cohorts(cohort: Any) -> None:
     problem = ps.split(model("logistic", l2=0.003), clients=4, by="label", weights="equal")
     for seed in range(6):
@@ -170,6 +175,7 @@ def test_no_alarm_on_cohorts(cohort: Any) -> None:
 
 # -- success -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.long
 def test_success_means_the_tolerance_holds_at_the_returned_x(row: Row) -> None:
     problem = row.quadratic()
     tol = 1e-6
@@ -281,3 +287,36 @@ def test_the_watch_never_changes_the_run() -> None:
         machine.round(r)
     assert np.array_equal(often.x, seldom.x)
     assert np.array_equal(often.x, machine.server["x"])
+
+
+# -- limits, and what is said at the end -------------------------------------------------------------------------------
+def test_single_precision_at_its_floor_is_not_stalled() -> None:
+    A, b = ps.datasets.load("digits")
+    problem = ps.split(ps.Logistic(A, b, l2=1e-1, l2_relative=True, dtype=np.float32), 5, "label")
+    result = ps.run(ps.Scaffnew.theory(problem), problem, rounds=400)
+    assert result.status is ps.Status.MAX_ROUNDS
+    assert problem.solution is not None
+    assert abs(result.summary()["gap"]) < 1e-6
+
+
+def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["proxskip.loop"], "MANY_ROUNDS", 10)
+    problem = logistic()
+    assert ps.run(ps.GD.theory(problem), problem, iterations=25).rounds == 25
+    unreachable = ps.run(ps.GD.theory(problem), problem, tol=1e-300)
+    assert unreachable.rounds == 10
+    assert "without reaching" in unreachable.message
+
+
+def test_the_summary_of_a_run_that_blew_up_speaks_of_the_returned_x_and_of_all_its_costs() -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 4))
+    with pytest.warns(ps.UnsafeStepWarning):
+        result = ps.run(ps.GD(1e100), problem, rounds=2000, every=500, allow_unsafe_step=True)
+    found = result.summary()
+    assert result.status is ps.Status.DIVERGED
+    assert len(result.trace) == 1  # no record but the first
+    assert found["rounds"] == found["exchanges"] == found["iterations"] > 1
+    with np.errstate(all="ignore"):
+        value = problem.value(result.x)
+    assert found["f"] == (value if np.isfinite(value) else None)
+    assert found["f"] != result.trace["f"][0]
