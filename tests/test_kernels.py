@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -149,6 +150,48 @@ def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
     assert len(outs) == 1
     judge = descend_on(ReferenceEngine(), problem, X, H, [0.2], [7])
     assert np.allclose(np.frombuffer(outs.pop()), judge[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("batch", [8, 20])  # row by row, and most rows as tiles
+@pytest.mark.parametrize(
+    ("loss", "layout"),
+    [("logistic", "dense"), ("logistic", "sparse"), ("squares", "ones"), ("softmax", "sparse"), ("softmax", "dense")],
+)
+def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, monkeypatch):
+    monkeypatch.setattr(shards, "SPARSE_COLUMNS", 0.0)
+    monkeypatch.setattr(shards, "LARGE", 4)
+    monkeypatch.setattr(shards, "BLOCK", 8)
+    problem = problem_of(loss, layout, [40, 41, 42], 6, batch=batch, dtype=dtype)
+    packed, members = shards.pack(problem), np.arange(problem.n)
+    assert isinstance(packed, shards.Tiles) == (layout != "dense" and loss != "softmax" and batch == 20)
+    rng = np.random.Generator(np.random.Philox(1))
+    start, H = rng.standard_normal((2, problem.n, problem.d)).astype(dtype)
+    gamma, K1, K2 = np.full(problem.n, 0.1, dtype), np.array([3, 0, 2]), np.array([2, 4, 3])
+
+    def descend(X0, K, threads, step0):
+        X = np.empty_like(X0)
+        work = packed.descend(members, X0, X, H, gamma, K, 7, 5, step0)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda j: work(j, j + 1), members))
+        return X
+
+    def spread(X0, K, threads, step0):
+        X = X0.copy()
+        with ThreadPoolExecutor(threads) as pool:
+            share = lambda block, ranges: list(pool.map(lambda r: block(*r), ranges))  # noqa: E731
+            for j in members:
+                assert packed.large(j)
+                packed.spread(j, X[j], H[j], gamma[j], int(K[j]), 7, 5, share, int(step0[j]))
+        return X
+
+    at_once = descend(start, K1 + K2, 1, 0)
+    for way, threads in itertools.product((descend, spread), (1, 2)):
+        halfway = way(start, K1, threads, np.zeros(problem.n, np.int64))
+        assert way(halfway, K2, threads, K1).tobytes() == at_once.tobytes()
+        assert way(halfway, K2, threads, K1 + 1).tobytes() != at_once.tobytes()
+    one_for_all = descend(descend(start, 0 * K1 + 2, 1, 0), K2, 1, 2)
+    assert one_for_all.tobytes() == descend(start, 2 + K2, 1, 0).tobytes()
 
 
 @pytest.mark.parametrize("cohort", [None, 30, 0.5])

@@ -192,7 +192,7 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
 
 @njit(**_FAST)
 def weigh(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
-    """share <- how often each tiled row (lo .. hi-1) of client i is in its k-th minibatch, over the batch.
+    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k, over the batch.
 
     The rows that are not in it are the other values of the permutation; whichever are fewer are drawn.
     """
@@ -217,9 +217,12 @@ def weigh(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, 
 @njit(**_FAST)
 def descend_tiles(
     lo, hi, clients, X0, X, H, gamma, K, blocks, groups, row_data, column_data, b, scale, reg, loss, longest, work,
-    row0, place, count, batch, seed, round, number0, share, picks, room,
+    row0, place, count, batch, seed, round, number0, share, picks, room, step0,
 ):  # fmt: skip
-    """Sparse shards, all rows or most; X0 has a row for each member of the cohort, or one for all."""
+    """Sparse shards, all rows or most; X0 has a row for each member of the cohort, or one for all.
+
+    Member j draws the minibatch of its local step k as that of step ``step0[j] + k`` of the round.
+    """
     d = X.shape[1]
     x, z, g, total, bits, power = work
     for j in range(lo, hi):
@@ -234,7 +237,8 @@ def descend_tiles(
                 total[c] = 0.0
             if batch > 0:
                 lo8, hi8 = 8 * at, 8 * groups[blocks[i + 1]]
-                weigh(i, k, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
+                number = step0[j] + k
+                weigh(i, number, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
             for u in range(blocks[i], blocks[i + 1]):
                 block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
                 for c in range(d):
@@ -375,11 +379,13 @@ def descend_rows(
     per_block,
     number0,
     work,
+    step0,
 ):
     """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
-    ``number0`` is the first client's number among all, by which minibatches are drawn.
+    ``number0`` is the first client's number among all, by which minibatches are drawn. Member j draws the minibatch of
+    its local step k as that of step ``step0[j] + k`` of the round.
     """
     d = X.shape[1]
     g, total, picks, p, room = work
@@ -393,7 +399,7 @@ def descend_rows(
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, number0 + i, round, k, m, 0, batch, picks, room)
+                minibatch(seed, number0 + i, round, step0[j] + k, m, 0, batch, picks, room)
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)

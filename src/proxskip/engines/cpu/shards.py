@@ -127,14 +127,21 @@ class Rows:
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
 
     def descend(
-        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int
-    ) -> Work:
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X."""
+        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
+        step0: int | Indices = 0,
+    ) -> Work:  # fmt: skip
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X.
+
+        Args:
+            step0: the number of the first step among the round's minibatches: one for all members, or one per member.
+        """
+        first_step = _per_member(step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
                 lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
                 self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(X.shape[1]),
+                first_step,
             )  # fmt: skip
 
         return work
@@ -144,8 +151,9 @@ class Rows:
         return g[0], g[1], np.empty(self.batch, np.uint32), np.empty(max(1, self.C)), room_to_draw(self.batch)
 
     def spread(
-        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
-    ) -> None:
+        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
+        step0: int = 0,
+    ) -> None:  # fmt: skip
         """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
         first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
         taken = self.batch or m
@@ -154,7 +162,7 @@ class Rows:
         p, room = np.empty((blocks, max(1, self.C))), room_to_draw(self.batch)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, self.number0 + i, round, k, m, 0, self.batch, picks, room)
+                kernels.minibatch(seed, self.number0 + i, round, step0 + k, m, 0, self.batch, picks, room)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -255,14 +263,21 @@ class Tiles:
         return start.astype(np.uint64), rows.reshape(-1, COLUMNS), stored.reshape(-1, COLUMNS)
 
     def descend(
-        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int
-    ) -> Work:
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X."""
+        self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
+        step0: int | Indices = 0,
+    ) -> Work:  # fmt: skip
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X.
+
+        Args:
+            step0: the number of the first step among the round's minibatches: one for all members, or one per member.
+        """
+        first_step = _per_member(step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_tiles(
                 lo, hi, cohort, X0, X, H, gamma, K, self.blocks, self.groups, self.row_data, self.column_data, self.b,
                 self.scale, self.reg, self.loss, self.longest, self._buffers(), *self._draw(seed, round),
+                first_step,
             )  # fmt: skip
 
         return work
@@ -282,8 +297,9 @@ class Tiles:
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
     def spread(
-        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None]
-    ) -> None:
+        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
+        step0: int = 0,
+    ) -> None:  # fmt: skip
         """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
         first, count = int(self.blocks[i]), int(self.blocks[i + 1] - self.blocks[i])
         y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
@@ -301,7 +317,7 @@ class Tiles:
 
         for k in range(K):
             if self.batch:
-                kernels.weigh(i, k, ROWS * at, ROWS * end, *draw)
+                kernels.weigh(i, step0 + k, ROWS * at, ROWS * end, *draw)
             share(block, [(q, q + 1) for q in range(count)])
             total[:] = 0.0
             for own in buffers:
@@ -317,6 +333,13 @@ class Tiles:
 def room_to_draw(batch: int) -> tuple[Any, ...]:
     """For ``kernels.minibatch``."""
     return np.empty(12, np.uint64), *np.empty((4, batch), np.uint32)
+
+
+def _per_member(step0: int | Indices, members: int) -> Indices:
+    """The number of each member's first step, as the kernels read it."""
+    out = np.empty(members, np.int64)
+    out[:] = step0
+    return out
 
 
 def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:

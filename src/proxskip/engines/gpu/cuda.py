@@ -276,7 +276,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 __cluster_dims__(CL, 1, 1)
 #endif
 descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, const int* order, double* out,
-        int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1) {
+        int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1,
+        const u32* steps0, u32 step01) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
@@ -436,7 +437,8 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         for (int k = 0; k < K; ++k) {
 #if ROWS
             if (batch && tid < 3)
-                philox(tid, k, rounds ? rounds[j] : round1, client, seeds ? seeds[j] : seed1, keys + 4 * tid);
+                philox(tid, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
+                       seeds ? seeds[j] : seed1, keys + 4 * tid);
             __syncthreads();
             for (i64 base = q0; base < q1; base += chunk) {
                 const int size = (int)(q1 - base < chunk ? q1 - base : chunk);

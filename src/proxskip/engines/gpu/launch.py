@@ -314,6 +314,7 @@ class LocalSteps:
         seed: int = 0,
         rounds: Any = None,
         round: int = 0,
+        step0: Any = 0,
         want_gradient: bool = False,
     ) -> Any:
         """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
@@ -324,6 +325,7 @@ class LocalSteps:
             members: whose data (int32); everybody in order if None.
             order: who begins first (int32); those with many steps should.
             seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
+            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
             want_gradient: with K = 1, the gradient at X in place of the step.
         """
         import cupy
@@ -337,7 +339,7 @@ class LocalSteps:
             *_one_or_many(gamma, np.float64),
         )
         how = {"members": members, "order": order, "seeds": seeds, "seed": seed, "rounds": rounds, "round": round}
-        self.launch(cuda.STEPS, arrays, count, K, out, want_gradient=want_gradient, **how)
+        self.launch(cuda.STEPS, arrays, count, K, out, step0=step0, want_gradient=want_gradient, **how)
         return out
 
     def launch(
@@ -354,6 +356,7 @@ class LocalSteps:
         seed: int = 0,
         rounds: Any = None,
         round: int = 0,
+        step0: Any = 0,
         want_gradient: bool = False,
     ) -> None:
         """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once."""
@@ -372,6 +375,7 @@ class LocalSteps:
             np.uint64(seed),
             NOTHING if rounds is None else rounds,
             np.uint32(round),
+            *_one_or_many(step0, np.uint32),
         )
         start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 
