@@ -80,12 +80,12 @@ def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K
     rng = np.random.Generator(np.random.Philox(seed + 1))
     X, H = rng.standard_normal((2, problem.n, problem.d))
     gamma, K = rng.uniform(0.01, 0.3, problem.n), np.array(K[: problem.n])
-    threshold = shards.SPARSE_COLUMNS
-    shards.SPARSE_COLUMNS = 0.0 if gathered else np.inf
+    threshold = shards.MIN_ENTRIES_PER_COLUMN
+    shards.MIN_ENTRIES_PER_COLUMN = 0.0 if gathered else np.inf
     try:
         ours = descend_on(CpuEngine(2), problem, X, H, gamma, K)
     finally:
-        shards.SPARSE_COLUMNS = threshold
+        shards.MIN_ENTRIES_PER_COLUMN = threshold
     judge = descend_on(ReferenceEngine(), problem, X, H, gamma, K)
     exact = dtype is np.float64
     assert np.allclose(ours, judge, **({"rtol": 1e-12, "atol": 1e-13} if exact else {"rtol": 1e-4, "atol": 1e-4}))
@@ -142,8 +142,8 @@ def test_slopes_are_accurate_to_the_last_bits():
 @pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
 @pytest.mark.parametrize("batch", [None, 40, 100])
 def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
-    monkeypatch.setattr(shards, "LARGE", 64)
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 64)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
     problem = problem_of("logistic", layout, [150], 6, batch=batch)
     X, H = np.ones((1, 6)), 0.1 * np.ones((1, 6))
     outs = {descend_on(CpuEngine(k), problem, X, H, [0.2], [7]).tobytes() for k in (1, 2, 3, 5)}
@@ -159,9 +159,9 @@ def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
     [("logistic", "dense"), ("logistic", "sparse"), ("squares", "ones"), ("softmax", "sparse"), ("softmax", "dense")],
 )
 def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, monkeypatch):
-    monkeypatch.setattr(shards, "SPARSE_COLUMNS", 0.0)
-    monkeypatch.setattr(shards, "LARGE", 4)
-    monkeypatch.setattr(shards, "BLOCK", 8)
+    monkeypatch.setattr(shards, "MIN_ENTRIES_PER_COLUMN", 0.0)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 4)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
     problem = problem_of(loss, layout, [40, 41, 42], 6, batch=batch, dtype=dtype)
     packed, members = shards.pack(problem), np.arange(problem.n)
     assert isinstance(packed, shards.Tiles) == (layout != "dense" and loss != "softmax" and batch == 20)
@@ -254,13 +254,14 @@ def test_a_hash_collision_merges_nothing(monkeypatch):
 # -- compiled once, and fast -------------------------------------------------------------------------------------------
 SECOND_START = """
 import numpy as np, scipy.sparse, proxskip as ps
-from proxskip.engines import kernels
+from proxskip.engines.cpu import kernels, lazy_kernels, minibatches
 rng = np.random.Generator(np.random.Philox(0))
 A = scipy.sparse.csr_matrix((rng.random((60, 4)) < 0.7).astype(float))
 b = rng.integers(0, 2, 60)
 for problem in (ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid"), ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid", batch=3)):
     ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=2)
-print(sum(sum(f.stats.cache_misses.values()) for f in vars(kernels).values() if hasattr(f, "stats")))
+compiled = [f for m in (kernels, lazy_kernels, minibatches) for f in vars(m).values() if hasattr(f, "stats")]
+print(sum(sum(f.stats.cache_misses.values()) for f in compiled))
 """
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.lazy import KEPT, TEMPORARY, Lazy, Sheet
+from proxskip.engines.cpu.lazy import Lazy, Sheet
+from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, pack
 from proxskip.engines.reference import OneClient
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
