@@ -476,7 +476,7 @@ def test_a_full_object_store(engines: Engines, monkeypatch: Any) -> None:
         raise ray.exceptions.ObjectStoreFullError("no room")
 
     problem, engine = NAMED["scaffnew"].rows(), engines[2]
-    monkeypatch.setattr(ray_pool, "LARGE", 8)
+    monkeypatch.setattr(ray_pool, "MIN_STORE_BYTES", 8)
     monkeypatch.setattr(ray, "put", full)
     with pytest.raises(EngineError, match=r"^the object store of the driver's machine is full"):
         run(NAMED["scaffnew"], problem, engine)

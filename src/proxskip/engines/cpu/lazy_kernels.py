@@ -98,6 +98,7 @@ def _plus_scaled(op, ka, A, kb, B, numbers, lo, hi, members, out, own):
     for r in range(lo, hi):
         i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
         q, s = np.uint64(_at(own, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        # without fast-math flags no compiler may fuse the product with the sum
         if op == ADD_MULTIPLE:
             for c in range(d):
                 out[q, c] = A[i, c] + s * B[j, c]
@@ -127,6 +128,7 @@ def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
         hi = min(lo + MEMBERS_AT_A_TIME, stop)
         # the whole program for these members before the next ones
         for q in range(codes.shape[0]):
+            # a line's parts; the kernels' choice below depends on what are vectors and what are numbers
             op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
             out = temporary[codes[q, 2]] if own == TEMPORARY else outs[codes[q, 2]]
             a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
