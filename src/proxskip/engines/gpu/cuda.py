@@ -126,7 +126,7 @@ __device__ __forceinline__ void push(u32 address, float v, u32 bell) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
                  ::"r"(address), "f"(v), "r"(bell) : "memory");
 }
-// this block's barrier opens when so many bytes have been pushed to it
+// this block's barrier opens when this number of bytes has been pushed to it
 __device__ __forceinline__ void expect(u64* bell, u32 bytes) {
     asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;\n}"
                  ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(bytes) : "memory");
@@ -137,7 +137,7 @@ __device__ __forceinline__ void await(u64* bell, u32 parity) {
                  ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(parity) : "memory");
 }
 // A meeting of blocks in global memory: each adds one to a counter, and waits until it has reached the target. Counters
-// only grow during a launch (each meeting has a target of its own), so that none is reset while somebody reads it. All
+// only grow during a launch (each meeting has a target of its own), so that none is reset while a block reads it. All
 // blocks must be on the card at once, or those that wait would keep the others out.
 __device__ __forceinline__ void arrive(u32* counter) {
     __syncthreads();
@@ -359,7 +359,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         }
         for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
 #if CL > 1
-        // two inboxes in turn: a block that is a step ahead fills the one that nobody reads any more
+        // two inboxes in turn: a block that is a step ahead fills the one that no block reads any more
         real* inbox = (real*)take(top, (i64)2 * CL * d * sizeof(real));
         int turn = met & 1;
 #endif
@@ -460,7 +460,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         };
         // hand on the block's part g of column c, which `wide` lanes hold, this one being number `sub`: to the parts in
         // global memory; to the inboxes of all blocks of the cluster, dealt to the lanes; or, where the group is one
-        // block, to the step at once: nobody reads x any more, since the columns read z, and each column has one writer
+        // block, to the step at once: no warp reads x any more, since the columns read z, and a column has one writer
         auto emit = [&](int c, real g, int sub, int wide) {
 #if GRID
             if (sub == 0) __stcg(part + (i64)rank * d + c, g);
@@ -665,17 +665,17 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         // sums of blocks of clients, strips of columns dealt to the blocks; meet; their totals; meet; the rest
         const int sums = (count + SUM_BLOCK - 1) / SUM_BLOCK;
         const int wide = STAGED_NUMBERS / SUM_BLOCK, strips = (d + wide - 1) / wide;
-        const i64 me = (i64)blockIdx.x * THREADS + tid, everybody = (i64)gridDim.x * THREADS, size = (i64)count * d;
+        const i64 me = (i64)blockIdx.x * THREADS + tid, all_threads = (i64)gridDim.x * THREADS, size = (i64)count * d;
         gather_all(bar, gridDim.x);
         for (i64 v = blockIdx.x; v < (i64)sums * strips; v += gridDim.x) {
             const int s = (int)(v / strips), k = (int)(v % strips) * wide, first = s * SUM_BLOCK;
             average(first, min(first + SUM_BLOCK, count), k, min(wide, d - k), s);
         }
-        for (i64 t = me; t < size; t += everybody) mix((int)(t / d), (int)(t % d));
+        for (i64 t = me; t < size; t += all_threads) mix((int)(t / d), (int)(t % d));
         group_sync(bar, 2 * gridDim.x);
-        for (i64 k = me; k < d; k += everybody) total(sums, (int)k);
+        for (i64 k = me; k < d; k += all_threads) total(sums, (int)k);
         group_sync(bar, 3 * gridDim.x);
-        keep_all(me, everybody, size, 0, d);
+        keep_all(me, all_threads, size, 0, d);
     }
 #endif
 #if GRID || TAIL

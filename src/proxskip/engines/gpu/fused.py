@@ -25,7 +25,7 @@ from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.launch import NOTHING, start
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
-# the kinds of leaves: a number; (d,) for everybody; (n, 1) one number per client; (c, d) a row per member of the
+# the kinds of leaves: a number; (d,) for all clients; (n, 1) one number per client; (c, d) a row per member of the
 # cohort; (n, d) a row per client, of which the members' are read
 PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}
 """Where client i of the cohort, ``row`` among all, finds its number of column k; t is i * d + k."""
@@ -56,7 +56,7 @@ class Term:
 
     @property
     def flat(self) -> bool:
-        """Whether it is the same for all clients: a vector for everybody, or a number."""
+        """Whether it is the same for all clients: a vector for all clients, or a number."""
         return self.left.flat and self.right.flat if self.operator else self.kind in (NUMBER, VECTOR)
 
     @property
@@ -187,7 +187,7 @@ class Script:
         return [reads, *(f"v[{j}] = {text};" for j, text in enumerate(texts))]
 
     def keep(self, outputs: Sequence[Output]) -> list[str]:
-        """Code that stores v[0], v[1], ... in their arrays; a vector for everybody is stored by the first client."""
+        """Code that stores v[0], v[1], ... in their arrays; a vector for all clients is stored by the first client."""
         lines = []
         for j, (_, array, kept) in enumerate(outputs):
             place = PLACE[VECTOR if array.ndim == 1 else KEPT if kept else STACK].format(self.give("double*"))

@@ -358,9 +358,9 @@ class LocalSteps:
         """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
 
         Args:
-            X: (d,) for everybody, or (count, d); H likewise, or None for zero.
+            X: (d,) for all clients, or (count, d); H likewise, or None for zero.
             gamma, K: a number, or an array with one for each.
-            members: whose data (int32); everybody in order if None.
+            members: whose data (int32); all clients in order if None.
             order: who begins first (int32); those with many steps should.
             seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
             step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
