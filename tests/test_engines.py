@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics
 from proxskip.engines.cpu import engine as cpu
-from proxskip.engines.cpu import kernels, shards
+from proxskip.engines.cpu import kernels, minibatches, shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import room_to_draw
 from proxskip.engines.reference import ReferenceEngine
@@ -112,8 +112,8 @@ def test_a_large_client_on_many_threads(
     loss: str, sparse: bool, batch: int | None, clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where rows of one client are spread over threads, the bits stay those of one thread."""
-    monkeypatch.setattr(shards, "LARGE", 16)
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 16)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
     problem = ps.split(model(loss, sparse), clients=clients, by="label", batch=batch)
     method = ps.Scaffnew(1 / problem.es_A, 0.2)
     runs = [ps.run(method, problem, rounds=4, threads=t, seed=1, every=1) for t in (1, 2, 3, 5)]
@@ -224,7 +224,7 @@ def test_philox_is_philox() -> None:
     for counter, key, answer in known:
         assert philox4x32(counter, key) == answer
         out = np.zeros(4, dtype=np.uint64)
-        kernels.philox4x32(*counter, np.uint64(key), out)
+        minibatches.philox4x32(*counter, np.uint64(key), out)
         assert tuple(int(v) for v in out) == answer
 
 
@@ -243,10 +243,10 @@ def test_compiled_minibatches_are_the_plain_ones(
     b = max(1, int(share * min(size, 200)))
     plain = minibatch(seed, client, round, step, size, b)
     out = np.empty(b, dtype=np.uint32)
-    kernels.minibatch(seed, client, round, step, size, 0, b, out, room_to_draw(b))
+    minibatches.minibatch(seed, client, round, step, size, 0, b, out, room_to_draw(b))
     assert np.array_equal(plain, out)
     others = np.empty(size - b, dtype=np.uint32)
-    kernels.minibatch(seed, client, round, step, size, b, size - b, others, room_to_draw(size - b))
+    minibatches.minibatch(seed, client, round, step, size, b, size - b, others, room_to_draw(size - b))
     assert np.array_equal(np.sort(np.concatenate([out, others])), np.arange(size))
     assert len(set(plain.tolist())) == b
     assert plain.min() >= 0
@@ -256,7 +256,7 @@ def test_compiled_minibatches_are_the_plain_ones(
 def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
     out = np.empty(b, dtype=np.uint32)
-    kernels.minibatch(seed, 1, step // 100, step % 100, m, 0, b, out, room_to_draw(b))
+    minibatches.minibatch(seed, 1, step // 100, step % 100, m, 0, b, out, room_to_draw(b))
     return out
 
 

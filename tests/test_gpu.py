@@ -21,7 +21,7 @@ from conftest import METHODS, Row, close, draws
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu import fused
 from proxskip.engines.gpu.launch import Card, Launches, LocalSteps
-from proxskip.engines.gpu.tiles import Layout, Rows, untangle
+from proxskip.engines.gpu.tiles import ClientRows, Layout, untangle
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
 from proxskip.run import make_engine
@@ -89,6 +89,14 @@ def on_card(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, seed: int =
     ).get(), local
 
 
+def from_step(problem: ps.Problem, x: Any, h: Any, gamma: Any, K: Any, step0: Any, **how: Any) -> Any:
+    """Local steps whose minibatches are numbered from ``step0`` on."""
+    cupy = gpu.need_cupy()
+    send, local = cupy.asarray, LocalSteps(problem, problem.n, **how)
+    steps, first = send(K.astype(np.int32)), send(step0.astype(np.uint32))
+    return local.descend(problem.n, send(x), send(h), send(gamma), steps, seed=3, round=2, step0=first).get()
+
+
 def start(problem: ps.Problem, seed: int, scale: float = 1.0) -> tuple[Any, Any, Any, Any]:
     rng = np.random.Generator(np.random.Philox(seed + 1000))
     n, d = problem.n, problem.d
@@ -128,7 +136,7 @@ def test_tiles_compute_margins_and_gradients(
     seed: int, n: int, rows: int, d: int, G: int, warps: int, pack: int, unit: bool
 ) -> None:
     problem = random_problem(seed, n, rows, d, unit=unit)
-    data = Rows.of(list(problem.clients))
+    data = ClientRows.of(list(problem.clients))
     layout = Layout.of(data.merged(), G, warps, pack, data.unit, np.float64)
     x = np.random.Generator(np.random.Philox(seed)).standard_normal(d)
     for i, f in enumerate(problem.clients):
@@ -147,7 +155,7 @@ def test_tiles_compute_margins_and_gradients(
 def test_equal_rows_become_one() -> None:
     A = scipy.sparse.csr_matrix(np.array([[1.0, 2], [1, 2], [0, 0], [1, 2], [1, 3]]))
     problem = ps.split(ps.Logistic(A, [0, 0, 0, 1, 1], l2=0.1), clients=1)
-    merged = Rows.of(list(problem.clients)).merged()
+    merged = ClientRows.of(list(problem.clients)).merged()
     assert len(merged.labels) == 3
     assert sorted(merged.shares) == pytest.approx([0.2, 0.2, 0.4])
 
@@ -375,9 +383,9 @@ def test_what_does_not_fit_is_streamed(monkeypatch: Any, batch: int | None, loss
     expected = by_hand(problem, *given_)
     monkeypatch.setattr(Card, "here", staticmethod(lambda: replace(card, shared=shared + 64, clusters=False)))
     if batch and shared > 1500:
-        monkeypatch.setattr("proxskip.engines.gpu.launch.CHUNK", 32)
+        monkeypatch.setattr("proxskip.engines.gpu.launch.ROWS_PER_CHUNK", 32)
     if batch and shared == 1500:
-        monkeypatch.setattr("proxskip.engines.gpu.launch.CHUNK", 8)
+        monkeypatch.setattr("proxskip.engines.gpu.launch.ROWS_PER_CHUNK", 8)
     got, local = on_card(problem, *given_)
     assert local.grid or shared > 1500
     assert close(got, expected, 1e-11)
@@ -394,6 +402,19 @@ def test_minibatches_are_the_same_rows(loss: str, batch: int, sparse: bool) -> N
     given_ = start(problem, 7)
     got, _ = on_card(problem, *given_, seed=2**40 + 3, round=9)
     assert close(got, by_hand(problem, *given_, seed=2**40 + 3, round=9), 1e-11)
+
+
+@on_gpu
+@pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 2}, {"blocks": 3, "grid": True}])
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_minibatch_steps_are_numbered_on_from_step0(loss: str, how: dict[str, Any]) -> None:
+    problem = random_problem(4, 5, 50, 20, loss)
+    problem = replace(problem, batch=min(f.N for f in problem.clients))  # type: ignore[attr-defined]
+    x, h, gamma, first = start(problem, 4)
+    zero, more = np.zeros(problem.n), np.arange(problem.n) % 3
+    at_once = from_step(problem, x, h, gamma, first + more, zero, **how)
+    halfway = from_step(problem, x, h, gamma, first, zero, **how)
+    assert from_step(problem, halfway, h, gamma, more, first, **how).tobytes() == at_once.tobytes()
 
 
 @on_gpu

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -81,12 +82,12 @@ def test_every_kernel_takes_the_steps_of_the_reference(loss, layout, sizes, d, K
     rng = np.random.Generator(np.random.Philox(seed + 1))
     X, H = rng.standard_normal((2, problem.n, problem.d))
     gamma, K = rng.uniform(0.01, 0.3, problem.n), np.array(K[: problem.n])
-    threshold = shards.SPARSE_COLUMNS
-    shards.SPARSE_COLUMNS = 0.0 if gathered else np.inf
+    threshold = shards.MIN_ENTRIES_PER_COLUMN
+    shards.MIN_ENTRIES_PER_COLUMN = 0.0 if gathered else np.inf
     try:
         ours = descend_on(CpuEngine(2), problem, X, H, gamma, K)
     finally:
-        shards.SPARSE_COLUMNS = threshold
+        shards.MIN_ENTRIES_PER_COLUMN = threshold
     judge = descend_on(ReferenceEngine(), problem, X, H, gamma, K)
     exact = dtype is np.float64
     assert np.allclose(ours, judge, **({"rtol": 1e-12, "atol": 1e-13} if exact else {"rtol": 1e-4, "atol": 1e-4}))
@@ -143,14 +144,56 @@ def test_slopes_are_accurate_to_the_last_bits():
 @pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
 @pytest.mark.parametrize("batch", [None, 40, 100])
 def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
-    monkeypatch.setattr(shards, "LARGE", 64)
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 64)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
     problem = problem_of("logistic", layout, [150], 6, batch=batch)
     X, H = np.ones((1, 6)), 0.1 * np.ones((1, 6))
     outs = {descend_on(CpuEngine(k), problem, X, H, [0.2], [7]).tobytes() for k in (1, 2, 3, 5)}
     assert len(outs) == 1
     judge = descend_on(ReferenceEngine(), problem, X, H, [0.2], [7])
     assert np.allclose(np.frombuffer(outs.pop()), judge[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("batch", [8, 20])  # row by row, and most rows as tiles
+@pytest.mark.parametrize(
+    ("loss", "layout"),
+    [("logistic", "dense"), ("logistic", "sparse"), ("squares", "ones"), ("softmax", "sparse"), ("softmax", "dense")],
+)
+def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, monkeypatch):
+    monkeypatch.setattr(shards, "MIN_ENTRIES_PER_COLUMN", 0.0)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 4)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 8)
+    problem = problem_of(loss, layout, [40, 41, 42], 6, batch=batch, dtype=dtype)
+    packed, members = shards.pack(problem), np.arange(problem.n)
+    assert isinstance(packed, shards.Tiles) == (layout != "dense" and loss != "softmax" and batch == 20)
+    rng = np.random.Generator(np.random.Philox(1))
+    start, H = rng.standard_normal((2, problem.n, problem.d)).astype(dtype)
+    gamma, K1, K2 = np.full(problem.n, 0.1, dtype), np.array([3, 0, 2]), np.array([2, 4, 3])
+
+    def descend(X0, K, threads, step0):
+        X = np.empty_like(X0)
+        work = packed.descend(members, X0, X, H, gamma, K, 7, 5, step0)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda j: work(j, j + 1), members))
+        return X
+
+    def spread(X0, K, threads, step0):
+        X = X0.copy()
+        with ThreadPoolExecutor(threads) as pool:
+            share = lambda block, ranges: list(pool.map(lambda r: block(*r), ranges))  # noqa: E731
+            for j in members:
+                assert packed.large(j)
+                packed.spread(j, X[j], H[j], gamma[j], int(K[j]), 7, 5, share, int(step0[j]))
+        return X
+
+    at_once = descend(start, K1 + K2, 1, 0)
+    for way, threads in itertools.product((descend, spread), (1, 2)):
+        halfway = way(start, K1, threads, np.zeros(problem.n, np.int64))
+        assert way(halfway, K2, threads, K1).tobytes() == at_once.tobytes()
+        assert way(halfway, K2, threads, K1 + 1).tobytes() != at_once.tobytes()
+    one_for_all = descend(descend(start, 0 * K1 + 2, 1, 0), K2, 1, 2)
+    assert one_for_all.tobytes() == descend(start, 2 + K2, 1, 0).tobytes()
 
 
 @pytest.mark.parametrize("cohort", [None, 30, 0.5])
@@ -214,13 +257,14 @@ def test_a_hash_collision_merges_nothing(monkeypatch):
 # -- compiled once, and fast -------------------------------------------------------------------------------------------
 SECOND_START = """
 import numpy as np, scipy.sparse, proxskip as ps
-from proxskip.engines import kernels
+from proxskip.engines.cpu import kernels, lazy_kernels, minibatches
 rng = np.random.Generator(np.random.Philox(0))
 A = scipy.sparse.csr_matrix((rng.random((60, 4)) < 0.7).astype(float))
 b = rng.integers(0, 2, 60)
 for problem in (ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid"), ps.split(ps.Logistic(A, b, l2=0.1), 2, "iid", batch=3)):
     ps.run(ps.Scaffnew(0.1, 0.5), problem, rounds=2)
-print(sum(sum(f.stats.cache_misses.values()) for f in vars(kernels).values() if hasattr(f, "stats")))
+compiled = [f for m in (kernels, lazy_kernels, minibatches) for f in vars(m).values() if hasattr(f, "stats")]
+print(sum(sum(f.stats.cache_misses.values()) for f in compiled))
 """
 
 

@@ -116,8 +116,8 @@ def test_a_part_is_packed_as_in_the_whole(
     loss: str, sparse: bool, ones: bool, batch: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of rows, the layout and left-out ones depend on all clients; an actor sees some of them."""
-    monkeypatch.setattr(shards, "LARGE", 16)
-    monkeypatch.setattr(shards, "BLOCK", 16)
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 16)
+    monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
     whole = model(loss, sparse)
     if ones:  # the first half of the clients holds ones only, so that alone they would be stored without values
         A, b = data()
@@ -498,7 +498,7 @@ def test_a_full_object_store(engines: Engines, monkeypatch: Any) -> None:
         raise ray.exceptions.ObjectStoreFullError("no room")
 
     problem, engine = NAMED["scaffnew"].rows(), engines[2]
-    monkeypatch.setattr(ray_pool, "LARGE", 8)
+    monkeypatch.setattr(ray_pool, "MIN_STORE_BYTES", 8)
     monkeypatch.setattr(ray, "put", full)
     with pytest.raises(EngineError, match=r"^the object store of the driver's machine is full"):
         run(NAMED["scaffnew"], problem, engine)

@@ -284,12 +284,12 @@ def test_many_actors_may_die_once(made: Any, monkeypatch: Any) -> None:
 def test_deaths_are_counted_by_actor() -> None:
     pool = ray_pool.Pool([0, 1, 2], 1, None, 10.0, None)
     tally = ray_pool.Tally(pool, "in one call")
-    for _ in range(ray_pool.DEATHS):
+    for _ in range(ray_pool.MAX_DEATHS):
         tally.add({0: ray_pool.ENDED, 1: ""})  # the other was only broken off
     tally.add({1: ray_pool.ENDED})
     with pytest.raises(EngineError, match=r"^the actor with client 0 died 6 times in one call \(its process ended\)"):
         tally.add({0: ray_pool.ENDED})
-    for _ in range(ray_pool.DEATHS - 1):
+    for _ in range(ray_pool.MAX_DEATHS - 1):
         tally.add({1: ""})
     with pytest.raises(EngineError, match=r"^the actor with client 1 died 6 times"):
         tally.add({1: ""})

@@ -6,7 +6,7 @@ that holds m, followed until it lands below m ("cycle walking"); its round keys 
 and counter = (block, step, round, client) (Salmon et al., 2011). Compare Mitchell et al., "Bandwidth-optimal random
 shuffling for GPUs", 2021, who use the same construction for shuffling.
 
-This module is the plain numpy form and the judge of the compiled ones in ``engines.kernels``.
+This module is the plain numpy form and the judge of the compiled ones in ``engines.cpu.minibatches``.
 """
 
 from __future__ import annotations

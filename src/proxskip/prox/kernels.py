@@ -1,8 +1,14 @@
-"""Compiled inner loops of total variation; the GIL is released, and sums run in one order for any number of threads."""
+"""Compiled inner loops of total variation; the GIL is released, and sums run in one order for any number of threads.
+
+Every kernel works on rows (or columns) lo to hi-1 of an image, which threads share. Sums over them are one number per
+row, added by the caller in the order of the rows.
+"""
 
 import numpy as np
 from numba import njit
 
+# the exact algorithm and the gaps are computed as written; the iterations' sums may be reordered, and multiply-adds
+# fused, in the same way for every thread
 _EXACT = {"nogil": True, "cache": True, "error_model": "numpy"}
 _FUSED = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
@@ -24,25 +30,32 @@ def tv1d(x, lam, y, place, slope, shift, low, high):
     if lam == 0.0 or n == 1:
         y[:] = x
         return
+    # an empty queue in the middle of its room, since it grows by one knot at either end in every step
     first, last = n, n - 1
     for i in range(n - 1):
+        # the derivative's leftmost piece is a y + b, its rightmost c y + d: that of the entry's own term, plus the
+        # clipped one of the entries before, which is -lam on the far left and +lam on the far right
         a, b = 1.0, -x[i] - (lam if i > 0 else 0.0)
         c, d = 1.0, -x[i] + (lam if i > 0 else 0.0)
+        # from the left, drop knots below the level -lam: there the derivative is clipped
         while first <= last and a * place[first] + b <= -lam:
             a += slope[first]
             b += shift[first]
             first += 1
         left = (-lam - b) / a
+        # from the right, drop those above +lam
         while last >= first and c * place[last] + d >= lam:
             c -= slope[last]
             d -= shift[last]
             last -= 1
         right = (lam - d) / c
+        # the two ends of the clipping are knots of the next derivative
         first -= 1
         place[first], slope[first], shift[first] = left, a, b + lam
         last += 1
         place[last], slope[last], shift[last] = right, -c, lam - d
         low[i], high[i] = left, right
+    # the last entry: where the derivative is zero
     a, b = 1.0, -x[n - 1] - lam
     while first <= last and a * place[first] + b <= 0.0:
         a += slope[first]
@@ -60,10 +73,12 @@ def _means(x, lam, y):
     n = len(x)
     start, pull = 0, 0.0
     while start < n:
+        # the mean from differences to the stretch's first entry, which are smaller than the entries and lose fewer bits
         level, total, end = y[start], 0.0, start + 1  # at least one: NaN equals nothing
         while end < n and y[end] == level:
             total += x[end] - x[start]
             end += 1
+        # optimality: the jump to the next stretch pulls this one up or down by lam, and that one the other way
         ahead = 0.0 if end == n else (lam if y[end] > level else -lam)
         y[start:end] = x[start] + (total + ahead - pull) / (end - start)
         start, pull = end, ahead
@@ -93,6 +108,7 @@ def columns(x, u, lam, y, c, ahead, beta, turn, lo, hi):
     m = x.shape[0]
     place, slope, shift = np.empty(2 * m + 2), np.empty(2 * m + 2), np.empty(2 * m + 2)
     low, high = np.empty(m), np.empty(m)
+    # columns are copied eight at a time, one cache line of each row of the image
     v, z = np.empty((8, m)), np.empty((8, m))
     for start in range(lo, hi, 8):
         width = min(8, hi - start)
@@ -118,6 +134,8 @@ def rows_gap(y, u, lam, gap, lo, hi):
     """gap[i] <- lam TV(y_i) - <u_i, y_i>, summed edge by edge from terms that are never negative."""
     n = y.shape[1]
     for i in range(lo, hi):
+        # p is the dual variable of edge (j, j + 1), from  u = D' p;  |p| <= lam makes each term nonnegative, up to
+        # rounding, which is cut off
         p, total = 0.0, 0.0
         for j in range(n - 1):
             p -= u[i, j]
@@ -132,11 +150,12 @@ def _primal_row(x, l1, low, high, p, q, i, y):
     """y <- row i of h's prox of x - D'(p, q), h = l1 |.| within [low, high]; p's last row and q's last column are 0."""
     n = x.shape[1]
     here, over, side, above = x[i], p[i], q[i], p[max(i - 1, 0)]
-    known = 1.0 if i > 0 else 0.0
+    known = 1.0 if i > 0 else 0.0  # the first row has none above; a factor instead of a branch in the loop
     y[0] = here[0] + over[0] + side[0] - known * above[0]
     before = side[: n - 1]
     for j in range(1, n):
         y[j] = here[j] + over[j] - known * above[j] + side[j] - before[j - 1]
+    # soft threshold, then box: the prox of h
     if l1 > 0.0:
         for j in range(n):
             y[j] -= min(max(y[j], -l1), l1)
@@ -153,6 +172,8 @@ def iso_step(x, lam, l1, low, high, beta, p, q, r, s, r_new, s_new, turn, lo, hi
     (r, s)+ = (p, q)+ + beta times what it moved. turn[i] is the inner product of ((r, s) - (p, q)+) with what it moved.
     """
     m, n = x.shape
+    # y is computed row by row as it is needed, and only this row and the next are kept; the last row's difference to
+    # the next is zero, and so is the last entry's in a row, for which ``here`` repeats its last entry
     here, below, a, b = np.empty(n + 1), np.empty(n + 1), np.empty(n), np.empty(n)
     _primal_row(x, l1, low, high, r, s, lo, here)
     for i in range(lo, hi):
@@ -211,6 +232,7 @@ def iso_gap(x, lam, l1, low, high, p, q, y, gap, lo, hi):
         for j in range(n):
             a = below[j] - here[j]
             b = here[j + 1] - here[j] if j + 1 < n else 0.0
+            # nonnegative by Cauchy-Schwarz, since |(p, q)_ij| <= lam; rounding errors below zero are cut off
             total += max(lam * np.sqrt(a * a + b * b) - p[i, j] * a - q[i, j] * b, 0.0)
         gap[i] = total
         y[i] = here

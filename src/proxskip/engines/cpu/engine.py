@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.lazy import KEPT, TEMPORARY, Lazy, Sheet
+from proxskip.engines.cpu.lazy import Lazy, Sheet
+from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, pack
 from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
 from proxskip.engines.near import NearEngine

@@ -4,16 +4,20 @@ Every kernel does, for each client j in [lo, hi) of the cohort,
 
     K[j] times:  x_j <- x_j - gamma_j * (g(x_j) - h_j),   g(x) = A_j' c + reg * x,   c_r = scale_r * slope(A_j x, b_j)
 
+which is the local step of the method (``docs/notation.md``): the margins A x, the slopes c of the loss at them, the
+gradient A' c, the step.
+
 * Sparse shards, full gradients: *tiles*. Rows are sorted by length and taken eight at a time, columns four entries at
   a time, so the inner loops are straight lines of independent additions whose trip count hardly ever changes; the
   margins read rows, the gradient gathers columns, nothing is scattered. Rows without entries are left out and equal
-  rows merged. A minibatch of most of the rows is a full gradient whose other rows weigh nothing.
-* Sparse shards with few entries a column, and small minibatches: row after row, scattered.
+  rows are merged. A minibatch of most of the rows is a full gradient whose other rows have weight zero.
+* Sparse shards with few entries per column, and small minibatches: row after row, scattered.
 * Dense shards: four rows at a time, margins and gradient in one pass.
 
-A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. Indices
-are unsigned because signed ones cost a check each; ``reassoc`` lets the compiler vectorise sums, in an order that is
-fixed when it compiles. NaN and infinity keep their meaning.
+A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. ``shards``
+packs the data, with unsigned indices because numba checks a signed one at every access.
+
+Numba's cache on disk is per file: whoever edits ``minibatches``, which these kernels call, must touch this file too.
 """
 
 import math
@@ -21,23 +25,30 @@ import math
 import numpy as np
 from numba import njit
 
+from proxskip.engines.cpu.minibatches import minibatch
+
 LOGISTIC, SQUARED = 0, 1
+"""Losses of one margin per row."""
+DENSE, SPARSE, SOFTMAX = 0, 1, 2
+"""Kinds of shards that are read row by row."""
+# ``reassoc`` lets the compiler vectorise sums, in an order that is fixed when it compiles; ``contract`` lets it fuse
+# multiply-adds. Without "nnan" and "ninf", NaN and infinity keep their meaning.
 _FAST = {
     "nogil": True,
     "cache": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
 }
-_EXACT = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+# for ``slopes``: reassociation would cancel the magic number that rounds there
+_IN_ORDER = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
 SAFE_MARGIN = 690.0
-"""Below it exp neither overflows nor underflows."""
+"""Margins below it in size need no clamp: exp neither overflows nor underflows."""
 
 
 # -- slopes ------------------------------------------------------------------------------------------------------------
-_LOG2E, _MAGIC = (
-    1.4426950408889634,
-    6755399441055744.0,
-)  # adding 1.5 * 2^52 rounds to a whole number, kept in the low bits
+_LOG2E = 1.4426950408889634
+_MAGIC = 6755399441055744.0  # 1.5 * 2^52: adding it rounds to a whole number, kept in the low bits of the sum
+# ln 2 in two parts, the first with zeros at its end, so that k * _LN2_HI is exact
 _LN2_HI, _LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # exp on [-ln 2 / 2, ln 2 / 2], interpolated at the Chebyshev points: relative error below 3e-16
 _C0, _C1, _C2, _C3 = 1.0, 1.0, 0.5000000000000019, 0.1666666666666668
@@ -55,10 +66,12 @@ def slope(loss, z, b):
 
 @njit(inline="always")
 def _exp_part(u, i, power, z):
+    """exp(u) = 2^k exp(r) with |r| <= ln 2 / 2: power[i] <- k + magic, z[i] <- exp(r)."""
     t = u * _LOG2E + _MAGIC
     power[i] = t
     k = t - _MAGIC
     r = u - k * _LN2_HI - k * _LN2_LO
+    # Estrin's scheme: short chains of dependent operations, unlike Horner's
     r2 = r * r
     r4 = r2 * r2
     q0 = (_C0 + _C1 * r) + (_C2 + _C3 * r) * r2
@@ -67,11 +80,12 @@ def _exp_part(u, i, power, z):
     z[i] = q0 + (q1 + q2 * r4) * r4
 
 
-@njit(**_EXACT)
+@njit(**_IN_ORDER)
 def slopes(loss, z, b, scale, m, safe, bits, power):
     """z <- scale * slope(z, b) for the first m rows, vectorised; ``bits`` and ``power`` are one buffer.
 
-    ``safe`` says that every margin is below SAFE_MARGIN, so that no clamp is needed.
+    For the logistic loss exp is spelt out: a call of the library's would not be vectorised. ``safe`` says that every
+    margin is below SAFE_MARGIN in size, so that no clamp is needed.
     """
     if loss == SQUARED:
         for i in range(m):
@@ -84,15 +98,20 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
         for i in range(m):
             _exp_part(min(max(b[i] * z[i], -700.0), 700.0), i, power, z)
     for i in range(m):
-        bits[i] = (bits[i] << 52) + (1023 << 52)  # 2^k from the low bits of k + magic
+        # the low bits of k + magic become the exponent of a double: read as ``power``, this is 2^k
+        bits[i] = (bits[i] << 52) + (1023 << 52)
     for i in range(m):
         z[i] = -b[i] * scale[i] / (1.0 + z[i] * power[i])
 
 
 # -- sparse, full gradients: tiles -------------------------------------------------------------------------------------
+# Eight rows side by side: entry e of all eight lies in one line of ``index`` and ``values``, so that memory is read
+# from front to back. Eight sums that do not depend on each other hide the latency of the additions. A row that is
+# shorter than the longest of its group is filled up with index d, where x is zero. Where all stored values are one,
+# ``values`` is empty and nothing is multiplied.
 @njit(**_FAST)
 def margins(x, lo, hi, at, tiles, index, values, z):
-    """A x for groups lo .. hi-1 of eight rows each."""
+    """z <- A x for groups lo .. hi-1 of eight rows each; the rows of group ``at`` come first in z."""
     unit = values.shape[0] == 0
     for q in range(lo, hi):
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = z.dtype.type(0.0)
@@ -128,8 +147,12 @@ def margins(x, lo, hi, at, tiles, index, values, z):
 
 
 @njit(**_FAST)
-def gather(z, lo, hi, at, tiles, rows, values, g):
-    """A' z for columns lo .. hi-1."""
+def gather_columns(z, lo, hi, at, tiles, rows, values, g):
+    """g <- A' z for columns lo .. hi-1, whose tiles begin with number ``at``.
+
+    Four entries of a column at a time, filled up with the row after the last, where z is zero. Gathering columns stores
+    each g[c] once, where scattering rows would load and store it for every entry of the matrix.
+    """
     unit = values.shape[0] == 0
     for c in range(lo, hi):
         s0 = s1 = s2 = s3 = g.dtype.type(0.0)
@@ -168,7 +191,7 @@ def distance(x, y):
 
 @njit(**_FAST)
 def step(x, lo, hi, gamma, g, reg, h):
-    """x <- x - gamma (g + reg x - h) on entries lo .. hi-1."""
+    """The local step  x <- x - gamma (g + reg x - h)  on entries lo .. hi-1."""
     for c in range(lo, hi):
         x[c] -= gamma * (g[c] + reg[c] * x[c] - h[c])
 
@@ -183,18 +206,21 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
     columns, rows, by_column = column_data
     first, last = groups[u], groups[u + 1]
     m = 8 * (last - first)
-    z[m] = 0.0
+    z[m] = 0.0  # what the columns' missing entries read
     margins(x, first, last, first, tiles, index, values, z)
+    # |a_r' x| <= |a_r| |x| for all rows; ``longest`` is the largest |a_r|^2
     safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
     slopes(loss, z, b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
-    gather(z, 0, d, u * d, columns, rows, by_column, g)
+    gather_columns(z, 0, d, u * d, columns, rows, by_column, g)
 
 
 @njit(**_FAST)
-def weigh(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
+def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
     """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k, over the batch.
 
-    The rows that are not in it are the other values of the permutation; whichever are fewer are drawn.
+    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The minibatch
+    is the first ``batch`` values of a permutation of the rows, and the rows that are not in it are the other values.
+    Whichever are fewer are drawn: counted from zero up, or from all rows down.
     """
     first, m = row0[i], row0[i + 1] - row0[i]
     one = share.dtype.type(1.0)
@@ -227,10 +253,12 @@ def descend_tiles(
     x, z, g, total, bits, power = work
     for j in range(lo, hi):
         i = clients[j]
+        # x has one entry more than the vector, a zero, which the rows' missing entries read
         start = X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
         x[d] = 0.0
+        # a minibatch's weights are those of this client alone; the full gradient's are those of all clients
         own, at = (share, groups[blocks[i]]) if batch > 0 else (scale, 0)
         for k in range(K[j]):
             for c in range(d):
@@ -238,7 +266,8 @@ def descend_tiles(
             if batch > 0:
                 lo8, hi8 = 8 * at, 8 * groups[blocks[i + 1]]
                 number = step0[j] + k
-                weigh(i, number, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
+                weigh_rows(i, number, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
+            # the gradient is the sum of its blocks', in their order, as where threads share them
             for u in range(blocks[i], blocks[i + 1]):
                 block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
                 for c in range(d):
@@ -248,10 +277,13 @@ def descend_tiles(
             X[j, c] = x[c]
 
 
-# -- sparse, row after row: minibatches, and shards with few entries a column ------------------------------------------
+# -- row after row: dense shards, small minibatches, softmax, and sparse shards with few entries per column ------------
 @njit(**_FAST)
-def add_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g):
-    """g <- g + sum over rows of factor * slope * row; rows are first + picks[q], or first + q without picks."""
+def add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g):
+    """g <- g + sum over rows of factor * slope * row; rows are first + picks[q], or first + q without picks.
+
+    A row's entries are still in the cache when they are read again, for its part of the gradient.
+    """
     unit = values.shape[0] == 0
     picked = picks.shape[0] > 0
     for q in range(lo, hi):
@@ -273,8 +305,8 @@ def add_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, 
 
 
 @njit(**_FAST)
-def add_dense(lo, hi, picks, first, x, A, b, factor, loss, g):
-    """The same for dense rows, four at a time."""
+def add_dense_rows(lo, hi, picks, first, x, A, b, factor, loss, g):
+    """The same for dense rows, four at a time: x is read, and g read and written, once for all four."""
     d = g.shape[0]
     picked = picks.shape[0] > 0
     zero = g.dtype.type(0.0)
@@ -308,8 +340,12 @@ def add_dense(lo, hi, picks, first, x, A, b, factor, loss, g):
 
 
 @njit(**_FAST)
-def add_softmax(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p):
-    """The same for softmax loss; dense data come as rows without gaps."""
+def add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p):
+    """The same for softmax loss; x is the C x F matrix of the classes' vectors, row by row.
+
+    The slope in the margin of class c is its probability, less one for the row's own class. Dense data come as sparse
+    rows too.
+    """
     F = g.shape[0] // C
     picked = picks.shape[0] > 0
     for q in range(lo, hi):
@@ -324,7 +360,7 @@ def add_softmax(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, 
 
 @njit(**_FAST)
 def softmax_row(r, x, C, F, indptr, indices, values, p):
-    """Class probabilities of row r into p."""
+    """Class probabilities of row r into p; the largest margin is taken off first, so that exp does not overflow."""
     top = -np.inf
     for c in range(C):
         s = 0.0
@@ -347,40 +383,19 @@ def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, fa
     for c in range(g.shape[0]):
         g[c] = 0.0
     indptr, indices, values = sparse
-    if kind == 0:
-        add_dense(lo, hi, picks, first, x, dense, b, factor, loss, g)
-    elif kind == 1:
-        add_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g)
+    if kind == DENSE:
+        add_dense_rows(lo, hi, picks, first, x, dense, b, factor, loss, g)
+    elif kind == SPARSE:
+        add_sparse_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, loss, g)
     else:
-        add_softmax(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p)
+        add_softmax_rows(lo, hi, picks, first, x, indptr, indices, values, b, factor, C, g, p)
 
 
 @njit(**_FAST)
 def descend_rows(
-    lo,
-    hi,
-    clients,
-    X0,
-    X,
-    H,
-    gamma,
-    K,
-    row0,
-    kind,
-    dense,
-    sparse,
-    b,
-    reg,
-    loss,
-    C,
-    batch,
-    seed,
-    round,
-    per_block,
-    number0,
-    work,
-    step0,
-):
+    lo, hi, clients, X0, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch,
+    seed, round, per_block, number0, work, step0,
+):  # fmt: skip
     """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
@@ -400,6 +415,7 @@ def descend_rows(
         for k in range(K[j]):
             if batch > 0:
                 minibatch(seed, number0 + i, round, step0[j] + k, m, 0, batch, picks, room)
+            # the first block's gradient into ``total``, the others' added one after another
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):
                 block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
@@ -409,216 +425,13 @@ def descend_rows(
 
 
 # -- sums over clients -------------------------------------------------------------------------------------------------
+# no fast-math flags at all: a sum has the bytes of numpy's, and of every other engine's
 @njit(nogil=True, cache=True, error_model="numpy")
 def block_sums(lo, hi, w, U, block, out):
-    """out[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused operations."""
+    """out[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused multiply-adds."""
     for q in range(lo, hi):
         for c in range(U.shape[1]):
             out[q, c] = 0.0
         for i in range(q * block, min((q + 1) * block, U.shape[0])):
             for c in range(U.shape[1]):
                 out[q, c] += w[i] * U[i, c]
-
-
-LAZY_ROWS = 32
-"""Clients whose rows one line of a lazy program works on at a time: their temporaries stay in the cache."""
-
-
-@njit(inline="always")
-def _at(kind, r, lo, members):
-    """Where client r's row is in an operand of this kind."""
-    if kind == 0:
-        return r
-    if kind == 1:
-        return members[r]
-    return 0 if kind == 2 else r - lo
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _two_vectors(op, ka, A, kb, B, lo, hi, members, out, own):
-    d = out.shape[1]
-    for r in range(lo, hi):
-        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
-        q = np.uint64(_at(own, r, lo, members))
-        if op == 0:
-            for c in range(d):
-                out[q, c] = A[i, c] + B[j, c]
-        elif op == 1:
-            for c in range(d):
-                out[q, c] = A[i, c] - B[j, c]
-        elif op == 2:
-            for c in range(d):
-                out[q, c] = A[i, c] * B[j, c]
-        else:
-            for c in range(d):
-                out[q, c] = A[i, c] / B[j, c]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _vector_and_number(op, ka, A, numbers, lo, hi, members, out, own):
-    d = out.shape[1]
-    for r in range(lo, hi):
-        q = np.uint64(_at(own, r, lo, members))
-        i, b = np.uint64(_at(ka, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
-        if op == 0:
-            for c in range(d):
-                out[q, c] = A[i, c] + b
-        elif op == 1:
-            for c in range(d):
-                out[q, c] = A[i, c] - b
-        elif op == 2:
-            for c in range(d):
-                out[q, c] = A[i, c] * b
-        else:
-            for c in range(d):
-                out[q, c] = A[i, c] / b
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _number_and_vector(op, numbers, kb, B, lo, hi, members, out, own):
-    d = out.shape[1]
-    for r in range(lo, hi):
-        q = np.uint64(_at(own, r, lo, members))
-        j, a = np.uint64(_at(kb, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
-        if op == 0:
-            for c in range(d):
-                out[q, c] = a + B[j, c]
-        elif op == 1:
-            for c in range(d):
-                out[q, c] = a - B[j, c]
-        elif op == 2:
-            for c in range(d):
-                out[q, c] = a * B[j, c]
-        else:
-            for c in range(d):
-                out[q, c] = a / B[j, c]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _plus_scaled(op, ka, A, kb, B, numbers, lo, hi, members, out, own):
-    d = out.shape[1]
-    for r in range(lo, hi):
-        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
-        q, s = np.uint64(_at(own, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
-        if op == 4:
-            for c in range(d):
-                out[q, c] = A[i, c] + s * B[j, c]
-        else:
-            for c in range(d):
-                out[q, c] = A[i, c] - s * B[j, c]
-
-
-@njit(inline="always")
-def _operand(kind, k, arrays, numbers, temporary):
-    if kind == 3:
-        return temporary[k]
-    if kind == 5:
-        return numbers[k : k + 1]
-    return arrays[k]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
-    """Run a program of ``engines.lazy`` on clients start .. stop-1, LAZY_ROWS at a time.
-
-    A line (op, kind, to, kind, k, kind, k, kind, k) combines operands into a temporary or, for kinds 0 and 1, into a
-    result. Kinds 0 to 3 are vectors (a row of a stack, a kept row, one row for all, a temporary), 4 and 5 numbers (one
-    a client, one for all). Operations 0 to 3 are + - * /, 4 and 5 add or subtract a multiple.
-    """
-    for lo in range(start, stop, LAZY_ROWS):
-        hi = min(lo + LAZY_ROWS, stop)
-        for q in range(codes.shape[0]):
-            op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
-            out = temporary[codes[q, 2]] if own == 3 else outs[codes[q, 2]]
-            a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
-            b = _operand(kb, codes[q, 6], arrays, numbers, temporary)
-            if op >= 4:
-                factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
-                _plus_scaled(op, ka, a, kb, b, factor, lo, hi, members, out, own)
-            elif ka >= 4:
-                _number_and_vector(op, a, kb, b, lo, hi, members, out, own)
-            elif kb >= 4:
-                _vector_and_number(op, ka, a, b, lo, hi, members, out, own)
-            else:
-                _two_vectors(op, ka, a, kb, b, lo, hi, members, out, own)
-
-
-# -- minibatches -------------------------------------------------------------------------------------------------------
-SMALLEST_BITS = 6
-_MASK = np.uint64(0xFFFFFFFF)
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_u32 = np.uint32
-_S0, _S1 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
-_13, _15, _32 = np.uint32(13), np.uint32(15), np.uint64(32)
-
-
-@njit(inline="always")
-def scramble(v, key):
-    """The Feistel network's round function."""
-    v = _u32((v ^ key) * _S0)
-    v = _u32((v ^ (v >> _15)) * _S1)
-    return v ^ (v >> _13)
-
-
-@njit(nogil=True, cache=True)
-def _mix(a, b, n, key, mask):
-    """Half a round of the network for n numbers at once, a and b their halves."""
-    for q in range(n):
-        a[q] = _u32(a[q] ^ (scramble(b[q], key) & mask))
-
-
-@njit(nogil=True, cache=True)
-def permute(v, n, keys, bits, left, right):
-    """The network's value for each of v's first n numbers, in their place."""
-    low = _u32(bits // 2)
-    low_mask, high_mask = _u32((1 << (bits // 2)) - 1), _u32((1 << (bits - bits // 2)) - 1)
-    for q in range(n):
-        left[q], right[q] = _u32(v[q] >> low), _u32(v[q] & low_mask)
-    for k in range(0, 12, 2):
-        _mix(left, right, n, _u32(keys[k]), high_mask)
-        _mix(right, left, n, _u32(keys[k + 1]), low_mask)
-    for q in range(n):
-        v[q] = _u32((left[q] << low) | right[q])
-
-
-@njit(nogil=True, cache=True)
-def minibatch(seed, client, round, step, m, start, n, out, room):
-    """Values start .. start+n-1 of the keyed permutation of 0..m-1: see problems.sampling, which is the judge.
-
-    ``room`` is for twelve keys and four times n numbers. All n take each step of the network together, so that it is
-    vectorised; those that land beyond m walk on.
-    """
-    keys, v, left, right, at = room
-    for block in range(3):
-        philox4x32(block, step, round, client, seed, keys[4 * block : 4 * block + 4])
-    bits = SMALLEST_BITS
-    while (1 << bits) < m:
-        bits += 1
-    for q in range(n):
-        out[q] = _u32(start + q)
-    permute(out, n, keys, bits, left, right)
-    beyond = 0
-    for q in range(n):
-        v[beyond], at[beyond] = out[q], _u32(q)
-        beyond += out[q] >= m
-    while beyond > 0:
-        n, beyond = beyond, 0
-        permute(v, n, keys, bits, left, right)
-        for q in range(n):
-            out[at[q]] = v[q]
-            v[beyond], at[beyond] = v[q], at[q]
-            beyond += v[q] >= m
-
-
-@njit(nogil=True, cache=True)
-def philox4x32(a, b, c, d, seed, out):
-    """Philox4x32-10 words for counter (a, b, c, d)."""
-    c0, c1 = np.uint64(a) & _MASK, np.uint64(b) & _MASK
-    c2, c3 = np.uint64(c) & _MASK, np.uint64(d) & _MASK
-    k0, k1 = np.uint64(seed) & _MASK, (np.uint64(seed) >> _32) & _MASK
-    for _ in range(10):
-        p0, p1 = _M0 * c0, _M1 * c2
-        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _MASK, (p0 >> _32) ^ c3 ^ k1, p0 & _MASK
-        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
-    out[0], out[1], out[2], out[3] = c0, c1, c2, c3

@@ -1,9 +1,10 @@
 """Client halves of large cohorts in one parallel kernel: arrays that remember ``+ - * /`` instead of doing them.
 
 A client half uses only ``+ - * /`` on its vectors. For a cohort of thousands of clients numpy would walk over all of
-their vectors once for every sign. Here the half is given ``Lazy`` vectors, which write down what is asked of them; then
-one kernel walks over the clients, a row at a time, and does all of it while the row is in the cache. The operations and
-their order are numpy's, so the bytes are too.
+their vectors once for every sign. Here the half is given ``Lazy`` vectors, which build a tree of the operations asked
+of them. A ``Sheet`` turns the trees into a program, one line per operation, and ``lazy_kernels.evaluate`` runs it on a
+few clients at a time while their rows are in the cache. The operations and their order are numpy's, so the bytes are
+too.
 """
 
 from __future__ import annotations
@@ -12,18 +13,32 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu import lazy_kernels
+from proxskip.engines.cpu.lazy_kernels import (
+    ADD,
+    ADD_MULTIPLE,
+    COLUMN,
+    DIVIDE,
+    KEPT,
+    MULTIPLY,
+    NUMBER,
+    ROW,
+    STACK,
+    SUBTRACT,
+    TEMPORARY,
+)
 from proxskip.types import Array, Indices
 
-STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER = range(6)
-"""Kinds of operands: see ``kernels.evaluate``."""
-ADD, SUBTRACT, MULTIPLY, DIVIDE, ADD_MULTIPLE, SUBTRACT_MULTIPLE = range(6)
-MOST = 8
-"""Arrays, and results, that one kernel call takes."""
+MAX_ARRAYS = 8
+"""Arrays, and results, that one kernel call takes. The kernel is compiled for tuples of this length, padded if need be,
+so that one compilation serves all programs."""
 
 
 class Lazy:
-    """A ``(c, d)`` stack that is yet to be computed: a tree of operations over arrays."""
+    """A ``(c, d)`` stack that is yet to be computed: a tree of operations over arrays.
+
+    A leaf has a ``value``; an operation has the kind TEMPORARY and two operands.
+    """
 
     __array_ufunc__ = None  # numpy leaves mixed operations to us
     __slots__ = ("kind", "left", "op", "right", "value")
@@ -34,7 +49,7 @@ class Lazy:
 
     @staticmethod
     def of(v: Any, kept: bool = False) -> Lazy:
-        """Anything that may stand in a half as a leaf: a stack, one row for all, one column, or a number."""
+        """Any operand of a half as a leaf: a stack, one row for all, one column, or a number."""
         if isinstance(v, Lazy):
             return v
         if np.ndim(v) == 0:
@@ -89,7 +104,8 @@ class Sheet:
         self.final: list[tuple[int, int]] = []
 
     def store(self, v: Lazy, out: Array, kept: bool) -> None:
-        """Compute v into ``out``, whose rows are the members' own numbers if ``kept``, else their places."""
+        """Compute v into ``out``, which has a row per client of the problem if ``kept``, else one per member."""
+        # a leaf is no line of its own; multiplied by one it is, with the same bytes
         _, line = self._write(v if v.kind == TEMPORARY else v * 1.0)
         self.final.append((line, KEPT if kept else STACK))
         self.out.append(out)
@@ -97,6 +113,7 @@ class Sheet:
     def _write(self, v: Lazy) -> tuple[int, int]:
         if v.kind == TEMPORARY:
             return self._line(v)
+        # each array and each number is given to the kernel once, however often it occurs
         known = self.numbers if v.kind == NUMBER else self.arrays
         at = next((k for k, u in enumerate(known) if u is v.value), len(known))
         if at == len(known):
@@ -104,11 +121,12 @@ class Sheet:
         return v.kind, at
 
     def _line(self, v: Lazy) -> tuple[int, int]:
-        """One line, or, for a sum with a multiple of a vector, one line for both operations."""
+        """The operands' lines, then one line; for  a + s b  and  a - s b  one line does both operations."""
         op, right, factor = v.op, v.right, (NUMBER, 0)
         if op in (ADD, SUBTRACT) and v.left.kind <= TEMPORARY and right.op == MULTIPLY and right.kind == TEMPORARY:
             number, vector = (right.left, right.right) if right.left.kind >= COLUMN else (right.right, right.left)
             if number.kind >= COLUMN and vector.kind <= TEMPORARY:
+                # ADD -> ADD_MULTIPLE, SUBTRACT -> SUBTRACT_MULTIPLE
                 op, right, factor = op + ADD_MULTIPLE, vector, self._write(number)
         left, other = self._write(v.left), self._write(right)
         self.lines.append([op, TEMPORARY, len(self.lines), *left, *other, *factor])
@@ -117,10 +135,13 @@ class Sheet:
     @property
     def fits(self) -> bool:
         """Whether the kernel can take it."""
-        return max(len(self.arrays), len(self.out)) <= MOST
+        return max(len(self.arrays), len(self.out)) <= MAX_ARRAYS
 
     def _finished(self) -> list[list[int]]:
-        """The lines, results written in place at once or, where a later line still reads what is there, at the end."""
+        """The lines, with results going into their arrays instead of temporaries.
+
+        A result whose array a later line may still read, or that other lines use, is copied at the end instead.
+        """
         lines, late = [list(line) for line in self.lines], []
         for k, (line, kind) in enumerate(self.final):
             read_later = any(a is self.out[k] for a in self.arrays) and line < len(lines) - 1
@@ -133,14 +154,14 @@ class Sheet:
 
     def work(self) -> Any:
         """``f(lo, hi)`` does clients lo to hi-1."""
-        nothing = [np.zeros((0, 0))] * MOST
+        nothing = [np.zeros((0, 0))] * MAX_ARRAYS
         arrays = [np.ascontiguousarray(np.atleast_2d(v), dtype=np.float64) for v in self.arrays]
-        numbers = np.array([*self.numbers, 1.0])[:, None]
+        numbers = np.array([*self.numbers, 1.0])[:, None]  # the last, one, is the factor of late copies
         lines = np.array(self._finished(), dtype=np.int64)
-        given, made = tuple((arrays + nothing)[:MOST]), tuple((self.out + nothing)[:MOST])
+        given, made = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.out + nothing)[:MAX_ARRAYS])
 
         def rows(lo: int, hi: int) -> None:
-            temporary = np.empty((len(self.lines), kernels.LAZY_ROWS, self.d))
-            kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)
+            temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
+            lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)
 
         return rows

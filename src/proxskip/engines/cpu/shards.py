@@ -1,4 +1,8 @@
-"""The clients' data in the layouts the kernels read: ``Tiles`` for sparse gradients of most rows, ``Rows`` else."""
+"""The clients' data in the layouts that the kernels read: ``Tiles`` for sparse gradients of most rows, else ``Rows``.
+
+Each client is cut into *blocks* of rows. Its gradient is the sum of the blocks' gradients in their order, whether one
+thread computes them all (``descend``) or several threads share them (``spread``), so that the bytes are the same.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu.minibatches import minibatch
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -18,25 +23,29 @@ from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices
 
 Work = Callable[[int, int], None]
-ROWS, COLUMNS = 8, 4
-"""Entries of a tile: rows are taken eight at a time, columns' entries four at a time."""
-SPARSE_COLUMNS = 4.0
-"""Below so many entries a column and client, gathering columns costs more than scattering rows."""
-BLOCK = 1 << 14
-"""Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits number them."""
-MOST = 0.4
-"""The part of a client's rows from which a minibatch is a full gradient whose other rows weigh nothing."""
+ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
+"""The kernels take rows eight at a time, and the entries of a column four at a time."""
+MIN_ENTRIES_PER_COLUMN = 4.0
+"""With fewer entries per column and client, gathering columns costs more than scattering rows."""
+MAX_ROWS_PER_BLOCK = 1 << 14
+"""Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits are enough to number them."""
+MIN_BATCH_SHARE = 0.4
+"""The share of a client's rows from which a minibatch is a full gradient whose other rows have weight zero."""
+ENTRIES_PER_BLOCK = 1 << 20
+"""Stored entries of a block of ``Rows``, about: a client of at least two blocks may be spread over threads."""
 NO_PICKS = np.zeros(0, np.uint32)
-LARGE = 1 << 20
-"""Stored entries from which a client's rows may be spread over threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """What a client's layout owes to all the others: with it a part of the clients is packed as in the whole."""
+    """What a client's layout depends on beyond its own shard; with it, a part of the clients is packed as in the whole.
+
+    The choice of layout, the size of blocks and whether values are stored decide the order of a client's sums. Taken
+    over all clients they are the same, to the byte, for one process and for several that each hold a few clients.
+    """
 
     kind: str | None
-    """What all clients have in common; None where they are no linear models of one kind."""
+    """What all clients have in common; None unless they are linear models of one kind."""
     clients: int
     rows: int
     entries: int
@@ -61,14 +70,14 @@ class Census:
 
     @staticmethod
     def merged(parts: Sequence[Census]) -> Census:
-        """Of all clients, from those of its parts."""
+        """The census of all clients, from those of the parts."""
         kind = parts[0].kind if len({p.kind for p in parts}) == 1 else None
-        clients, rows, entries = (sum(getattr(p, name) for p in parts) for name in ("clients", "rows", "entries"))
-        return Census(kind, clients, rows, entries, all(p.unit for p in parts))
+        clients, rows = sum(p.clients for p in parts), sum(p.rows for p in parts)
+        return Census(kind, clients, rows, sum(p.entries for p in parts), all(p.unit for p in parts))
 
 
 def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:
-    """The layout that suits the problem; None where its clients are no linear models of one kind.
+    """The layout that suits the problem; None unless its clients are linear models of one kind.
 
     Args:
         census: of all clients, where the problem holds only some of them.
@@ -78,9 +87,9 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
     if census.kind is None:
         return None
     first: Any = problem.clients[0]
-    most = problem.batch is None or problem.batch * census.clients >= MOST * census.rows
-    if most and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
-        if census.entries >= SPARSE_COLUMNS * census.clients * problem.d:
+    most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
+    if most_rows and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
+        if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
 
@@ -97,7 +106,7 @@ def _alike(f: Any, first: LinearModel) -> bool:
 
 
 class Rows:
-    """Rows of all clients end to end, dense or CSR."""
+    """Rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
         models: list[Any] = list(problem.clients)
@@ -111,18 +120,20 @@ class Rows:
         self.b = np.concatenate([f.b for f in models]).astype(self.dtype)
         self.reg = first.reg.astype(self.dtype)
         sparse = scipy.sparse.issparse(first.A)
-        self.kind = 2 if self.C else int(sparse)
+        self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
+        # one kernel serves all kinds, so the arrays of the other kinds are there too, without entries
         self.dense = np.zeros((0, 0), self.dtype) if self.kind else np.concatenate([f.A for f in models])
         matrices = [scipy.sparse.csr_matrix(f.A) for f in models] if self.kind else []
         self.sparse = self._rows(matrices) if matrices else _no_rows(self.dtype)
+        # what a step of each client costs, for balancing the threads
         entries = np.diff(self.sparse[0].astype(np.int64)[self.row0]) if self.kind else sizes * problem.d
         self.work = entries.astype(np.float64) * max(1, self.C) + 1.0
-        a_row = max(1.0, float(census.entries) / max(1, census.rows))
-        self.per_block = max(1, int(LARGE / a_row))
+        entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
+        self.per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
-        if not self.C and self.unit:
+        if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
 
@@ -130,7 +141,7 @@ class Rows:
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
         step0: int | Indices = 0,
     ) -> Work:  # fmt: skip
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X.
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
@@ -162,7 +173,7 @@ class Rows:
         p, room = np.empty((blocks, max(1, self.C))), room_to_draw(self.batch)
         for k in range(K):
             if self.batch:
-                kernels.minibatch(seed, self.number0 + i, round, step0 + k, m, 0, self.batch, picks, room)
+                minibatch(seed, self.number0 + i, round, step0 + k, m, 0, self.batch, picks, room)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -171,6 +182,7 @@ class Rows:
                 )  # fmt: skip
 
             share(block, [(q, q + 1) for q in range(blocks)])
+            # in the order of the blocks, as ``descend_rows`` adds them
             for q in range(1, blocks):
                 parts[0] += parts[q]
             kernels.step(x, 0, x.shape[0], gamma, parts[0], self.reg, h)
@@ -181,7 +193,12 @@ class Rows:
 
 
 class Tiles:
-    """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out."""
+    """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out.
+
+    ``blocks[i]`` is the first block of client i, ``groups[u]`` the first group of eight rows of block u. A *slot* is
+    the place of a row among all groups, and ``b`` and ``scale`` are in the order of slots. Every matrix entry is stored
+    twice: in the order of the rows for the margins (``row_data``), of the columns for the gradient (``column_data``).
+    """
 
     def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
         models: list[Any] = list(problem.clients)
@@ -193,28 +210,34 @@ class Tiles:
         sizes = np.array([f.N for f in models])
         owner = np.repeat(np.arange(len(models)), sizes)
         b = np.concatenate([f.b for f in models])
+        # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
         kept, live, group = merged_rows(indptr, indices, values, owner, b)
         count = np.bincount(group, minlength=len(kept))
         length = np.diff(indptr)[kept]
+        # by client, then by length: the eight rows of a group are about equally long, so that little is filled up
         order = np.lexsort((kept, length, owner[kept]))
         kept, count, length, owner = kept[order], count[order], length[order], owner[kept[order]]
         unit = bool(np.all(values == 1.0)) if census is None else census.unit
         entry = ranges(indptr[kept], length)
         indices, values = indices[entry], values[entry]
+        # each client's rows cut into blocks, each block's rows into groups of eight
         of_client = np.bincount(owner, minlength=len(models))
         place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
-        self.blocks = np.concatenate([[0], np.cumsum(np.maximum(1, -(-of_client // BLOCK)))]).astype(np.int64)
-        block, place = self.blocks[owner] + place // BLOCK, place % BLOCK
+        own_blocks = np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK))
+        self.blocks = np.concatenate([[0], np.cumsum(own_blocks)]).astype(np.int64)
+        block, place = self.blocks[owner] + place // MAX_ROWS_PER_BLOCK, place % MAX_ROWS_PER_BLOCK
         of_block = np.bincount(block, minlength=int(self.blocks[-1]))
-        self.groups = np.concatenate([[0], np.cumsum(-(-of_block // ROWS))]).astype(np.int64)
-        slot = ROWS * self.groups[block] + place
-        self.b, self.scale = np.ones((2, ROWS * self.groups[-1]), self.dtype)
+        self.groups = np.concatenate([[0], np.cumsum(-(-of_block // ROWS_PER_TILE))]).astype(np.int64)
+        slot = ROWS_PER_TILE * self.groups[block] + place
+        # slots that no row fills have the weight zero
+        self.b, self.scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
         self.scale[:] = 0.0
         self.b[slot], self.scale[slot] = b[kept], count / sizes[owner]
         self.row_data = self._row_tiles(slot, length, indices, values, unit)
         self.column_data = self._column_tiles(block, place, length, indices, values, unit)
+        # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
         self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
-        self.room = int(np.diff(self.groups).max()) * ROWS + 1
+        self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
         self.work = np.bincount(owner, weights=length, minlength=len(models)) + 1.0
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.batch:
@@ -223,8 +246,8 @@ class Tiles:
             self.count[slot] = count
 
     def _places(self, slot: Indices, live: Indices) -> Any:
-        """Where each row is in its client's tiles; those without entries at the end, where nobody looks."""
-        first = ROWS * self.groups[self.blocks]
+        """Which slot of its client stands for each row; for rows without entries one past the last, which is unused."""
+        first = ROWS_PER_TILE * self.groups[self.blocks]
         self.most = int(np.diff(first).max())
         of = np.searchsorted(self.row0, live, side="right") - 1
         place = np.full(int(self.row0[-1]), self.most, np.uint32)
@@ -232,41 +255,49 @@ class Tiles:
         return place
 
     def _row_tiles(self, slot: Indices, length: Indices, indices: Any, values: Any, unit: bool) -> tuple[Any, Any, Any]:
-        group, lane = slot // ROWS, slot % ROWS
+        """(First line of each group, column indices, values), eight entries to a line; blank ones read x[d] = 0."""
+        group, lane = slot // ROWS_PER_TILE, slot % ROWS_PER_TILE
         longest = np.zeros(int(self.groups[-1]), np.int64)
         np.maximum.at(longest, group, length)
         start = np.concatenate([[0], np.cumsum(longest)])
-        at = ROWS * ranges(start[group], length) + np.repeat(lane, length)
-        index = np.full(ROWS * int(start[-1]), self.d, _width(self.d))
+        # entry k of a row: line k of its group, in the row's lane
+        at = ROWS_PER_TILE * ranges(start[group], length) + np.repeat(lane, length)
+        index = np.full(ROWS_PER_TILE * int(start[-1]), self.d, _width(self.d))
         index[at] = indices
         if unit:
-            return start.astype(np.uint64), index.reshape(-1, ROWS), np.zeros((0, ROWS), self.dtype)
-        stored = np.zeros(index.shape, self.dtype)
-        stored[at] = values
-        return start.astype(np.uint64), index.reshape(-1, ROWS), stored.reshape(-1, ROWS)
+            stored = np.zeros(0, self.dtype)
+        else:
+            stored = np.zeros(index.shape, self.dtype)
+            stored[at] = values
+        return start.astype(np.uint64), index.reshape(-1, ROWS_PER_TILE), stored.reshape(-1, ROWS_PER_TILE)
 
     def _column_tiles(
         self, block: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool
     ) -> tuple[Any, Any, Any]:
+        """(First line of each column of each block, rows in their block, values), a line per four entries of a column.
+
+        Blank entries read the z after the block's last, which is zero.
+        """
         column = np.repeat(block, length) * self.d + indices
         count = np.bincount(column, minlength=int(self.blocks[-1]) * self.d)
-        start = np.concatenate([[0], np.cumsum(-(-count // COLUMNS))])
-        order = np.argsort(column, kind="stable")
-        at = COLUMNS * np.repeat(start[:-1], count) + ranges(np.zeros_like(count), count)
-        room = ROWS * np.diff(self.groups)
-        rows = np.repeat(np.repeat(room, self.d), COLUMNS * np.diff(start)).astype(_width(int(room.max())))
+        start = np.concatenate([[0], np.cumsum(-(-count // ENTRIES_PER_TILE))])
+        order = np.argsort(column, kind="stable")  # rows stay in order within a column
+        at = ENTRIES_PER_TILE * np.repeat(start[:-1], count) + ranges(np.zeros_like(count), count)
+        room = ROWS_PER_TILE * np.diff(self.groups)
+        rows = np.repeat(np.repeat(room, self.d), ENTRIES_PER_TILE * np.diff(start)).astype(_width(int(room.max())))
         rows[at] = np.repeat(place, length)[order]
         if unit:
-            return start.astype(np.uint64), rows.reshape(-1, COLUMNS), np.zeros((0, COLUMNS), self.dtype)
-        stored = np.zeros(rows.shape, self.dtype)
-        stored[at] = values[order]
-        return start.astype(np.uint64), rows.reshape(-1, COLUMNS), stored.reshape(-1, COLUMNS)
+            stored = np.zeros(0, self.dtype)
+        else:
+            stored = np.zeros(rows.shape, self.dtype)
+            stored[at] = values[order]
+        return start.astype(np.uint64), rows.reshape(-1, ENTRIES_PER_TILE), stored.reshape(-1, ENTRIES_PER_TILE)
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
         step0: int | Indices = 0,
     ) -> Work:  # fmt: skip
-        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (a row each, or one for all) into X.
+        """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
@@ -283,7 +314,7 @@ class Tiles:
         return work
 
     def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
-        """What a minibatch is drawn by, with room for its rows' weights."""
+        """The arguments of ``kernels.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
         if not self.batch:
             nothing = np.zeros(0, self.dtype)
             return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, room_to_draw(0)
@@ -292,6 +323,7 @@ class Tiles:
         return *given, share, picks, room_to_draw(self.batch)
 
     def _buffers(self) -> tuple[Any, ...]:
+        # ``power`` is ``bits`` read as doubles: see ``kernels.slopes``
         bits, g = np.zeros(self.room, np.int64), np.empty((2, self.d), self.dtype)
         x, z = np.empty(self.d + 1, self.dtype), np.empty(self.room, self.dtype)
         return x, z, g[0], g[1], bits, bits.view(np.float64)
@@ -305,6 +337,7 @@ class Tiles:
         y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
         buffers = [self._buffers() for _ in range(count)]
         draw = self._draw(seed, round)
+        # a minibatch's weights are those of this client alone, from its first group on
         scale, at = (draw[7], int(self.groups[first])) if self.batch else (self.scale, 0)
         end = int(self.groups[first + count])
 
@@ -317,8 +350,9 @@ class Tiles:
 
         for k in range(K):
             if self.batch:
-                kernels.weigh(i, step0 + k, ROWS * at, ROWS * end, *draw)
+                kernels.weigh_rows(i, step0 + k, ROWS_PER_TILE * at, ROWS_PER_TILE * end, *draw)
             share(block, [(q, q + 1) for q in range(count)])
+            # in the order of the blocks, as ``descend_tiles`` adds them
             total[:] = 0.0
             for own in buffers:
                 total += own[2]
@@ -331,7 +365,7 @@ class Tiles:
 
 
 def room_to_draw(batch: int) -> tuple[Any, ...]:
-    """For ``kernels.minibatch``."""
+    """Buffers for ``minibatches.minibatch``: twelve keys, and four times ``batch`` numbers."""
     return np.empty(12, np.uint64), *np.empty((4, batch), np.uint32)
 
 
@@ -350,6 +384,7 @@ def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
 
 
 def _width(largest: int) -> Any:
+    """The narrowest unsigned type for indices up to ``largest``: the kernels are bound by how fast they read them."""
     return np.uint16 if largest < 2**16 else np.uint32
 
 

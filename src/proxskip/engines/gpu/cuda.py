@@ -1,23 +1,30 @@
 """The CUDA C++ source of the GPU engine, compiled at run time for the shape of the problem at hand.
 
-Every client's work is shared by a *group* of thread blocks; each block owns a slice of the client's rows:
+Every client's work is shared by a *group* of thread blocks; each block owns a slice of the client's rows. A step is
 
     rows     z_j = slope(a_j' x)              for the block's rows           (gather from x)
     columns  g_c = sum_j a_jc z_j             over the block's rows          (gather from z; nothing is scattered)
     meet     x  <- x - gamma (sum of the blocks' g + reg x - h)              (in the order of the blocks)
 
 Both gathers read *tiles* (see ``tiles``): 32 lanes, each a run of packed indices, 1 to 32 lanes to an output, the sums
-of the lanes joined by a butterfly. A group is one block; or a thread-block cluster, whose blocks push their parts into
-each other's shared memory and count the bytes that arrive; or, for few large clients, any number of blocks that meet in
-global memory. Minibatches, and clients of a few rows, go row by row: margins by eight lanes a row, then every warp adds
-its rows to a gradient of its own, and the warps' gradients are added in order. No float is ever added atomically, so
-that every run gives the same bytes.
+of the lanes joined by a butterfly. A slice's tiles are copied into shared memory once and read by all K steps. A group
+is one block; or a thread-block cluster, whose blocks push their parts into each other's shared memory and count the
+bytes that arrive; or, for few large clients, any number of blocks that meet in global memory. Minibatches, and clients
+of a few rows, go row by row: margins by eight lanes per row, then every warp adds its rows to a gradient of its own,
+and the warps' gradients are added in order. No float is ever added atomically, so that every run gives the same bytes.
+The local steps may use fused multiply-adds; means and the arithmetic of the halves may not, since their bytes are those
+of the CPU: ``__dmul_rn`` and ``__dadd_rn`` are never fused.
 
 A launch can hold a whole communication round. Then what a client begins with is computed from what it remembers, the
 blocks (as many as are on the card at once, each group with several clients in turn if need be) meet when all of them
 are done, and together they take the means and do the arithmetic of server and clients that follows: see ``Round``.
 
-Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks a cluster),
+A block's shared memory, from its start: x (with a zero after each class), h, reg; the two inboxes of a cluster; then,
+for tiles, the slice's tiles, indices, values, labels, weights and columns' numbers, and z; or, row by row, the starts,
+lengths and slopes of a chunk of rows, and a gradient for each warp that writes. What does not fit lies in global
+memory, and macros say so. When the steps are done the same memory holds the products of a mean.
+
+Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks per cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
 there too), THREADS, PACK, TAIL (the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
 """
@@ -30,9 +37,9 @@ from typing import Any
 
 from proxskip.links.sums import SUM_BLOCK
 
-FEW = 2 * SUM_BLOCK
-"""Clients up to which the end of a round is shared by columns, after which also by clients (and more meetings)."""
-STAGE = 8 * SUM_BLOCK
+MAX_CLIENTS_BY_COLUMNS = 2 * SUM_BLOCK
+"""Clients up to which blocks share the end of a round by columns alone; beyond, by clients too, and meet more often."""
+STAGED_NUMBERS = 8 * SUM_BLOCK
 """Numbers that a block holds in shared memory while it sums them."""
 LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 
@@ -50,7 +57,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 #define WARPS (THREADS / 32)
-#define FULL 0xffffffffu
+#define FULL 0xffffffffu  // all lanes of a warp
+// PACK entries of a lane, loaded at once
 struct __align__(PACK * sizeof(index_t)) Pack { index_t i[PACK]; };
 struct __align__(16) Values { real v[PACK]; };
 #ifndef __cluster_dims__
@@ -60,6 +68,7 @@ struct __align__(16) Values { real v[PACK]; };
 // 1 / (1 + exp(t)) to an ulp or two, in few dependent steps: Taylor to degree 13 by Estrin, Newton for the reciprocal
 __device__ __forceinline__ double falling(double t) {
     t = t > 700.0 ? 700.0 : t < -700.0 ? -700.0 : t;  // NaN stays
+    // exp(t) = 2^n exp(r): adding 1.5 * 2^52 rounds t / ln 2 to the whole number n, kept in the low bits of k
     const double shift = 6755399441055744.0;
     const double k = fma(t, 1.4426950408889634, shift);
     const double n = k - shift;
@@ -69,8 +78,10 @@ __device__ __forceinline__ double falling(double t) {
     const double p5 = fma(r, 1.0 / 39916800, 1.0 / 3628800), p6 = fma(r, 1.0 / 6227020800.0, 1.0 / 479001600);
     const double q0 = fma(r2, p1, p0), q1 = fma(r2, p3, p2), q2 = fma(r2, p5, p4);
     const double high = fma(r4, p6, q2), e = fma(r4 * r4, high, fma(r4, q1, q0));
+    // 2^n from n in the exponent's bits
     const double power = __hiloint2double((__double2loint(k) + 1023) << 20, 0);
     const double a = fma(e, power, 1.0);
+    // 1 / a: an approximation of some 20 bits, then Newton's steps, each of which doubles them
     double y;
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(a));
     y = fma(y, fma(-a, y, 1.0), y);
@@ -78,6 +89,7 @@ __device__ __forceinline__ double falling(double t) {
 }
 __device__ __forceinline__ float falling(float t) { return 1.0f / (1.0f + expf(t)); }
 
+// the loss's derivative in its margin z, times the row's weight
 __device__ __forceinline__ real slope(real z, real b, real w) {
     return LOSS == 0 ? -b * w * falling(b * z) : w * (z - b);
 }
@@ -95,9 +107,11 @@ __device__ void softmax_row(real* s, i64 stride, int Q, int label, real w) {
 }
 
 // ---- barriers ----------------------------------------------------------------------------------------------------
+// all blocks of a cluster; what one wrote before, the others read after
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// the address of p's counterpart in the shared memory of the cluster's block `rank`
 __device__ __forceinline__ u32 peer(const void* p, u32 rank) {
     u32 a = (u32)__cvta_generic_to_shared(p), out;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(rank));
@@ -112,18 +126,23 @@ __device__ __forceinline__ void push(u32 address, float v, u32 bell) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
                  ::"r"(address), "f"(v), "r"(bell) : "memory");
 }
+// this block's barrier opens when this number of bytes has been pushed to it
 __device__ __forceinline__ void expect(u64* bell, u32 bytes) {
     asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;\n}"
                  ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(bytes) : "memory");
 }
+// until the barrier's phase of this parity is over
 __device__ __forceinline__ void await(u64* bell, u32 parity) {
     asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra again;\n}"
                  ::"r"((u32)__cvta_generic_to_shared(bell)), "r"(parity) : "memory");
 }
+// A meeting of blocks in global memory: each adds one to a counter, and waits until it has reached the target. Counters
+// only grow during a launch (each meeting has a target of its own), so that none is reset while a block reads it. All
+// blocks must be on the card at once, or those that wait would keep the others out.
 __device__ __forceinline__ void arrive(u32* counter) {
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
+        __threadfence();  // what the block wrote is visible before it is counted
         atomicAdd(counter, 1u);
     }
 }
@@ -132,7 +151,7 @@ __device__ __forceinline__ void gather_all(u32* counter, u32 target) {
         u32 seen;
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
-        } while ((int)(seen - target) < 0);
+        } while ((int)(seen - target) < 0);  // right even where the counter wraps around
         __threadfence();
     }
     __syncthreads();
@@ -143,6 +162,7 @@ __device__ void group_sync(u32* counter, u32 target) {
 }
 
 // ---- the gather: one output for each group of 2^log lanes ----------------------------------------------------------
+// x in global memory is written by other blocks, so it is read from the second-level cache, which all share
 __device__ __forceinline__ real look(const real* x, i64 i) {
 #if SG
     return __ldcg(x + i);
@@ -150,6 +170,9 @@ __device__ __forceinline__ real look(const real* x, i64 i) {
     return x[i];
 #endif
 }
+// A tile: x = its first pack (in rows of 32), y = packs per lane, z = outputs << 3 | log2(lanes per output), w = its
+// first output. Pack e of all 32 lanes is contiguous, so that a warp reads it in one go. Two sums take turns, since an
+// addition waits for the one before. After the butterfly all lanes of an output hold the same sum.
 template <bool X>
 __device__ __forceinline__ real gather(const index_t* idx, const real* val, int4 tile, int lane, const real* src) {
     const Pack* p = (const Pack*)idx + (i64)tile.x * 32 + lane;
@@ -179,7 +202,7 @@ __device__ __forceinline__ real gather(const index_t* idx, const real* val, int4
     return sum;
 }
 
-// ---- minibatches: the keyed permutation of problems/sampling.py ----------------------------------------------------
+// ---- minibatches: the keyed permutation of randomness.py -----------------------------------------------------------
 __device__ void philox(u32 c0, u32 c1, u32 c2, u32 c3, u64 seed, u32* out) {
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
     for (int i = 0; i < 10; ++i) {
@@ -190,12 +213,14 @@ __device__ void philox(u32 c0, u32 c1, u32 c2, u32 c3, u64 seed, u32* out) {
     }
     out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
 }
+// the round function of a Feistel network
 __device__ __forceinline__ u32 scramble(u32 v, u32 key) {
     v = (v ^ key) * 0x9E3779B1u;
     v ^= v >> 15;
     v *= 0x85EBCA77u;
     return v ^ (v >> 13);
 }
+// value v of the permutation of 0..m-1: through the network, which permutes a power of two, until it lands below m
 __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
     int bits = 6;
     while (((u64)1 << bits) < m) ++bits;
@@ -218,6 +243,7 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
 template <class Up>
 __device__ double in_order(double* stage, const double* w, int first, int last, int k0, int columns, Up up) {
     const int rows = last - first, size = rows * columns;
+    // four loads on their way at a time
     for (int base = threadIdx.x; base < size; base += 4 * THREADS) {
         double v[4];
 #pragma unroll
@@ -230,6 +256,7 @@ __device__ double in_order(double* stage, const double* w, int first, int last, 
             if (base + u * THREADS < size) stage[base + u * THREADS] = v[u];
     }
     __syncthreads();
+    // thread (s, c): block s of clients, column c
     const int sums = (rows + SUM_BLOCK - 1) / SUM_BLOCK, s = threadIdx.x / columns, c = threadIdx.x % columns;
     const int end = min((s + 1) * SUM_BLOCK, rows);
     double total = 0;
@@ -253,11 +280,13 @@ enum {
     COUNTERS, G_, GROUPS
 };
 
+// the next piece of shared memory, 16 bytes aligned
 __device__ __forceinline__ char* take(char*& top, i64 bytes) {
     char* here = top;
     top += (bytes + 15) / 16 * 16;
     return here;
 }
+// begin to copy global memory there, 16 bytes per thread at a time, without going through registers
 __device__ __forceinline__ char* load(char*& top, const void* from, i64 bytes) {
     char* to = take(top, bytes);
     const u32 there = (u32)__cvta_generic_to_shared(to);
@@ -276,9 +305,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 __cluster_dims__(CL, 1, 1)
 #endif
 descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, const int* order, double* out,
-        int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1) {
+        int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1,
+        const u32* steps0, u32 step01) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    // Q classes of F features each (one class unless the loss is softmax); F1 leaves room for a zero after each class
     const int F = (int)plan[F_], Q = LOSS == 2 ? (int)plan[Q_] : 1, d = F * Q, F1 = F + 1;
 #if GRID
     const int G = (int)plan[G_], groups = (int)plan[GROUPS], group = blockIdx.x / G, rank = blockIdx.x % G;
@@ -288,6 +319,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
     const int G = CL, groups = gridDim.x / CL, group = blockIdx.x / CL, rank = blockIdx.x % CL;
 #endif
 #if CL > 1
+    // a barrier for each inbox; `met` counts the meetings of this launch
     __shared__ __align__(8) u64 bells[2];
     if (tid == 0) {
         for (int i = 0; i < 2; ++i)
@@ -296,6 +328,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
     }
     u32 met = 0;
 #endif
+    // a group takes one client after another, those with many steps first
     for (int at = group; at < count; at += groups) {
         const int j = order ? order[at] : at;
         const int client = members ? members[j] : j;
@@ -326,7 +359,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         }
         for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
 #if CL > 1
-        // two inboxes in turn: a block that is a step ahead fills the one that nobody reads any more
+        // two inboxes in turn: a block that is a step ahead fills the one that no block reads any more
         real* inbox = (real*)take(top, (i64)2 * CL * d * sizeof(real));
         int turn = met & 1;
 #endif
@@ -334,6 +367,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         // -- the block's slice of the client's data
         const i64* meta = (const i64*)plan[META] + ((i64)client * G + rank) * 10;
 #if ROWS
+        // row by row: rows q0 .. q1-1 of the client's m, or of the batch, are this block's
         const i64 first = ((const i64*)plan[ROW0])[client], m = ((const i64*)plan[ROW0])[client + 1] - first;
         const i64* indptr = (const i64*)plan[INDPTR] + first;
         const index_t* indices = (const index_t*)plan[INDICES];
@@ -348,6 +382,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         int* lengths = (int*)take(top, chunk * 4);
         real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
 #else
+        // tiles: the slice has m rows; each warp's tiles are row_tiles[ra..rz-1] and col_tiles[ca..cz-1]
         const int m = (int)meta[9];
         const i64 rt0 = meta[0], rts = meta[1], re0 = meta[2], res = meta[3], ct0 = meta[4], cts = meta[5],
                   ce0 = meta[6], ces = meta[7], b0 = meta[8];
@@ -378,7 +413,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         w = (const real*)load(top, w, m4 * sizeof(real));
         colmap = (const index_t*)load(top, colmap, cols8 * sizeof(index_t));
 #endif
-        const i64 zrow = m + 1;
+        const i64 zrow = m + 1;  // a zero after each class, which the columns' missing entries read
 #if ZG
         real* z = (real*)plan[ZG_] + blockIdx.x * plan[ZSTRIDE];
 #else
@@ -389,6 +424,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
 
 #if ROWS
+        // a gradient for each of `writers` warps, zero between the steps
 #if SG
         real* own = (real*)plan[PRIVG] + (i64)blockIdx.x * writers * d;
 #else
@@ -406,6 +442,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         __syncthreads();
 #endif
 
+        // the local step  x <- x - gamma (g + reg x - h)  in column c; or the gradient alone
         auto update = [&](int c, real g) {
             int i = LOSS == 2 ? c / F * F1 + c % F : c;
             real now = look(x, i);
@@ -421,7 +458,9 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
             __stcg(shared_x + i, now);
 #endif
         };
-        // `sub` of `wide` lanes hold the same sum of column c
+        // hand on the block's part g of column c, which `wide` lanes hold, this one being number `sub`: to the parts in
+        // global memory; to the inboxes of all blocks of the cluster, dealt to the lanes; or, where the group is one
+        // block, to the step at once: no warp reads x any more, since the columns read z, and a column has one writer
         auto emit = [&](int c, real g, int sub, int wide) {
 #if GRID
             if (sub == 0) __stcg(part + (i64)rank * d + c, g);
@@ -435,12 +474,15 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 
         for (int k = 0; k < K; ++k) {
 #if ROWS
+            // the minibatch's keys: three threads, four words each
             if (batch && tid < 3)
-                philox(tid, k, rounds ? rounds[j] : round1, client, seeds ? seeds[j] : seed1, keys + 4 * tid);
+                philox(tid, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
+                       seeds ? seeds[j] : seed1, keys + 4 * tid);
             __syncthreads();
             for (i64 base = q0; base < q1; base += chunk) {
                 const int size = (int)(q1 - base < chunk ? q1 - base : chunk);
                 const int sub = lane & 7;
+                // margins and slopes: eight lanes per row, four rows per warp at a time
                 for (int i0 = (tid >> 5) * 4; i0 < size; i0 += WARPS * 4) {
                     const int i = i0 + (lane >> 3);
                     const bool live = i < size;
@@ -467,6 +509,8 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                     }
                 }
                 __syncthreads();
+                // gradient: warp v adds rows v, v + writers, ... one after another; the columns of a row are different,
+                // so that no two lanes add to the same one
                 if (warp < writers) {
                     real* sum = own + (i64)warp * d;
                     // the next row's first 32 entries are on their way while this one's are added
@@ -494,6 +538,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
                 __syncthreads();
             }
+            // the warps' gradients, added in the order of the warps, and made zero for the next step
             for (int c = tid; c < d; c += THREADS) {
                 real g = 0;
                 for (int v = 0; v < writers; ++v) {
@@ -503,6 +548,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 emit(c, g, 0, 1);
             }
 #else
+            // rows: margins, and slopes into z; the first lane of each output (`lead`) writes
             for (int t = ra; t < rz; ++t) {
                 const int4 tile = row_tiles[t];
                 const int log = tile.z & 7, o = lane >> log;
@@ -526,6 +572,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
             }
             __syncthreads();
+            // columns: the block's part of the gradient; colmap says which column an output is
             for (int t = ca; t < cz; ++t) {
                 const int4 tile = col_tiles[t];
                 const int log = tile.z & 7, o = lane >> log;
@@ -535,8 +582,9 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
             }
 #endif
-            // -- meet
+            // -- meet: the blocks' parts are added in the order of the blocks
 #if GRID
+            // each block takes the step in columns of its own, then all read the new x
             group_sync(counter, target += G);
             for (int c = (int)((i64)d * rank / G) + tid; c < (int)((i64)d * (rank + 1) / G); c += THREADS) {
                 real g = 0;
@@ -549,6 +597,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
             __syncthreads();
 #endif
 #elif CL > 1
+            // every block takes the step in all columns, with the same numbers: one meeting per step is enough
             if (tid == 0) expect(bells + turn, CL * d * sizeof(real));
             await(bells + turn, (met >> 1) & 1);
             for (int c = tid; c < d; c += THREADS) {
@@ -565,6 +614,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         }
         for (int c = rank * THREADS + tid; c < d; c += G * THREADS)
             out[(i64)j * d + c] = (double)look(x, LOSS == 2 ? c / F * F1 + c % F : c);
+        // the next client overwrites what this one's blocks may still read
 #if GRID
         group_sync(counter, target += G);
 #elif TAIL
@@ -576,9 +626,11 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
 #if TAIL
     // -- when all local steps are done: what comes up is averaged or mixed, and server and clients go on from there.
-    //    All of that is done column by column: up to FEW clients, a block does it for columns of its own
+    //    All of that is done column by column: up to MAX_CLIENTS_BY_COLUMNS, a block does it for columns of its own,
+    //    and one meeting of all blocks is enough
     double* stage = (double*)memory;
 /*ENDS*/
+    // what server and clients make of it: four at a time are read before any is stored, to wait for memory once
     auto keep_all = [&](auto first, auto step, auto size, int k0, int columns) {
         for (auto base = first; base < size; base += 4 * step) {
             double v[4][KEEPS];
@@ -595,10 +647,12 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         }
     };
     arrive(bar);
-    if (count <= FEW) {
+    if (count <= MAX_CLIENTS_BY_COLUMNS) {
+        // the block's columns, a multiple of four; `most` of them are summed at a time: their products fit into the
+        // stage, and there is a thread for each block of clients and column
         const int wide = 4 * (int)((d + 4 * gridDim.x - 1) / (4 * gridDim.x));
         const int k0 = blockIdx.x * wide, columns = min(k0 + wide, d) - k0;
-        const int most = min(STAGE / count, THREADS / ((count + SUM_BLOCK - 1) / SUM_BLOCK));
+        const int most = min(STAGED_NUMBERS / count, THREADS / ((count + SUM_BLOCK - 1) / SUM_BLOCK));
         if (columns > 0) {
             gather_all(bar, gridDim.x);
             for (int k = k0; k < k0 + columns; k += most)
@@ -608,18 +662,20 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
             keep_all(tid, THREADS, count * columns, k0, columns);
         }
     } else {
-        const int sums = (count + SUM_BLOCK - 1) / SUM_BLOCK, many = STAGE / SUM_BLOCK, quads = (d + many - 1) / many;
-        const i64 me = (i64)blockIdx.x * THREADS + tid, everybody = (i64)gridDim.x * THREADS, size = (i64)count * d;
+        // sums of blocks of clients, strips of columns dealt to the blocks; meet; their totals; meet; the rest
+        const int sums = (count + SUM_BLOCK - 1) / SUM_BLOCK;
+        const int wide = STAGED_NUMBERS / SUM_BLOCK, strips = (d + wide - 1) / wide;
+        const i64 me = (i64)blockIdx.x * THREADS + tid, all_threads = (i64)gridDim.x * THREADS, size = (i64)count * d;
         gather_all(bar, gridDim.x);
-        for (i64 v = blockIdx.x; v < (i64)sums * quads; v += gridDim.x) {
-            const int s = (int)(v / quads), k = (int)(v % quads) * many, first = s * SUM_BLOCK;
-            average(first, min(first + SUM_BLOCK, count), k, min(many, d - k), s);
+        for (i64 v = blockIdx.x; v < (i64)sums * strips; v += gridDim.x) {
+            const int s = (int)(v / strips), k = (int)(v % strips) * wide, first = s * SUM_BLOCK;
+            average(first, min(first + SUM_BLOCK, count), k, min(wide, d - k), s);
         }
-        for (i64 t = me; t < size; t += everybody) mix((int)(t / d), (int)(t % d));
+        for (i64 t = me; t < size; t += all_threads) mix((int)(t / d), (int)(t % d));
         group_sync(bar, 2 * gridDim.x);
-        for (i64 k = me; k < d; k += everybody) total(sums, (int)k);
+        for (i64 k = me; k < d; k += all_threads) total(sums, (int)k);
         group_sync(bar, 3 * gridDim.x);
-        keep_all(me, everybody, size, 0, d);
+        keep_all(me, all_threads, size, 0, d);
     }
 #endif
 #if GRID || TAIL
@@ -639,7 +695,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 
 @dataclass(frozen=True)
 class Round:
-    """C++ that makes ``descend`` a round of its own: what stands at its five gaps.
+    """The C++ that fills the five gaps of ``descend``: what the local steps begin with, and what follows them.
 
     ``given`` declares arguments; ``x``, ``h`` and ``gamma`` are what client i (number ``row``) begins with in column k;
     ``ends`` defines ``average``, ``mix``, ``total``, ``read`` and ``keep``; without it a launch is local steps alone.
@@ -653,7 +709,7 @@ class Round:
 
     @property
     def source(self) -> str:
-        """The whole."""
+        """The source of ``descend`` with its gaps filled."""
         gaps = {"GIVEN": self.given, "X": self.x, "H": self.h, "GAMMA": self.gamma, "ENDS": self.ends}
         text = SOURCE
         for name, code in gaps.items():
@@ -700,7 +756,8 @@ def module(round: Round, cooperative: bool, macros: tuple[tuple[str, str], ...])
     """The kernel ``descend`` for these macros; CuPy keeps the compiled form on disk for the next process."""
     import cupy  # type: ignore[import-not-found]
 
-    more = {"TAIL": int(bool(round.ends)), "SUM_BLOCK": SUM_BLOCK, "FEW": FEW, "STAGE": STAGE}
+    more = {"TAIL": int(bool(round.ends)), "SUM_BLOCK": SUM_BLOCK, "MAX_CLIENTS_BY_COLUMNS": MAX_CLIENTS_BY_COLUMNS}
+    more["STAGED_NUMBERS"] = STAGED_NUMBERS
     options = ("-std=c++17", *(f"-D{k}={v}" for k, v in (*macros, *more.items())))
     source = cupy.RawModule(code=round.source, options=options, backend="nvrtc", enable_cooperative_groups=cooperative)
     return steady(source.get_function("descend"))
@@ -708,13 +765,13 @@ def module(round: Round, cooperative: bool, macros: tuple[tuple[str, str], ...])
 
 @cache
 def server(name: str) -> Any:
-    """What the server does: ``block_sums`` or ``mix``."""
+    """A kernel of the server's: ``block_sums`` or ``mix``."""
     import cupy
 
     return steady(cupy.RawModule(code=SERVER, backend="nvrtc").get_function(name))
 
 
 def steady(kernel: Any) -> Any:
-    """The kernel with the local steps' division of on-chip memory, since every change of it stops the card."""
+    """The kernel with all on-chip memory as shared memory, as the local steps have it: a change stalls the card."""
     kernel.preferred_shared_memory_carveout = 100
     return kernel

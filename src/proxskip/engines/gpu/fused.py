@@ -2,7 +2,14 @@
 
 A round of Scaffnew has five such operations; a launch for each would cost more than the local steps of a small problem.
 So they become part of the launch with the local steps (``whole``), or, where there are none, a launch of their own
-(``compute``). Numbers are arguments of the kernel, so that one is compiled for each half and not for each step size.
+(``compute``). An expression becomes a kernel in three steps:
+
+1. The half runs on ``Term``s, which build a tree instead of computing.
+2. ``Leaves`` lists the numbers and arrays at the ends of the trees. They are the kernel's first arguments, and what is
+   left is the trees' form: two rounds of a method have the same form, so that one kernel is compiled for all of them,
+   and for all step sizes.
+3. ``Script`` writes the C++: one line that reads each leaf, then the tree as nested calls, for one client and column.
+
 Nothing is contracted into fused multiply-adds: the bytes are those of numpy.
 """
 
@@ -18,8 +25,11 @@ from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.launch import NOTHING, start
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
+# the kinds of leaves: a number; (d,) for all clients; (n, 1) one number per client; (c, d) a row per member of the
+# cohort; (n, d) a row per client, of which the members' are read
 PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}
 """Where client i of the cohort, ``row`` among all, finds its number of column k; t is i * d + k."""
+# rounded to nearest after each operation; the compiler never fuses these
 SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn"}
 
 
@@ -46,23 +56,23 @@ class Term:
 
     @property
     def flat(self) -> bool:
-        """One vector for everybody, or a number."""
+        """Whether it is the same for all clients: a vector for all clients, or a number."""
         return self.left.flat and self.right.flat if self.operator else self.kind in (NUMBER, VECTOR)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array that it stands for, or will."""
+        """The shape of the array that it stands for, computed or not."""
         if self.operator:
             return max(self.left.shape, self.right.shape, key=len)
         return () if self.kind == NUMBER else tuple(self.value.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes a number."""
+        """Bytes per number."""
         return 8
 
     def become(self, kind: str, value: Any) -> None:
-        """A leaf from now on: it has been computed."""
+        """Make it a leaf: it has been computed."""
         self.kind, self.value, self.operator, self.left, self.right = kind, value, "", None, None
 
     def __add__(self, other: Any) -> Term:
@@ -101,7 +111,11 @@ Output = tuple[Term, Any, bool]
 
 
 class Leaves:
-    """The leaves of some terms, each once, and the terms' form, which two rounds of a method have in common."""
+    """The leaves of some terms, each once, and the terms' form, which two rounds of a method have in common.
+
+    ``form`` lists the operators and the leaves' numbers from left to right, operators first, which determines the
+    trees. With the kinds of the leaves it is the ``key`` of the compiled kernel.
+    """
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self.all: list[Term] = []
@@ -117,6 +131,8 @@ class Leaves:
             self._walk(term.left)
             self._walk(term.right)
             return
+        # an array that occurs twice is one argument; numbers are told apart by term, since equal ones may differ in the
+        # next round
         at = self.places.setdefault(id(term if term.kind == NUMBER else term.value), len(self.all))
         if at == len(self.all):
             self.all.append(term)
@@ -127,19 +143,23 @@ class Leaves:
 
     @property
     def values(self) -> list[Any]:
-        """What a kernel is given for them."""
+        """The kernel's arguments for them."""
         return [np.float64(v.value) if v.kind == NUMBER else v.value for v in self.all]
 
 
 class Script:
-    """C++ over leaves, which are the first arguments of a kernel."""
+    """Writes C++ over leaves, which are the first arguments of a kernel; ``more`` are the types of further ones.
+
+    Leaf j is argument ``l{j}`` if it is a number; an array is argument ``p{j}``, and is read into ``l{j}``. Further
+    arguments are ``o0``, ``o1``, ...
+    """
 
     def __init__(self, leaves: Leaves) -> None:
         self.leaves = leaves
         self.more: list[str] = []
 
     def of(self, *terms: Term) -> tuple[str, list[str]]:
-        """What reads the terms' leaves, and the terms."""
+        """The code that reads the terms' leaves, and an expression for each term."""
         used: dict[int, str] = {}
         texts = [self._text(term, used) for term in terms]
         places = {j: PLACE[kind].format(f"p{j}") for j, kind in used.items() if kind != NUMBER}
@@ -152,22 +172,22 @@ class Script:
         return f"l{self.leaves[term]}"
 
     def value(self, term: Term) -> str:
-        """The term as one expression."""
+        """The term as one expression, in which its leaves are read."""
         reads, (text,) = self.of(term)
         return f"[&] {{ {reads}return {text}; }}()"
 
     def store(self, outputs: Sequence[Output]) -> list[str]:
-        """All leaves are read before anything is stored."""
+        """Compute all outputs, then store them: a leaf may be an array that is overwritten."""
         reads, texts = self.of(*(term for term, _, _ in outputs))
         return [f"double v[{len(texts)}];", *self.set(reads, texts), *self.keep(outputs)]
 
     @staticmethod
     def set(reads: str, texts: Sequence[str]) -> list[str]:
-        """v[0], v[1], ..."""
+        """Code that reads the leaves and sets v[0], v[1], ... to the expressions."""
         return [reads, *(f"v[{j}] = {text};" for j, text in enumerate(texts))]
 
     def keep(self, outputs: Sequence[Output]) -> list[str]:
-        """Where they go; a vector for everybody goes there with the first client."""
+        """Code that stores v[0], v[1], ... in their arrays; a vector for all clients is stored by the first client."""
         lines = []
         for j, (_, array, kept) in enumerate(outputs):
             place = PLACE[VECTOR if array.ndim == 1 else KEPT if kept else STACK].format(self.give("double*"))
@@ -175,7 +195,7 @@ class Script:
         return lines
 
     def give(self, kind: str) -> str:
-        """The name of a further argument."""
+        """Add an argument of this type; its name."""
         self.more.append(kind)
         return f"o{len(self.more) - 1}"
 
@@ -187,16 +207,18 @@ class Script:
 
 
 def _form(outputs: Sequence[Output]) -> tuple[Any, ...]:
+    """What the code that stores them depends on."""
     return tuple((array.ndim, kept) for _, array, kept in outputs)
 
 
 # -- a launch of its own -----------------------------------------------------------------------------------------------
+# by form: kernels of ``compute``, and the C++ of whole rounds
 COMPILED: dict[Any, Any] = {}
 ROUNDS: dict[Any, cuda.Round] = {}
 
 
 def compute(outputs: Sequence[Output], c: int, d: int, members: Any) -> None:
-    """Store each term into its array."""
+    """Compute each term into its array, in a launch of its own."""
     leaves = Leaves([term for term, _, _ in outputs])
     key = leaves.key, _form(outputs)
     if key not in COMPILED:
@@ -211,7 +233,7 @@ def compute(outputs: Sequence[Output], c: int, d: int, members: Any) -> None:
 
 
 def source(declared: str, code: str) -> str:
-    """The kernel: a thread for each number."""
+    """A kernel with one thread per client and column."""
     return f"""extern "C" __global__ void fused(int c, int d, const int* at, {declared}) {{
     const long long t = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= (long long)c * d) return;
@@ -225,19 +247,19 @@ def source(declared: str, code: str) -> str:
 # -- a whole round in the launch with its local steps ------------------------------------------------------------------
 @dataclass
 class Link:
-    """What comes up and goes into ``out``: averaged with weights ``w``, or mixed along a graph's lists."""
+    """What the clients send up (``up``), averaged with weights ``w`` or mixed along a graph's lists, into ``out``."""
 
     up: Term
     out: Any
     w: Any = None
     lists: tuple[Any, Any, Any] | None = None
-    parts: Any = None  # room for the sums of blocks of clients where there are many
+    parts: Any = None  # room for the sums of blocks of clients, where there are several
 
 
 def whole(
     x: Term, h: Term, gamma: Term, links: Sequence[Link] = (), outputs: Sequence[Output] = ()
 ) -> tuple[cuda.Round, list[Any]]:
-    """Local steps from x with h and gamma, then the links, then the outputs; with the arguments that stand for them."""
+    """The C++ of a round, and its arguments: local steps from x with h and gamma, then the links, then the outputs."""
     begin = {"x": x, "h": h, "gamma": gamma}
     leaves = Leaves([*begin.values(), *(link.up for link in links), *(term for term, _, _ in outputs)])
     key = leaves.key, tuple(link.lists is None for link in links), _form(outputs)
@@ -246,14 +268,21 @@ def whole(
         code = {name: script.value(term) for name, term in begin.items()}
         ends = _ends(script, links, outputs) if links or outputs else ""
         ROUNDS[key] = cuda.Round(given=script.declared, ends=ends, **code)
+    # in the order in which ``_ends`` declares them
     more = [v for link in links for v in (link.out, *(link.lists or (link.w, link.parts)))]
     return ROUNDS[key], [*leaves.values, *more, *(array for _, array, _ in outputs)]
 
 
 def _ends(script: Script, links: Sequence[Link], outputs: Sequence[Output]) -> str:
+    """The functions that ``cuda.SOURCE`` calls when the local steps are done.
+
+    ``average`` sums what comes up over clients first .. last-1, into ``out`` or, with s >= 0, into part s; ``total``
+    adds the parts; ``mix`` adds a client's neighbours; ``read`` computes the outputs and ``keep`` stores them.
+    """
     client = "const i64 row = members ? members[i] : i, t = (i64)i * d + k;"
     ups, average, total, mix = [], [], [], []
     for m, link in enumerate(links):
+        # what client i sends up in column k is computed where it is needed, never stored
         reads, (text,) = script.of(link.up)
         ups.append(f"    auto up{m} = [&](int i, int k) -> double {{ {client} {reads}return {text}; }};")
         out = script.give("double*")
@@ -282,4 +311,5 @@ def _ends(script: Script, links: Sequence[Link], outputs: Sequence[Output]) -> s
 
 
 def _block(head: str, lines: Sequence[str]) -> str:
+    """A C++ lambda of these lines."""
     return "\n        ".join([head + " {", *lines]) + "\n    };"

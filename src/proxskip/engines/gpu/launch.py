@@ -1,4 +1,14 @@
-"""Which blocks work on which client, what lies where on the GPU, and the launch of all local steps of a round."""
+"""Which blocks work on which client, what lies where on the GPU, and the launch of all local steps of a round.
+
+How a launch is chosen, once per problem:
+
+* Full gradients read tiles. A client's blocks form a cluster, as large as lets all parallel clients be on the card at
+  once, but with enough entries for each block; larger where the shards do not fit into shared memory otherwise.
+* Where no cluster holds a client, or few clients have many entries each, its blocks are a share of the whole card and
+  meet in global memory (``grid``). What does not fit into shared memory then stays in global memory: x and h if they
+  alone are too large; the data if they do not fit beside them and z; and then z, if need be.
+* Minibatches go row by row, since every step reads other rows; so do many clients of a few rows each.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +20,42 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.gpu import cuda
-from proxskip.engines.gpu.tiles import Layout, Rows
+from proxskip.engines.gpu.tiles import ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
 from proxskip.types import InputError
 
-SIZES = (8, 6, 5, 4, 3, 2, 1)
-"""Blocks a cluster may have everywhere."""
-GPC = 16
-"""Multiprocessors that one cluster can surely spread over; a card has one such part for every 16 of them."""
-FEW_ROWS = 24
-CHUNK = 512
-REGISTERS = 65536
+CLUSTER_SIZES = (8, 6, 5, 4, 3, 2, 1)
+"""Blocks that a cluster may have on every card with clusters."""
+PROCESSORS_PER_PART = 16
+"""Multiprocessors of one part of a card (a "GPC"): the blocks of a cluster are always on one part."""
+MAX_ROWS_WITHOUT_TILES = 24
+"""Mean number of rows per client up to which many clients are read row by row."""
+ROWS_PER_CHUNK = 512
+"""Rows whose margins and slopes a block holds at a time where it goes row by row."""
+REGISTERS_PER_PROCESSOR = 65536
 PACK = 4
+"""Entries of a lane that are loaded at once."""
 NOTHING = np.uint64(0)
+"""A null pointer."""
 
 
 class Launches:
-    """How many launches there have been in this process."""
+    """The number of launches in this process."""
 
     total = 0
 
 
 def start(kernel: Any, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: Any, shared: int = 0) -> None:
-    """The one way to the card: every kernel of the engine begins here, and is counted."""
+    """Launch a kernel and count it; all launches of the engine go through here."""
     Launches.total += 1
     kernel(blocks, threads, arguments, shared_mem=shared)
 
 
 @dataclass(frozen=True)
 class Card:
-    """What the launch needs to know of the GPU."""
+    """The properties of a GPU on which the launch depends; ``shared`` is in bytes per block."""
 
     name: str
     processors: int
@@ -57,14 +71,16 @@ class Card:
         a = device.attributes
         name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"].decode()
         clusters = int(device.compute_capability) >= 90
+        # a little less than there is: the kernels have static shared memory too
         return Card(name, a["MultiProcessorCount"], a["MaxSharedMemoryPerBlockOptin"] - 256, clusters)
 
     def blocks(self, n: int) -> int:
         """The largest cluster of which n are on the card at the same time."""
         if not self.clusters:
             return 1
-        parts = max(1, self.processors // GPC)
-        return next((c for c in SIZES if n <= parts * (GPC // c) and n * c <= self.processors), 1)
+        parts = max(1, self.processors // PROCESSORS_PER_PART)
+        most = {c: min(parts * (PROCESSORS_PER_PART // c), self.processors // c) for c in CLUSTER_SIZES}
+        return next((c for c in CLUSTER_SIZES if n <= most[c]), 1)
 
 
 class LocalSteps:
@@ -83,7 +99,7 @@ class LocalSteps:
         blocks: int | None = None,
         threads: int | None = None,
         grid: bool | None = None,
-        data: Rows | None = None,
+        data: ClientRows | None = None,
     ) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
@@ -95,10 +111,11 @@ class LocalSteps:
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
         self.n = problem.n
-        self.data = data or Rows.of(models)
+        self.data = data or ClientRows.of(models)
         self.unit = self.data.unit
-        few = len(self.data.labels) <= FEW_ROWS * self.n and self.n >= 4 * self.card.processors
-        self.by_rows = bool(self.batch) or few
+        few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
+        self.by_rows = bool(self.batch) or few_rows
+        self.writers = 0
         self.reg = np.stack([f.reg for f in models])
         if np.all(self.reg == self.reg[0]):
             self.reg = self.reg[:1]
@@ -120,15 +137,18 @@ class LocalSteps:
 
     # -- who works on what ---------------------------------------------------------------------------------------------
     def _state(self, cluster: int) -> int:
+        """Bytes of x, h and reg in a block's shared memory, and of its two inboxes in a cluster of several blocks."""
         inbox = _up(2 * cluster * self.d * self.r) if cluster > 1 else 0
         return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
 
     def _plan_rows(self) -> None:
+        """Row by row. A block has at least 64 rows of a batch, and about eight threads per row."""
         blocks, threads, grid = self.asked
         mean = self.batch or max(1, len(self.data.labels) // self.n)
         C = blocks or max(1, min(self.card.blocks(self.parallel), mean // 64))
         limit = self.card.shared - 64
-        fixed = _up(CHUNK * 8) + _up(CHUNK * 4) + _up(self.Q * CHUNK * self.r)
+        # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
+        fixed = _up(ROWS_PER_CHUNK * 8) + _up(ROWS_PER_CHUNK * 4) + _up(self.Q * ROWS_PER_CHUNK * self.r)
         if grid is None:
             grid = self._state(C) + fixed + self.d * self.r > limit
         self.threads = threads or _power(mean // C * 8, 64, 512)
@@ -137,6 +157,7 @@ class LocalSteps:
         if grid:
             self._count_groups(max(1, self.card.processors // self.parallel))
             self.whole_x = self._state(1) + fixed + self.d * self.r <= limit
+        # as many warps write gradients of their own as these fit into shared memory
         room = limit - fixed - self._state(1 if grid else C)
         self.writers = max(1, min(warps, room // (self.d * self.r))) if self.whole_x else warps
         used = fixed + (self._state(1 if grid else C) + _up(self.writers * self.d * self.r) if self.whole_x else 0)
@@ -154,12 +175,15 @@ class LocalSteps:
         self._finish(narrow, ROWS=1, DG=0, ZG=0)
 
     def _plan_tiles(self) -> None:
+        """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
         blocks, threads, grid = self.asked
         data = self.data.merged()
         nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
         mean = max(1, len(data.indices) // self.n)
         limit = self.card.shared
         C = blocks or min(self.card.blocks(self.parallel), max(1, mean // 512))
+        # an estimate, before the layout is built: every entry is stored twice, by rows and by columns, with some 15 %
+        # for blank entries; a row has its weight, perhaps its label, and Q slopes
         cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
         rows = int(np.diff(data.row0).max())
         about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
@@ -167,12 +191,16 @@ class LocalSteps:
         def fits(c: int) -> bool:
             return bool(self._state(c) + about / c <= limit)
 
+        # 9 stands for no cluster: the client's blocks meet in global memory
         if blocks is None and not fits(C):
             C = next((c for c in (1, 2, 4, 8) if c > C and fits(c) and (c == 1 or self.card.clusters)), 9)
-        small = self.parallel * 8 < self.card.processors // 2 and mean > 2**17
-        self.grid = (C > 8 or small) if grid is None else grid
+        # few large clients: clusters of eight would leave more than half of the card idle
+        idle = self.parallel * 8 < self.card.processors // 2 and mean > 2**17
+        self.grid = (C > 8 or idle) if grid is None else grid
+        # build the layout, and again with larger groups while it does not fit
         while True:
             self.G = blocks or (max(1, self.card.processors // self.parallel) if self.grid else C)
+            # about 26 entries or rows of the largest client per thread
             self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
             layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
             bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
@@ -181,9 +209,10 @@ class LocalSteps:
             if self.grid or self.shared <= limit:
                 break
             if blocks is not None:
-                raise InputError(f"{blocks} blocks a client do not hold its shard; leave the number open.")
+                raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
             C = next((c for c in (2, 4, 8) if c > C), 9)
             self.grid = C > 8 or not self.card.clusters
+        # what stays in global memory, see the top of this module
         data_global = z_global = False
         self.whole_x = True
         if self.grid:
@@ -201,6 +230,7 @@ class LocalSteps:
         self._finish(layout.row_idx.dtype, ROWS=0, DG=int(data_global), ZG=int(z_global))
 
     def _count_groups(self, G: int) -> None:
+        """Groups of G blocks that are on the card at once, and where the blocks of each meet."""
         self.G = G
         self.groups = max(1, min(self.parallel, self.card.processors // G))
         self._scratch("part", self.groups * G * self.d)
@@ -217,6 +247,7 @@ class LocalSteps:
         put("row_val", np.zeros(1) if layout.row_val is None else layout.row_val)
         put("col_val", np.zeros(1) if layout.col_val is None else layout.col_val)
         put("b", layout.labels)
+        # the logistic loss's labels, +1 and -1, are the signs of the weights
         put("w", layout.shares * layout.labels if self.loss == 0 else layout.shares)
         put("colmap", layout.colmap)
         put("row_warps", layout.rows.warps)
@@ -224,6 +255,7 @@ class LocalSteps:
 
     # -- what lies where -----------------------------------------------------------------------------------------------
     def _put(self, name: str, array: Any) -> None:
+        """Send an array to the card, for the plan's entry of this name."""
         import cupy
 
         # a little longer than the data: the kernels load 16 bytes at a time
@@ -233,26 +265,28 @@ class LocalSteps:
         self.kept[name] = room
 
     def _scratch(self, name: str, items: int) -> None:
+        """Room on the card for what does not fit into shared memory, or what blocks exchange."""
         import cupy
 
         self.kept[name] = cupy.zeros(max(1, items), dtype=self.kind)
 
     def _finish(self, narrow: Any, **macros: int) -> None:
+        """The plan (the table of sizes and addresses that the kernel reads) and the macros it is compiled with."""
         import cupy
 
         if not self.grid:
             self.groups = 0
-        self.room = max(self.shared, 8 * cuda.STAGE)  # the end of a round needs so much
+        self.room = max(self.shared, 8 * cuda.STAGED_NUMBERS)  # shared memory of a launch that ends with the means
         self._put("reg", self.reg)
-        self.counters = cupy.zeros(self.groups + 2, dtype=np.uint32)  # one a group; arrived and left of the whole
+        self.counters = cupy.zeros(self.groups + 2, dtype=np.uint32)  # one per group; then all blocks: arrived, left
         self.kernels: dict[cuda.Round, tuple[Any, int]] = {}
         numbers = {
             "F": self.F,
             "Q": self.Q,
             "reg_stride": self.d if len(self.reg) > 1 else 0,
             "batch": self.batch,
-            "chunk": CHUNK,
-            "writers": getattr(self, "writers", 0),
+            "chunk": ROWS_PER_CHUNK,
+            "writers": self.writers,
             "G": self.G,
             "groups": self.groups,
             "counters": self.counters.data.ptr,
@@ -276,12 +310,15 @@ class LocalSteps:
     def _blocks_together(self) -> int:
         """Blocks that a multiprocessor should hold in a launch that needs all of its blocks at once."""
         wanted = -(-self.parallel * self.G // self.card.processors)
-        room = min((self.card.shared + 1280) // (self.room + 1024), REGISTERS // (self.threads * 56), 32)
+        # what shared memory, registers (56 per thread) and the hardware allow
+        room = min((self.card.shared + 1280) // (self.room + 1024), REGISTERS_PER_PROCESSOR // (self.threads * 56), 32)
         return 1 if self.grid else max(1, min(wanted, room))
 
     def kernel(self, round: cuda.Round) -> tuple[Any, int]:
-        """The compiled kernel, and how many clients it has on the card at once (0 where nobody can say)."""
+        """The compiled kernel, and how many clients it has on the card at once (0 where that is unknown)."""
         if round not in self.kernels:
+            # a cooperative launch fails, instead of waiting for ever, unless all its blocks are on the card at once;
+            # for clusters the driver is asked instead
             cooperative = self.grid or (bool(round.ends) and self.G == 1)
             found = cuda.module(round, cooperative, tuple((k, str(v)) for k, v in self.macros.items()))
             if self.room > 48 * 1024 - 512:
@@ -290,6 +327,7 @@ class LocalSteps:
         return self.kernels[round]
 
     def _at_once(self, kernel: Any) -> int:
+        """Clients, each with its group of blocks, that are on the card at the same time."""
         import cupy
 
         if self.grid:
@@ -314,16 +352,18 @@ class LocalSteps:
         seed: int = 0,
         rounds: Any = None,
         round: int = 0,
+        step0: Any = 0,
         want_gradient: bool = False,
     ) -> Any:
         """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
 
         Args:
-            X: (d,) for everybody, or (count, d); H likewise, or None for zero.
+            X: (d,) for all clients, or (count, d); H likewise, or None for zero.
             gamma, K: a number, or an array with one for each.
-            members: whose data (int32); everybody in order if None.
+            members: whose data (int32); all clients in order if None.
             order: who begins first (int32); those with many steps should.
             seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
+            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
             want_gradient: with K = 1, the gradient at X in place of the step.
         """
         import cupy
@@ -337,7 +377,7 @@ class LocalSteps:
             *_one_or_many(gamma, np.float64),
         )
         how = {"members": members, "order": order, "seeds": seeds, "seed": seed, "rounds": rounds, "round": round}
-        self.launch(cuda.STEPS, arrays, count, K, out, want_gradient=want_gradient, **how)
+        self.launch(cuda.STEPS, arrays, count, K, out, step0=step0, want_gradient=want_gradient, **how)
         return out
 
     def launch(
@@ -354,9 +394,11 @@ class LocalSteps:
         seed: int = 0,
         rounds: Any = None,
         round: int = 0,
+        step0: Any = 0,
         want_gradient: bool = False,
     ) -> None:
         """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once."""
+        # a whole round: no more groups than are on the card at once, each with several clients in turn
         kernel, most = self.kernel(code)
         groups = self.groups if self.grid else min(count, most) if code.ends else count
         arguments = (
@@ -372,6 +414,7 @@ class LocalSteps:
             np.uint64(seed),
             NOTHING if rounds is None else rounds,
             np.uint32(round),
+            *_one_or_many(step0, np.uint32),
         )
         start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 
@@ -380,18 +423,21 @@ class LocalSteps:
         how = "grid" if self.grid else "cluster"
         where = "global" if self.macros["DG"] else "shared"
         kind = "rows" if self.by_rows else "tiles"
-        return f"{how} of {self.G} x {self.threads} threads, {kind} in {where} memory, {self.shared} bytes a block"
+        return f"{how} of {self.G} x {self.threads} threads, {kind} in {where} memory, {self.shared} bytes per block"
 
 
 def _one_or_many(v: Any, kind: Any) -> tuple[Any, Any]:
-    return (v, kind(0)) if getattr(v, "ndim", 0) else (NOTHING, kind(v))
+    """The two arguments (an array on the card, a number) of which a kernel uses the array if there is one."""
+    return (v, kind(0)) if np.ndim(v) else (NOTHING, kind(v))
 
 
 def _up(bytes_: int) -> int:
+    """Rounded up to 16, as the kernel's ``take`` does."""
     return -(-bytes_ // 16) * 16
 
 
 def _power(v: int, low: int, high: int) -> int:
+    """The next power of two, within [low, high]."""
     return int(min(high, max(low, 1 << max(0, (int(v) - 1).bit_length()))))
 
 

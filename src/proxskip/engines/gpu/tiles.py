@@ -1,8 +1,9 @@
 """Sparse matrices as the GPU reads them: tiles of 32 lanes, balanced over warps, built for all clients at once.
 
-A tile computes up to 32 outputs (margins of rows, or entries of the gradient). An output with many entries is shared by
-2, 4, ... 32 neighbouring lanes. A lane's entries come in packs that lie 32 lanes wide, so that a warp reads them
-without bank conflicts; missing entries point at a zero. Plain numpy, and nothing of it depends on a GPU.
+A warp of 32 lanes works on one tile at a time. A tile computes up to 32 outputs (margins of rows, or entries of the
+gradient). An output with many entries is shared by 2, 4, ... 32 neighbouring lanes. A lane's entries come in packs that
+lie 32 lanes wide, so that a warp reads them without bank conflicts; missing entries point at a zero. Plain numpy, and
+nothing of it depends on a GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import scipy.sparse
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.types import Array, Indices
 
-UNTANGLED = 1 << 23
+MAX_ENTRIES_UNTANGLED = 1 << 23
 """Entries up to which bank conflicts are ordered away; beyond, the data do not fit into shared memory anyway."""
-DEEPEST = 192
+MAX_SLOTS_UNTANGLED = 192
+"""Entries per lane up to which a tile is untangled; the time grows with their square."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """All clients' rows end to end: CSR, labels, and each row's share of its client's mean."""
+class ClientRows:
+    """All clients' rows end to end: CSR, labels, and each row's share (weight) in its client's mean."""
 
     row0: Indices
     indptr: Indices
@@ -35,20 +37,20 @@ class Rows:
 
     @property
     def clients(self) -> int:
-        """How many clients the rows belong to."""
+        """The number of clients."""
         return len(self.row0) - 1
 
     @property
     def unit(self) -> bool:
-        """Every stored value is one, so that none need be stored."""
+        """Whether every value is one, so that none needs to be stored."""
         return bool(np.all(self.values == 1.0))
 
     @staticmethod
-    def of(models: list[Any]) -> Rows:
+    def of(models: list[Any]) -> ClientRows:
         """From linear models; dense data become rows without gaps."""
         matrices = [f.A if scipy.sparse.issparse(f.A) else _full(f.A) for f in models]
         lengths = [np.diff(M.indptr) for M in matrices]
-        return Rows(
+        return ClientRows(
             row0=_starts([f.N for f in models]),
             indptr=_starts(np.concatenate(lengths)),
             indices=np.concatenate([M.indices for M in matrices]).astype(np.int64),
@@ -58,7 +60,7 @@ class Rows:
             features=int(matrices[0].shape[1]),
         )
 
-    def merged(self) -> Rows:
+    def merged(self) -> ClientRows:
         """Without empty rows (no gradient) and with equal rows of one client and label as one, their shares added."""
         owner, length = self.owner, np.diff(self.indptr)
         kept, live, group = merged_rows(self.indptr, self.indices, self.values, owner, self.labels)
@@ -70,9 +72,9 @@ class Rows:
         """The client of each row."""
         return np.repeat(np.arange(self.clients), np.diff(self.row0))
 
-    def _take(self, kept: Indices, owner: Indices, length: Indices, shares: Array) -> Rows:
+    def _take(self, kept: Indices, owner: Indices, length: Indices, shares: Array) -> ClientRows:
         at = ranges(self.indptr[kept], length[kept])
-        return Rows(
+        return ClientRows(
             row0=_starts(np.bincount(owner[kept], minlength=self.clients)),
             indptr=_starts(length[kept]),
             indices=self.indices[at],
@@ -84,27 +86,30 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """Outputs of many slices as tiles; ``place`` says where in its slice each output came to lie."""
+class LaneTiles:
+    """Outputs of many slices as tiles; a slice is the part of a client that one thread block owns."""
 
-    tiles: Any  # (tiles, 4) int32: first pack (in rows of 32), packs a lane, outputs << 3 | log2(lanes), first output
-    tile0: Indices
-    pack0: Indices
-    warps: Any  # (slices, warps + 1) int32
-    place: Indices
-    at: Indices  # where each entry lies among the packed ones
-    size: int
+    tiles: Any  # (tiles, 4) int32: first pack (in rows of 32), packs per lane, outputs << 3 | log2(lanes), first output
+    tile0: Indices  # the first tile of each slice
+    pack0: Indices  # the first pack of each slice, in rows of 32
+    warps: Any  # (slices, warps + 1) int32: tiles warps[s, v] to warps[s, v + 1] - 1 of slice s are warp v's
+    place: Indices  # the number of each output in its slice
+    at: Indices  # the place of each entry among the packed ones
+    size: int  # entries in all, blank ones included
 
     @staticmethod
-    def of(slices: int, owner: Indices, length: Indices, warps: int, pack: int, extra: float) -> Tiles:
+    def of(slices: int, owner: Indices, length: Indices, warps: int, pack: int, extra: float) -> LaneTiles:
         """Outputs with these owners and numbers of entries.
 
         Args:
-            extra: what finishing an output costs, in entries.
+            extra: what finishing a tile costs, in entries.
         """
+        # lanes per output: a power of two, at most a warp, so that no lane has much more than its share of the slice
         total = np.bincount(owner, weights=length, minlength=slices)
-        a_lane = np.maximum(np.ceil(total / (warps * 32 * pack)), 1) * pack
-        log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / a_lane[owner])), 0, 5).astype(np.int64)
+        per_lane = np.maximum(np.ceil(total / (warps * 32 * pack)), 1) * pack
+        log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / per_lane[owner])), 0, 5).astype(np.int64)
+        # by slice, then by lanes, then by length: outputs of a tile have the same number of lanes and are about equally
+        # long, so that few entries are blank
         order = np.lexsort((-length, -log, owner))
         o_owner, o_log, o_length = owner[order], log[order], length[order]
         begin = np.searchsorted(o_owner, np.arange(slices + 1))
@@ -118,9 +123,11 @@ class Tiles:
         first = np.flatnonzero(opens)
         tile_of = np.cumsum(opens) - 1
         count = np.diff(np.append(first, len(key)))
+        # a tile is as deep as its first output, the longest, needs
         packs = -(-o_length[first] // (pack << o_log[first]))
         t_owner, t_log = o_owner[first], o_log[first]
         warp, final = _schedule(slices, t_owner, packs * pack + extra + 3 * t_log, warps)
+        # tiles lie in the order in which the warps read them
         start = _starts(packs[final])
         pack0 = start[np.searchsorted(t_owner[final], np.arange(slices + 1))]
         tile0 = np.searchsorted(t_owner[final], np.arange(slices + 1))
@@ -140,10 +147,10 @@ class Tiles:
         at = ((where[t[o]] + deep // pack) * 32 + lane) * pack + deep % pack
         counts = np.bincount(t_owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
         ends = np.concatenate([np.zeros((slices, 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
-        return Tiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * pack)
+        return LaneTiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * pack)
 
     def extents(self) -> list[Indices]:
-        """Each slice's first tile and number of tiles, first pack and number of packs."""
+        """For each slice: its first tile, number of tiles, first pack and number of packs."""
         return [self.tile0[:-1], np.diff(self.tile0), self.pack0[:-1], np.diff(self.pack0)]
 
     def packed(self, entries: Any, fill: Any, kind: Any) -> Any:
@@ -159,8 +166,8 @@ class Layout:
     """Every client cut into ``G`` slices of rows, each as tiles by rows and tiles by columns."""
 
     G: int
-    rows: Tiles
-    columns: Tiles
+    rows: LaneTiles
+    columns: LaneTiles
     row_idx: Any
     col_idx: Any
     row_val: Any
@@ -171,8 +178,12 @@ class Layout:
     meta: Any
 
     @staticmethod
-    def of(data: Rows, G: int, warps: int, pack: int, unit: bool, kind: Any) -> Layout:
-        """Rows are dealt to the slices by length, there and back, so that all slices weigh the same."""
+    def of(data: ClientRows, G: int, warps: int, pack: int, unit: bool, kind: Any) -> Layout:
+        """Deal each client's rows to its G slices, and build both kinds of tiles.
+
+        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., so that all slices have about as many
+        entries.
+        """
         length, owner, F = np.diff(data.indptr), data.owner, data.features
         order = np.lexsort((-length, owner))
         rank = np.empty(len(order), dtype=np.int64)
@@ -180,22 +191,24 @@ class Layout:
         turn, step = rank // G % 2, rank % G
         slice_of = owner * G + np.where(turn == 0, step, G - 1 - step)
         S = data.clients * G
-        rows = Tiles.of(S, slice_of, length, warps, pack, extra=12.0)
+        # a row's output costs a slope, a column's little more than the store
+        rows = LaneTiles.of(S, slice_of, length, warps, pack, extra=12.0)
         m = np.bincount(slice_of, minlength=S)
         b0 = _starts(-(-m // 4) * 4)
         entry_row = np.repeat(np.arange(len(length)), length)
         entry_slice, entry_place = slice_of[entry_row], rows.place[entry_row]
-        cell = entry_slice * F + data.indices
+        cell = entry_slice * F + data.indices  # every column of every slice is an output
         # entries by slice, column and place: rows in the order of their places, then a counting sort by cells
         by_place = np.lexsort((rows.place, slice_of))
         at = ranges(data.indptr[by_place], length[by_place])
         line = scipy.sparse.csr_matrix((at, cell[at], np.array([0, len(at)])), shape=(1, S * F))
         by_column = line.tocsc().data
         c_length = np.bincount(cell, minlength=S * F)
-        columns = Tiles.of(S, np.repeat(np.arange(S), F), c_length, warps, pack, extra=4.0)
+        columns = LaneTiles.of(S, np.repeat(np.arange(S), F), c_length, warps, pack, extra=4.0)
         narrow = np.uint16 if max(F, int(m.max(initial=0))) < 2**16 - 1 else np.uint32
         # a row's missing entries read x[F] = 0; a column's read z[m] = 0 of their own slice
         blank = np.repeat(m, np.diff(columns.pack0) * 32 * pack)
+        # colmap: which column the outputs of the column tiles are; padded so that each slice's begins at 16 bytes
         padded = -(-F // 8) * 8
         colmap = np.zeros((S, padded), dtype=narrow)
         colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
@@ -206,7 +219,8 @@ class Layout:
         row_idx, row_val = rows.packed(data.indices, F, narrow), rows.packed(data.values, 0, kind)
         col_idx = columns.packed(entry_place[by_column], blank, narrow)
         col_val = columns.packed(data.values[by_column], 0, kind)
-        if max(row_idx.size, col_idx.size) <= UNTANGLED:
+        # the banks of shared memory, side by side, hold 128 bytes: 32 floats or 16 doubles
+        if max(row_idx.size, col_idx.size) <= MAX_ENTRIES_UNTANGLED:
             for tiles, idx, val in ((rows, row_idx, row_val), (columns, col_idx, col_val)):
                 order = untangle(_absolute(tiles), tiles.tiles[:, 1], idx, pack, 128 // np.dtype(kind).itemsize)
                 idx[:], val[:] = idx[order], val[order]
@@ -225,7 +239,7 @@ class Layout:
         )
 
     def data_bytes(self, pack: int, real: int, columns_of_rows: int) -> Indices:
-        """Bytes of each slice's tiles, indices, values, and columns with a number for each row."""
+        """Bytes of each slice in shared memory: tiles, indices, values, colmap, and what each row has."""
         index = self.row_idx.itemsize
         t, p, m = self.meta[:, [1, 5]], self.meta[:, [3, 7]], self.meta[:, 9]
         cell = index + (0 if self.row_val is None else real)
@@ -233,7 +247,7 @@ class Layout:
         return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * pack * cell + tail + 16 * 9, dtype=np.int64)
 
 
-def _absolute(tiles: Tiles) -> Indices:
+def _absolute(tiles: LaneTiles) -> Indices:
     """The first pack of every tile, counted over all slices."""
     return np.asarray(np.repeat(tiles.pack0[:-1], np.diff(tiles.tile0)) + tiles.tiles[:, 0], dtype=np.int64)
 
@@ -241,13 +255,15 @@ def _absolute(tiles: Tiles) -> Indices:
 def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Indices:
     """An order of each lane's entries in which lanes that read together seldom meet in a bank of shared memory.
 
-    Greedy, all tiles of one depth at a time: slot after slot and lane after lane, take the entry whose bank is least
-    used in this slot; the same address twice is one access. The answer permutes ``idx`` (and the values with it).
+    In slot j all lanes of a warp read the address of their j-th entry together; those in the same bank wait for each
+    other, unless the address is the same. The order of a lane's entries is free. Greedy, all tiles of one depth at a
+    time: slot after slot and lane after lane, take the entry whose bank is least used in this slot. The answer permutes
+    ``idx`` (and the values with it).
     """
     order = np.arange(idx.size)
     lanes = min(32, banks)
     for deep in np.unique(packs):
-        if not 0 < deep * pack <= DEEPEST:
+        if not 0 < deep * pack <= MAX_SLOTS_UNTANGLED:
             continue
         first = pack0[packs == deep]
         D, n = int(deep) * pack, len(first) * 32 // lanes
@@ -258,6 +274,7 @@ def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Ind
         address = idx[at].astype(np.int64)
         who = np.arange(n)
         for j in range(D - 1):
+            # for each bank: how many addresses of it this slot reads, and the last of them
             load = np.zeros((n, banks), dtype=np.int64)
             held = np.full((n, banks), -1, dtype=np.int64)
             for lane in range(lanes):
@@ -265,6 +282,7 @@ def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Ind
                 bank = options % banks
                 again = held[who[:, None], bank] == options
                 best = j + np.argmin(np.where(again, 0, 2 * load[who[:, None], bank] + 1), axis=1)
+                # swap the chosen entry into slot j
                 for a in (address, at):
                     chosen = a[who, lane, best]
                     a[who, lane, best] = a[:, lane, j]
@@ -278,17 +296,22 @@ def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Ind
 
 
 def _starts(counts: Any) -> Indices:
+    """0, and the sums of the first 1, 2, ... counts."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
 
 
 def _full(A: Array) -> Any:
+    """A dense matrix as CSR with every entry stored, zeros too."""
     N, F = A.shape
     every = np.tile(np.arange(F), N)
     return scipy.sparse.csr_matrix((np.ascontiguousarray(A).ravel(), every, np.arange(N + 1) * F), shape=(N, F))
 
 
 def _schedule(slices: int, owner: Indices, cost: Array, warps: int) -> tuple[Indices, Indices]:
-    """Tiles to warps, dearest first, there and back; and the order of the tiles by (slice, warp)."""
+    """The warp of each tile, and the order of the tiles by (slice, warp).
+
+    The costliest tiles go first, to warps 0, 1, ... and back, so that all warps of a slice have about the same to do.
+    """
     order = np.lexsort((-cost, owner))
     begin = np.searchsorted(owner[order], np.arange(slices))
     rank = np.empty(len(order), dtype=np.int64)

@@ -1,6 +1,7 @@
-"""The Ray that the engines of this process use: joined, or started here and ended with the last of them.
+"""The Ray that the engines of this process use: a cluster that is joined, or one started here.
 
-Ray's own calls to its head wait without a limit. They are made in a thread of their own, and given up in time.
+A Ray that was started here listens on the loopback alone, and ends with the last engine that uses it. Ray's own calls
+to its head wait without a limit, so they are made in a thread of their own, and given up in time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import ray
 from proxskip.engines.cpu.engine import available_cores
 from proxskip.types import EngineError, InputError
 
-KNOCK = 10.0
-"""Seconds to wait for a connection to the port of a cluster."""
-FAREWELL = 20.0
-"""Seconds that the Ray started here has to end."""
+CONNECT_SECONDS = 10.0
+"""How long to wait for a connection to the port of a cluster."""
+SHUTDOWN_SECONDS = 20.0
+"""How long the Ray started here has to end before its processes are killed."""
 
 
 class UnsafeClusterWarning(UserWarning):
@@ -43,7 +44,7 @@ class Started:
         self.joined: tuple[str | None, str | None] = None, None
 
     def runs(self) -> bool:
-        """Whether it still does."""
+        """Whether the Ray that was started here still runs."""
         return self.session is not None and self.session == session()
 
 
@@ -51,7 +52,7 @@ OURS = Started()
 
 
 def session() -> str | None:
-    """Which Ray this process has joined: its address, with this process's number in it; None without one."""
+    """The Ray that this process has joined: its address and this process's job number; None if there is none."""
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
@@ -89,12 +90,12 @@ def leave(user: Any) -> None:
     OURS.users.discard(user)
     if not OURS.users and OURS.runs():
         with _tidily():
-            _end(FAREWELL)
+            _end(SHUTDOWN_SECONDS)
 
 
 def _end(seconds: float) -> None:
     """End the Ray that was started here; its processes are killed if it does not end by itself."""
-    node = ray._private.worker._global_node
+    node = ray._private.worker._global_node  # shutdown forgets it
     try:
         within(seconds, ray.shutdown, TimeoutError())
     except TimeoutError:
@@ -102,10 +103,11 @@ def _end(seconds: float) -> None:
 
 
 def _same(address: str | None) -> None:
-    """Refuse another cluster than the one that this process has joined."""
+    """Refuse any cluster but the one that this process has joined."""
     joined = ray.get_runtime_context().gcs_address
     if address in (None, "auto", joined) or OURS.joined == (address, session()):
         return
+    # the same host may be written as a name, a number, or the loopback
     (host, port), at = _place(str(address)), _place(joined)
     if port == at[1] and (host == at[0] or is_loopback(host)):
         return
@@ -116,7 +118,7 @@ def _same(address: str | None) -> None:
 
 
 def _place(address: str) -> tuple[str, str]:
-    """A host's number, as far as it is known, and the port."""
+    """The host's IP address, if its name can be resolved, and the port."""
     host, _, port = address.rpartition(":")
     with suppress(OSError):
         host = socket.gethostbyname(host.strip("[]"))
@@ -129,8 +131,8 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
     host, _, port = address.rpartition(":")
     silent = TimeoutError(f"no answer within {seconds:g} seconds")
     try:
-        if port.isdigit():  # Ray itself would knock for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=min(KNOCK, seconds)).close()
+        if port.isdigit():  # where nobody listens, Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=min(CONNECT_SECONDS, seconds)).close()
         with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
             within(seconds, lambda: ray.init(address=address, **quiet), silent)
     except (OSError, RuntimeError, ValueError) as error:
@@ -139,7 +141,7 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
 
 
 def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
-    """What act gives, or this error if it takes longer; the thread that waits for it is left behind then."""
+    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then."""
     found: list[tuple[Any, BaseException | None]] = []
 
     def go() -> None:
@@ -160,7 +162,7 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
 
 
 def ask_head(seconds: float, act: Callable[[], Any]) -> Any:
-    """One of Ray's calls to its head, given up in time."""
+    """Make one of Ray's calls to its head, and give up in time."""
     silent = EngineError(
         f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; look at its machine."
     )
@@ -168,13 +170,13 @@ def ask_head(seconds: float, act: Callable[[], Any]) -> Any:
 
 
 def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """What the cluster has, and what is free of it."""
+    """The cluster's resources, and those that are free."""
     found: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
     return found
 
 
 def is_crowded(seconds: float) -> bool:
-    """Whether an actor or a task waits for room, not just for its process; True where that cannot be found out."""
+    """Whether an actor or a task waits for resources, not just for its process; True if that cannot be found out."""
     gcs = ray.get_runtime_context().gcs_address
     with suppress(Exception):
         from ray.autoscaler.v2.sdk import get_cluster_status
@@ -184,7 +186,7 @@ def is_crowded(seconds: float) -> bool:
 
 
 def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:
-    """Whether all actors can ever run: the Ray started here does not grow; of another it is said, for it may."""
+    """Check that all actors can run: an error on the Ray started here, a warning on a cluster, which may grow."""
     for name, each, unit in (("CPU", cores, "CPUs"), ("memory", memory or 0, "bytes of memory")):
         if actors * each > has.get(name, 0.0):
             said = f"{actors} actors need {actors * each} {unit} and the cluster has {has.get(name, 0.0):.12g}"
@@ -196,7 +198,7 @@ def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, fl
 
 @contextmanager
 def _tidily() -> Iterator[None]:
-    """Ray leaves files open behind the processes it starts; they are closed here, without a warning for each."""
+    """Close the files that Ray leaves open behind the processes it starts, without a warning for each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
@@ -217,6 +219,7 @@ def on_loopback() -> Iterator[None]:
     Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
     listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
     """
+    # a constant of Ray's, set from that variable when Ray is imported: too late to set the variable here
     constants = ray._private.ray_constants
     clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:

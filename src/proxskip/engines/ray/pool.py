@@ -29,24 +29,24 @@ from proxskip.engines.ray.cluster import ask_head, is_crowded, room, session
 from proxskip.engines.ray.worker import Aborted, Lost, actor_class, read_mark
 from proxskip.types import Array, EngineError, InputError
 
-GONE = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
-"""What Ray says when an actor, or the object that it returned, is no more."""
+LOST_ACTOR_ERRORS = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
+"""What Ray raises when an actor, or the object that it returned, is lost."""
 ENDED = "its process ended"
-"""Why an actor died whose machine is as well as before."""
-DEATHS = 5
-"""Times that one actor may die in one call before the run gives up."""
-ENQUIRY = 5.0
-"""Seconds before the deadline, at most, when the driver begins to ask who works and who waits for others."""
-LARGE = 1 << 16
+"""Why an actor died whose machine is still well."""
+MAX_DEATHS = 5
+"""How often one actor may die in one call before the run gives up."""
+ENQUIRY_SECONDS = 5.0
+"""How long before the deadline, at most, the driver begins to ask which actors work and which wait for others."""
+MIN_STORE_BYTES = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
 UNLOADED = "did not load its shards"
-"""What an actor did not do whose shards take too long."""
+"""What an error says of an actor whose shards take too long to load."""
 UNSTARTED = "did not start"
-"""What an actor did not do for which there is no room."""
+"""What an error says of an actor for which there is no room."""
 
 
 class Died(Exception):
-    """Some actors are no more."""
+    """Some actors were lost; ``who`` says why, with an empty string for one that is alive but out of step."""
 
     def __init__(self, who: Mapping[int, str]) -> None:
         super().__init__(f"actors {sorted(who)} died")
@@ -73,13 +73,13 @@ class Pool:
         self.made = actor_class()
         self.session = session()
         self.marks: dict[int, str] = {}
-        """Under which name each actor notes which client it loads."""
+        """The name under which each actor notes which client it loads, so that an error can say which one it was."""
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
-        """The calls that give an actor its shards, in their order; done again for one that takes another's place."""
+        """The calls that give an actor its shards, in order; repeated for an actor that takes another's place."""
         self.digests: list[str] | None = None
-        """Of every client's data, once they are known."""
+        """The digest of every client's data, once known."""
         self.rebuilt: list[dict[str, Any]] = []
-        """Actors that were lost before a run."""
+        """Actors that were lost and rebuilt before a run."""
 
     @property
     def all(self) -> range:
@@ -105,7 +105,7 @@ class Pool:
     def loading(self, a: int) -> int | None:
         """The client whose shard an actor is about to load, or was when it died."""
         with suppress(Exception):
-            said = ask_head(ENQUIRY, lambda: read_mark(self.marks[a]))
+            said = ask_head(ENQUIRY_SECONDS, lambda: read_mark(self.marks[a]))
             return int(said) if said else None
         return None
 
@@ -134,6 +134,7 @@ class Pool:
             if self.memory is not None:
                 options["memory"] = self.memory
             if others:
+                # a preference: where that machine has no room, Ray may choose another
                 node = others[k % len(others)]
                 options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
             made.append(self.made.options(**options).remote(a, self.cores, self.memory, self.marks[a]))
@@ -158,14 +159,15 @@ class Pool:
                 ray.kill(handle)
 
     def close(self) -> None:
-        """End all."""
+        """End all actors."""
         for a in self.all:
             self.drop(a)
 
     def supply(self, who: Collection[int], until: float) -> dict[str, dict[int, Any]]:
-        """Give these actors their shards; what each call answered. An actor without its shards is no more."""
+        """Give these actors their shards; what each call answered. If that fails, none of them is kept."""
         found = {}
         try:
+            # first wait until all have started, so that an error tells a lack of room from slow loading
             self.gather(submit_all(lambda a: self.handles[a].where.remote(), who), until, UNSTARTED)
             for verb, arguments in self.data:
                 what = "did not take its clients" if verb == "take" else UNLOADED
@@ -193,14 +195,14 @@ class Pool:
         return submit_all(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), who)
 
     def refill(self, dead: Mapping[int, str]) -> set[int]:
-        """New processes with their shards in the place of dead ones."""
+        """Put new processes with their shards in the place of dead ones."""
         began, gone, tally = time.perf_counter(), dict(dead), Tally(self, "while it was loaded", dead)
         while True:
             try:
                 self.start(gone, until=tally.until)
                 self.supply(gone, tally.until)
                 break
-            except Died as end:
+            except Died as end:  # more died meanwhile, or again
                 tally.add(end.who)
                 gone |= end.who
         seconds = time.perf_counter() - began
@@ -211,15 +213,16 @@ class Pool:
     def gather(
         self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None = None
     ) -> dict[int, Any]:
-        """All answers, or ``Died`` when no more can come.
+        """All answers; ``Died`` if actors were lost, once all others have answered.
 
         Args:
             what: what the actors that do not answer in time did not do, in words.
             on_death: told at the first death, or when it is given up, which actors are still at work.
         """
         try:
+            # shortly before the deadline, ask who is only waiting for others: the error should name those who are slow
             try:
-                return self._all(refs, until - min(ENQUIRY, self.deadline / 4))
+                return self._all(refs, until - min(ENQUIRY_SECONDS, self.deadline / 4))
             except GetTimeoutError:
                 asked = {a: self.handles[a].is_waiting.remote() for a in refs}
                 return self._all(refs, until)
@@ -229,7 +232,7 @@ class Pool:
             end = self.late([a for a in slow if not self._waits(asked[a])] or slow, what)
             _tell(on_death, slow)
             raise end from None
-        except RayError:
+        except RayError:  # something failed: find out what, actor by actor
             return self._one_by_one(refs, until, what, on_death)
 
     @staticmethod
@@ -259,9 +262,9 @@ class Pool:
                 if not isinstance(error.cause, (Aborted, Lost)):
                     _tell(on_death, waiting.values())
                     raise self.failed(a, error) from None
-                dead.setdefault(a, "")  # alive, but not where it should be
-            except GONE as error:
-                first = not any(dead.values())
+                dead.setdefault(a, "")  # alive, but out of step, or broken off by another's loss
+            except LOST_ACTOR_ERRORS as error:
+                first = not any(dead.values())  # the listener is told once
                 dead[a] = reason(error)
                 if first:
                     _tell(on_death, waiting.values())
@@ -285,7 +288,7 @@ class Pool:
         return EngineError(f"{self.clients(a)} failed with {text}.")
 
     def late(self, who: Iterable[int], what: str) -> EngineError:
-        """Nobody answered in time."""
+        """The error for actors that did not answer in time; it names the first."""
         a = sorted(who)[0]
         said, advice = f"the actor with {self.clients(a)} {what}", "look at its machine, or give a longer deadline"
         if what == UNLOADED and (i := self.loading(a)) is not None:
@@ -295,12 +298,12 @@ class Pool:
         return EngineError(f"{said} within {self.deadline:g} seconds; {advice}.")
 
     def _lacks(self) -> str | None:
-        """What an actor needs and the cluster has not free, in words."""
+        """What an actor needs and the cluster does not have free, in words."""
         try:
-            has, free = room(ENQUIRY)
+            has, free = room(ENQUIRY_SECONDS)
         except EngineError:
             return None
-        if not is_crowded(ENQUIRY):
+        if not is_crowded(ENQUIRY_SECONDS):
             return None
         for name, need in (("CPU", self.cores), ("memory", self.memory or 0)):
             unit, left = "CPU" if name == "CPU" else "bytes of memory", free.get(name, 0.0)
@@ -316,7 +319,11 @@ class Pool:
         mend: Callable[[dict[int, str]], set[int]],
         on_death: Callable[[list[int]], None] | None = None,
     ) -> dict[int, Any]:
-        """Ask these actors; the dead are mended and asked again, with all others that were set back for it."""
+        """Ask these actors; the lost are mended and asked again, with all others that were set back for it.
+
+        Args:
+            mend: replaces the lost actors, and returns all that have to be asked again.
+        """
         answers: dict[int, Any] = {}
         asked, tally = set(who), Tally(self, "in one call")
         left = set(asked)
@@ -328,6 +335,7 @@ class Pool:
                 left = set()
             except Died as end:
                 tally.add(end.who)
+                # keep what the others answered, except of those that mending sets back
                 answers |= self._ready(refs, end.who)
                 back = mend(end.who)
                 left = (left - set(answers)) | (back & asked)
@@ -348,8 +356,8 @@ class Tally:
     """How often each actor died in one undertaking, and when that has to end.
 
     Args:
-        when: they died, in words.
-        dead: those that have died already.
+        when: when they died, in words, for the error.
+        dead: the actors that have died already, and why.
     """
 
     def __init__(self, pool: Pool, when: str, dead: Mapping[int, str] | None = None) -> None:
@@ -358,10 +366,10 @@ class Tally:
         self.until = time.monotonic() + pool.deadline
 
     def add(self, who: Mapping[int, str]) -> None:
-        """Count these; an actor that is alive and not where it should be counts only where none died."""
+        """Count these; an actor that is alive but out of step counts only if none died."""
         for a in [a for a, why in who.items() if why] or who:
             self.deaths[a] += 1
-            if self.deaths[a] > DEATHS:
+            if self.deaths[a] > MAX_DEATHS:
                 i = self.pool.loading(a)
                 at = self.when if i is None else f"while it loaded {self.pool.client(i)}"
                 raise EngineError(
@@ -371,7 +379,7 @@ class Tally:
 
 
 def recovery(pool: Pool, a: int, round: int | None, seconds: float, why: str) -> dict[str, Any]:
-    """An actor that was lost and rebuilt; the round is None before a run."""
+    """The record of an actor that was lost and rebuilt; ``round`` is None before a run."""
     return {"actor": a, "clients": pool.clients(a), "round": round, "seconds": seconds, "cause": why}
 
 
@@ -381,8 +389,8 @@ def _tell(listener: Callable[[list[int]], None] | None, who: Iterable[int]) -> N
 
 
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
-    """Ask each of these actors; an object store that is full here ends the run."""
-    if not ray.is_initialized():  # it would start itself
+    """Ask each of these actors; a full object store on the driver's machine ends the run."""
+    if not ray.is_initialized():  # a remote call would start a new Ray
         raise EngineError("Ray was shut down while the engine uses it; start the run again.")
     try:
         return {a: submit(a) for a in who}
@@ -394,11 +402,11 @@ class Parcel:
     """Vectors of one call: small ones travel in the message, large ones once through the object store."""
 
     def __init__(self) -> None:
-        self.sent: dict[int, tuple[Array, Any]] = {}
+        self.sent: dict[int, tuple[Array, Any]] = {}  # with the vector itself, so that its id is not given to another
 
     def of(self, v: Array) -> Any:
-        """What to hand to an actor's call."""
-        if v.nbytes < LARGE:
+        """The vector, or a reference to it, to hand to an actor's call."""
+        if v.nbytes < MIN_STORE_BYTES:
             return v
         if id(v) not in self.sent:
             self.sent[id(v)] = (v, ray.put(v))
@@ -419,6 +427,6 @@ def reason(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """What an error says at its end, where the cause stands."""
+    """The last line of an error's message, which names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:200].rstrip(".")
