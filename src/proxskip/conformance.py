@@ -24,6 +24,7 @@ import numpy as np
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
+from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 Round = Callable[..., tuple[Any, Any]]
@@ -108,7 +109,7 @@ class _Bench:
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
         self.round, self.place, self.controls = round, place, controls
         self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
-        self.rng = np.random.Generator(np.random.Philox(11))
+        self.rng = generator(11)
         self.calls = np.zeros(6, dtype=np.int64)
         self.everybody = np.arange(6)
         assert self.problem.solution is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import random
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
         raise InputError(f"no graph on {n} clients has degree {number:g}: it must be below n, with n * degree even.")
     if kind == "erdos-renyi" and not 0 < number <= 1:
         raise InputError(f"the probability of an edge must lie in (0, 1], not {number:g}.")
-    rng = random.Random(seed)
+    rng = python_generator(seed)
     for _ in range(DRAWS):
         if kind == "regular":
             network = nx.random_regular_graph(int(number), n, seed=rng)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
+from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 
@@ -97,7 +98,7 @@ def random_quadratics(
     seed: int = 0,
 ) -> list[Quadratic]:
     """n heterogeneous quadratics, each with its own minimiser and a spectrum that fills [mu, L] (ends attained)."""
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     out = []
     for _ in range(n):
         eigenvalues = np.geomspace(mu, L, d) if d > 1 else np.array([L])

@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 import scipy.sparse
 
+from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 EPS = float(np.finfo(np.float64).eps)
@@ -71,7 +72,7 @@ def top_eigenvalue(S: Array) -> float:
 
 def check_adjoint(name: str, D: Any) -> None:
     """Refuse an operator whose transpose is missing, or is not its transpose:  <D v, u> = <v, D'u>."""
-    rng = np.random.Generator(np.random.Philox(2))
+    rng = generator(2)
     v, u = rng.standard_normal(D.shape[1]), rng.standard_normal(D.shape[0])
     try:
         there, back = np.asarray(D @ v), np.asarray(D.T @ u)
@@ -93,7 +94,7 @@ def lanczos_bound(matvec: Any, d: int, seed: int = 0) -> float:
     # P[(lmax - estimate) / lmax > slack] <= 1.648 sqrt(d) exp(-sqrt(slack) (2 k - 1))
     need = np.log(1.648 * np.sqrt(d) / LANCZOS_FAILURE) / np.sqrt(LANCZOS_SLACK)
     k = min(d, int(np.ceil((need + 1) / 2)))
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     v = rng.standard_normal(d)
     Q = [v / np.linalg.norm(v)]
     alpha: list[float] = []

@@ -8,6 +8,7 @@ import numpy as np
 
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.randomness import generator
 from proxskip.types import Indices, InputError
 
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
@@ -73,7 +74,7 @@ def partition(
         raise InputError(f"clients = {clients!r} must be a whole number.")
     if clients is not None and not 1 <= clients <= N:
         raise InputError(f"{clients} clients cannot share {N} rows; choose from 1 to {N} clients.")
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     if by == "group":
         return _by_group(groups, clients, N)
     assert clients is not None

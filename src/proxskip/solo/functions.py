@@ -14,6 +14,7 @@ from proxskip import theory
 from proxskip.problems import operators
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.spectrum import check_adjoint
+from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 SMALL = 500
@@ -160,7 +161,7 @@ def spread(f: Smooth, x: Array, most: int = 512) -> float:
     """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or from at most so many of its rows."""
     if hasattr(f.of, "gradient_variance"):
         return float(f.of.gradient_variance(x))
-    rng = np.random.Generator(np.random.Philox(0))
+    rng = generator(0)
     picked = np.arange(f.rows) if f.rows <= most else rng.choice(f.rows, most, replace=False)
     g = f.gradient(x)
     assert f.batch_gradient is not None
@@ -197,7 +198,7 @@ class Linear:
 
     def _doubt(self, norm: float, steps: int = 12) -> None:
         """A few steps of the power method bound the norm from below."""
-        v = np.random.Generator(np.random.Philox(1)).standard_normal(self.shape[1])
+        v = generator(1).standard_normal(self.shape[1])
         for _ in range(steps):
             v /= np.linalg.norm(v)
             w = np.asarray(self.of @ v)
