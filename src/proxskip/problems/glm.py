@@ -16,6 +16,7 @@ import scipy
 import scipy.sparse
 
 from proxskip.problems import spectrum
+from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError
 
 
@@ -80,7 +81,7 @@ class LinearModel:
     @property
     def has_rows(self) -> bool:
         """Whether A is a matrix; an operator has no rows to take."""
-        return scipy.sparse.issparse(self.A) or isinstance(self.A, np.ndarray)
+        return spectrum.is_matrix(self.A)
 
     def _need_rows(self) -> None:
         if not self.has_rows:
@@ -313,13 +314,9 @@ class LeastSquares(LinearModel):
 def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
     """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked; an operator as is."""
     if is_operator(A):
-        if (
-            intercept
-            or np.dtype(dtype) != np.float64
-            or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating)
-        ):
+        if intercept or dtype != np.float64 or is_complex(A):
             raise InputError("an operator A must be real, in float64, and without intercept.")
-        spectrum.check_adjoint("A", A)
+        check_adjoint("A", A)
         return A
     if scipy.sparse.issparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
@@ -339,12 +336,6 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
         M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
     return M
-
-
-def is_operator(A: Any) -> bool:
-    """A linear operator that is not a matrix: a shape of two, products and a transpose."""
-    matrix = scipy.sparse.issparse(A) or isinstance(A, (np.ndarray, list, tuple))
-    return not matrix and all(hasattr(A, name) for name in ("matvec", "rmatvec", "shape"))
 
 
 def _rows_between(A: Any, lo: int, hi: int) -> Any:

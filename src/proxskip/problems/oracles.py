@@ -1,0 +1,125 @@
+"""What an oracle may offer beyond value, gradient, L and mu; every question of this kind is asked here.
+
+An oracle needs only the four members of ``types.Oracle``. It is used better if it also has some of these:
+
+======================================  ===========================================================================
+Attribute                               Effect
+======================================  ===========================================================================
+``d``                                   the number of unknowns need not be given
+``N``, ``minibatch_gradient(x, rows)``  minibatches; ``L_rows`` gives their step size, ``gradient_variance(x)`` their
+                                        noise
+``hessp(x, v)``, ``hessian(x)``         the reference solution comes from Newton's method
+``minimizer``                           the reference solution is read off
+``classes``                             must be the same for all clients
+``dtype``                               the precision of its gradients; float64 where it is missing
+``thread_safe = True``                  its gradients may be computed on several threads at once
+======================================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
+from proxskip.types import Array, Indices, Oracle
+
+BUILT_IN = (LinearModel, Quadratic)
+
+
+def is_oracle(f: object) -> bool:
+    """Whether f has value, gradient, L and mu."""
+    # The built-in ones first: a protocol check reads every member, and reading their L would compute it.
+    return isinstance(f, (*BUILT_IN, Oracle))
+
+
+def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The two methods of f, or None where one is missing."""
+    value, gradient = getattr(f, "value", None), getattr(f, "gradient", None)
+    return (value, gradient) if callable(value) and callable(gradient) else None
+
+
+def smoothness_of(f: object) -> float | None:
+    """L, where f knows it."""
+    return getattr(f, "L", None)
+
+
+def strong_convexity_of(f: object) -> float | None:
+    """mu, where f knows it."""
+    return getattr(f, "mu", None)
+
+
+def dimension_of(f: object) -> int | None:
+    """The number of unknowns, where f knows it."""
+    d = getattr(f, "d", None)
+    return None if d is None else int(d)
+
+
+def dtype_of(f: object) -> np.dtype[Any]:
+    """The precision of the data of f."""
+    return getattr(f, "dtype", np.dtype(np.float64))
+
+
+def classes_of(f: object) -> tuple[Any, ...] | None:
+    """The labels, where f is a classifier."""
+    return getattr(f, "classes", None)
+
+
+def is_thread_safe(f: object) -> bool:
+    """Whether several threads may compute gradients of f at once."""
+    return isinstance(f, BUILT_IN) or bool(getattr(f, "thread_safe", False))
+
+
+def stored_numbers(f: object) -> int:
+    """The size of the data matrix (or the Hessian) of f, a measure of what an evaluation costs."""
+    return int(np.size(getattr(f, "A", getattr(f, "H", 0))))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+def rows_of(f: object) -> int:
+    """The number of terms if f is a finite sum, otherwise 1."""
+    return int(getattr(f, "N", 1))
+
+
+def has_rows(f: object) -> bool:
+    """False for a linear model on an operator, whose rows cannot be taken apart."""
+    return bool(getattr(f, "has_rows", True))
+
+
+def minibatch_gradient_of(f: object) -> Callable[[Array, Indices], Array] | None:
+    """``minibatch_gradient(x, rows)``, where f has it."""
+    return getattr(f, "minibatch_gradient", None)
+
+
+def can_sample(f: object) -> bool:
+    """Whether gradients of some rows of f can be computed."""
+    return minibatch_gradient_of(f) is not None and hasattr(f, "N") and has_rows(f)
+
+
+def row_smoothness_of(f: object) -> float | None:
+    """``L_rows``, the largest smoothness of one row, where f knows it."""
+    return getattr(f, "L_rows", None)
+
+
+def gradient_variance_of(f: object) -> Callable[[Array], float] | None:
+    """``gradient_variance(x)``, where f has it."""
+    return getattr(f, "gradient_variance", None)
+
+
+# -- second order ------------------------------------------------------------------------------------------------------
+def has_hessp(f: object) -> bool:
+    """Whether f gives products with its Hessian."""
+    return hasattr(f, "hessp")
+
+
+def has_hessian(f: object) -> bool:
+    """Whether f gives its Hessian as a dense matrix."""
+    return hasattr(f, "hessian") and has_rows(f)
+
+
+def minimizer_of(f: object) -> Array | None:
+    """The minimiser, where f knows it in closed form."""
+    return getattr(f, "minimizer", None)
