@@ -34,12 +34,20 @@ from proxskip.theory.numbers import (
 )
 from proxskip.types import Array, InputError
 
+__all__ = [
+    "Decentralized", "ExpectedSmoothness", "Participation", "Stochastic", "bernoulli_cohort", "best_p",
+    "binomial_sizes", "bounded_variance", "check_tau", "cohort_constants", "communications", "decaying_step",
+    "decentralized", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
+    "largest_step", "minibatch_smoothness", "minibatch_variance", "noise_ball", "nu", "psi_lyapunov",
+    "scaffnew_lyapunov", "scaffnew_p", "scaffnew_zeta", "sharp_rate", "small_step_p", "split_lyapunov", "split_p",
+    "split_tau", "split_zeta", "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step",
+    "uniform_cohort", "zeta",
+]  # fmt: skip
+
 Numbers: TypeAlias = float | Sequence[float] | Array
 
 
 # -- ProxSkip: Theorem 3.6 and Corollary 3.7 -----------------------------------------------------------------
-
-
 def largest_step(L: float) -> float:
     """``gamma = 1/L``, the largest step size of Theorem 3.6 of the paper."""
     return 1 / positive("L", L)
@@ -97,8 +105,6 @@ def communications(eps: float, gamma: float, mu: float | None, p: float) -> floa
 
 
 # -- SProxSkip: Theorem 5.5 and Corollary 5.6 ----------------------------------------------------------------
-
-
 class ExpectedSmoothness(NamedTuple):
     """``E|g(x) - grad f(x*)|^2 <= 2 es_A D_f(x, x*) + es_C`` (Assumption 5.2 of the paper)."""
 
@@ -195,8 +201,6 @@ def _batch(m: int, b: int) -> tuple[int, int]:
 
 
 # -- Scaffnew with weights and own step sizes ----------------------------------------------------------------
-
-
 def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     """``min(min_i gamma_i mu_i, p^2)`` for sum_i w_i f_i with gamma_i <= 1/L_i.
 
@@ -226,8 +230,6 @@ def _slowest(gammas: Numbers, mus: Numbers) -> float:
 
 
 # -- SplitSkip (Theorem D.1) and Decentralized Scaffnew (Theorem 5.7) ----------------------------------------
-
-
 class Decentralized(NamedTuple):
     """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1)."""
 
@@ -286,8 +288,6 @@ def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -
 
 
 # -- gradient tracking (DIGing) ------------------------------------------------------------------------------
-
-
 def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> float:
     """The spectral radius of a 3 x 3 matrix that bounds one step of gradient tracking; below 1 it contracts.
 
@@ -403,8 +403,6 @@ def tamuna_p(gamma: float, mu: float | None, chi: float, a: float) -> float:
 
 
 # -- Lyapunov functions --------------------------------------------------------------------------------------
-
-
 def psi_lyapunov(x: Array, h: Array, x_star: Array, h_star: Array, gamma: float, p: float) -> float:
     """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper)."""
     ratio = positive("gamma", gamma) / probability("p", p)
