@@ -1,4 +1,4 @@
-"""Quadratics, with their exact solution: the problem on which every law of the methods can be computed."""
+"""Quadratic functions, whose constants and solution are exact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxskip.types import Array, InputError
 
 
 class Quadratic:
-    """f(x) = 1/2 x' H x - b' x + c,  H symmetric positive semidefinite, given as a matrix or as its diagonal.
+    """f(x) = 1/2 x' H x - b' x + c,  with H symmetric positive semidefinite, given as a matrix or by its diagonal.
 
     >>> import numpy as np
     >>> f = Quadratic(np.array([1.0, 4.0]), np.ones(2))
@@ -39,7 +39,7 @@ class Quadratic:
 
     @property
     def d(self) -> int:
-        """Unknowns."""
+        """The number of unknowns."""
         return int(self.b.shape[0])
 
     @cached_property
@@ -97,7 +97,12 @@ def random_quadratics(
     diagonal: bool = False,
     seed: int = 0,
 ) -> list[Quadratic]:
-    """n heterogeneous quadratics, each with its own minimiser and a spectrum that fills [mu, L] (ends attained)."""
+    """n heterogeneous quadratics, each with its own minimiser and with eigenvalues from mu to L (both attained).
+
+    Args:
+        heterogeneity: the standard deviation of the coordinates of the minimisers.
+        diagonal: make every H diagonal.
+    """
     rng = generator(seed)
     out = []
     for _ in range(n):
@@ -107,6 +112,7 @@ def random_quadratics(
             H = rng.permutation(eigenvalues)
             out.append(Quadratic(H, H * center))
         else:
+            # A random rotation of the same eigenvalues for each client; symmetric to the last bit.
             Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
             S = (Q * eigenvalues) @ Q.T
             S = (S + S.T) / 2

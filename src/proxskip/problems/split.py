@@ -1,4 +1,4 @@
-"""Who holds which rows: a linear model over all rows becomes a federated problem."""
+"""Splitting the rows of a linear model among clients, which gives a federated problem."""
 
 from __future__ import annotations
 
@@ -27,14 +27,20 @@ def split(
     batch: int | None = None,
     info: dict[str, Any] | None = None,
 ) -> Problem:
-    """Deal a model's rows to clients.
+    """Split the rows of a model among clients.
 
     Args:
-        by: "label" sorts by label (stable) and cuts, "contiguous" cuts as the rows come, "iid" shuffles and cuts,
-            "dirichlet" deals each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups`` and
-            cuts, or makes one client a group where ``clients`` is not given.
-        weights: "rows" solves the problem of the whole data set; "equal" gives every client the weight 1/n.
-        L: which smoothness constant the problem reports, see Problem.
+        clients: the number of clients.
+        by: "label" sorts by label (stable) and cuts, "contiguous" cuts the rows in their order, "iid" shuffles and
+            cuts, "dirichlet" splits each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups``
+            and cuts, or makes one client per group if ``clients`` is not given.
+        weights: "rows" weights each client by its rows, so that the problem is that of the whole data set; "equal"
+            gives every client the weight 1/n.
+        L: which smoothness constant ``problem.L`` is, see ``Problem``.
+        groups: an integer per row, for ``by="group"``.
+        alpha: the concentration of the Dirichlet split; the smaller, the more the clients differ.
+        seed: of the random splits.
+        batch: rows of a minibatch, see ``Problem``.
 
     >>> import numpy as np
     >>> from proxskip.problems.glm import Logistic
@@ -55,6 +61,7 @@ def split(
     if batch is not None and np.ptp(model.s) > 0:
         raise InputError("minibatches draw rows uniformly, so they need equal row weights.")
     w = share if weights == "rows" else np.ones(len(parts))
+    # The row weights under which the whole is the weighted sum of the shards.
     s = np.empty(model.N)
     for p, wi in zip(parts, w / w.sum(), strict=True):
         s[p] = wi * model.s[p] / model.s[p].sum()
@@ -90,12 +97,13 @@ def partition(
 
 
 def cut(order: Indices, n: int) -> list[Indices]:
-    """Contiguous, almost equal parts: client i has rows floor(i N/n) to floor((i+1) N/n)."""
+    """Contiguous parts of almost equal size: client i has rows floor(i N/n) to floor((i+1) N/n) - 1."""
     N = len(order)
     return [order[i * N // n : (i + 1) * N // n] for i in range(n)]
 
 
 def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
+    """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
         raise InputError(
             "split by group needs a group column; this data set has none, so choose label, iid or dirichlet."
@@ -111,6 +119,7 @@ def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
 
 
 def _dirichlet(labels: Any, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
+    """Each label dealt to the clients in random proportions; drawn again if a client gets no rows."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"alpha = {alpha} of the Dirichlet split must be positive.")
     for _ in range(tries):

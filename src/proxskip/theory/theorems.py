@@ -135,6 +135,7 @@ def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: flo
     es_A, mu = positive("es_A", es_A), known(mu)
     if mu > es_A * (1 + ROUNDING):
         raise InputError(f"es_A = {es_A:g} is smaller than mu = {mu:g}; expected smoothness needs es_A >= L >= mu.")
+    # The second bound makes the noise ball gamma^2 C / (gamma mu) at most eps/2.
     gamma = min(1 / es_A, eps * mu / (2 * es_C)) if es_C > 0 else 1 / es_A
     log = max(0.0, math.log(2 * psi0 / eps))
     return Stochastic(gamma, best_p(gamma, mu), log / (gamma * mu), log / math.sqrt(gamma * mu))
@@ -314,7 +315,7 @@ def tracking_step(L: float, mu: float | None, sigma: float) -> float:
     """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
     L, mu = ordered(L, mu)
     grid = np.geomspace(1e-9, 2, 400) / L
-    for _ in range(4):
+    for _ in range(4):  # each pass looks more closely between the neighbours of the best point
         rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
         k = int(np.argmin(rates))
         best = float(grid[k])
@@ -372,6 +373,7 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
+    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[somebody takes part].
     skip = math.log1p(-prob)
     front = math.lgamma(n + 1) - math.log(-math.expm1(n * skip))
     logs = (
@@ -443,7 +445,7 @@ def gossip_pinv(W: Array) -> Array:
     values, vectors = np.linalg.eigh(np.eye(n) - np.asarray(W, dtype=np.float64))
     if n > 1 and values[1] <= 1e-12:
         raise InputError(f"1 - lambda_2(W) = {values[1]:g} is not positive; the graph must be connected.")
-    V = vectors[:, 1:]
+    V = vectors[:, 1:]  # without the constant vector, whose eigenvalue is zero
     return np.asarray((V / values[1:]) @ V.T)
 
 
@@ -480,7 +482,7 @@ def _norm2(u: Array, v: Array) -> float:
 
 
 def _rows2(U: Array, V: Array, H: Array) -> Array:
-    """One squared distance per client, where U or V may be the same (d,) vector for all of them."""
+    """One squared distance per client; U or V may be one (d,) vector for all of them."""
     for one in (U, V):
         if np.shape(one) not in (np.shape(H), np.shape(H)[1:]):
             raise InputError(f"shape {np.shape(one)} does not fit the clients' h of shape {np.shape(H)}.")
