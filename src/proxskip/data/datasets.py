@@ -1,7 +1,7 @@
-"""Data sets by name: what each must contain, where it may lie on this machine, and how to fetch it safely.
+"""Data sets by name: what each must contain, where it is looked for on this machine, and how it is fetched.
 
-A known set is never taken on trust: its number of features comes from the table below, and its contents are
-compared with the checksum there, or, where none is known, with the number of rows.
+A known data set is always verified. Its number of features comes from the table below, and its contents are compared
+with the checksum there or, if none is known, with the number of rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 Folder = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are here and, where the server says so, the bytes there are."""
+"""Called with the number of bytes received and, if the server tells it, the total."""
 
 Where = Literal["embedded", "cached", "not here"]
 
 
 @dataclass(frozen=True)
 class Known:
-    """A LIBSVM set: its file at ``BASE_URL`` and what must be in it; None is what nobody has verified.
+    """A LIBSVM data set: its file at ``BASE_URL`` and what it must contain; None if that was not verified.
 
     Args:
         size: bytes of the decompressed file.
         sha256: of the decompressed file.
-        content: of the parsed rows, so that line endings and trailing spaces do not matter.
+        content: sha256 of the parsed rows, which does not depend on line endings and trailing spaces.
     """
 
     file: str
@@ -48,8 +48,8 @@ class Known:
     size: int | None = None
 
 
-class Row(NamedTuple):
-    """One line of ``available()``."""
+class AvailableDataset(NamedTuple):
+    """One data set of ``available()``."""
 
     name: str
     rows: int
@@ -136,13 +136,13 @@ def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
     raise _unknown(name)
 
 
-def available(*, data_dir: Folder | None = None) -> list[Row]:
-    """Every set with a name, and whether it is on this machine; no file is read."""
-    rows = [Row(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
+def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
+    """Every data set with a name, and whether it is on this machine; no file is read."""
+    rows = [AvailableDataset(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
     for name, known in KNOWN.items():
         where: Where = "cached" if _find(name, data_dir) else "not here"
         facts = (known.labels, known.size, BASE_URL + known.file)
-        rows.append(Row(name, known.rows, known.features, where, known.sha256 is not None, *facts))
+        rows.append(AvailableDataset(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
 
 
@@ -153,9 +153,9 @@ def fetch(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download a set into ``data_dir`` or the cache and return its path; a right one that is there is kept.
+    """Download a data set into ``data_dir`` or the cache and return its path; a correct file there is kept.
 
-    The file gets its name only once its contents have been checked.
+    The file gets its name only after its contents have been verified.
     """
     if name in _EMBEDDED:
         raise InputError(f"{name} comes with scikit-learn; there is nothing to fetch.")
@@ -194,7 +194,7 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:
-    """The first file of the set in the folders that count, plain or compressed."""
+    """The first file of the data set in ``data_dir``, ``$PROXSKIP_DATA`` or the cache, plain or compressed."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
     stem = KNOWN[name].file.removesuffix(".bz2")
@@ -213,7 +213,7 @@ def _cache() -> Path:
 
 
 def _fault(name: str, path: Path) -> str | None:
-    """What keeps the file from being that set."""
+    """How the file differs from that data set; None if it does not."""
     try:
         return _difference(KNOWN[name], read_svmlight(path, n_features=KNOWN[name].features))
     except DataError as error:
@@ -221,14 +221,18 @@ def _fault(name: str, path: Path) -> str | None:
 
 
 def _difference(known: Known, data: Dataset) -> str | None:
-    """How the data differ from what is known of them; a right checksum settles it."""
+    """How the data differ from what is known about them; None if they do not."""
     if known.sha256 is not None and data.sha256 == known.sha256:
         return None
+    # Another checksum may be due to line endings alone, so the contents decide, with a message that says what differs.
     values, counts = np.unique(data.b, return_counts=True)
     labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    found = {"rows": data.b.size, "nonzeros": data.A.nnz, "labels": labels}
-    for what, here in found.items():
-        right = getattr(known, what)
+    pairs: tuple[tuple[str, int | dict[float, int], int | dict[float, int] | None], ...] = (
+        ("rows", data.b.size, known.rows),
+        ("nonzeros", data.A.nnz, known.nonzeros),
+        ("labels", labels, known.labels),
+    )
+    for what, here, right in pairs:
         if right is not None and here != right:
             return f"it has {_count(here)} {what} where {_count(right)} belong"
     if len(labels) != 2:
@@ -245,7 +249,7 @@ def _count(value: int | dict[float, int]) -> str:
 
 
 def content_digest(data: Dataset) -> str:
-    """The sha256 of the parsed rows and labels, whatever the text around them looked like."""
+    """The sha256 of the parsed rows and labels, which does not depend on how the text was formatted."""
     digest = hashlib.sha256()
     for array, kind in (
         (data.A.indptr, "<i8"),
@@ -258,6 +262,7 @@ def content_digest(data: Dataset) -> str:
 
 
 def _digits() -> Dataset:
+    """Even against odd digits; the digit itself is the group."""
     from sklearn.datasets import load_digits
 
     pixels, digit = load_digits(return_X_y=True)
@@ -266,6 +271,7 @@ def _digits() -> Dataset:
 
 
 def _breast_cancer() -> Dataset:
+    """Standardised features; benign is +1."""
     from sklearn.datasets import load_breast_cancer
 
     A, benign = load_breast_cancer(return_X_y=True)

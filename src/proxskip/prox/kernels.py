@@ -1,4 +1,4 @@
-"""Compiled inner loops of total variation; the GIL is released, and sums run in one order for any number of threads."""
+"""Compiled inner loops of total variation. They release the GIL; sums have one order for any number of threads."""
 
 import numpy as np
 from numba import njit
@@ -24,25 +24,30 @@ def tv1d(x, lam, y, place, slope, shift, low, high):
     if lam == 0.0 or n == 1:
         y[:] = x
         return
-    first, last = n, n - 1
+    first, last = n, n - 1  # the queue is place[first..last], empty now; it can grow at both ends
     for i in range(n - 1):
+        # The derivative is a y + b left of all knots and c y + d right of them: -lam or lam, plus that of entry i.
         a, b = 1.0, -x[i] - (lam if i > 0 else 0.0)
         c, d = 1.0, -x[i] + (lam if i > 0 else 0.0)
+        # Where it crosses -lam: drop the knots to the left of that point.
         while first <= last and a * place[first] + b <= -lam:
             a += slope[first]
             b += shift[first]
             first += 1
         left = (-lam - b) / a
+        # Where it crosses lam: drop the knots to the right.
         while last >= first and c * place[last] + d >= lam:
             c -= slope[last]
             d -= shift[last]
             last -= 1
         right = (lam - d) / c
+        # The two crossings become the outermost knots of the clipped derivative.
         first -= 1
         place[first], slope[first], shift[first] = left, a, b + lam
         last += 1
         place[last], slope[last], shift[last] = right, -c, lam - d
         low[i], high[i] = left, right
+    # The last entry is where the derivative of the whole cost is zero.
     a, b = 1.0, -x[n - 1] - lam
     while first <= last and a * place[first] + b <= 0.0:
         a += slope[first]
@@ -94,6 +99,7 @@ def columns(x, u, lam, y, c, ahead, beta, turn, lo, hi):
     place, slope, shift = np.empty(2 * m + 2), np.empty(2 * m + 2), np.empty(2 * m + 2)
     low, high = np.empty(m), np.empty(m)
     v, z = np.empty((8, m)), np.empty((8, m))
+    # x is stored by rows: eight columns at a time use every cache line that is read.
     for start in range(lo, hi, 8):
         width = min(8, hi - start)
         for i in range(m):
@@ -120,7 +126,7 @@ def rows_gap(y, u, lam, gap, lo, hi):
     for i in range(lo, hi):
         p, total = 0.0, 0.0
         for j in range(n - 1):
-            p -= u[i, j]
+            p -= u[i, j]  # the multiplier of edge j; u is its divergence
             step = y[i, j + 1] - y[i, j]
             total += max(lam * abs(step) - p * step, 0.0)
         gap[i] = total
@@ -165,7 +171,7 @@ def iso_step(x, lam, l1, low, high, beta, p, q, r, s, r_new, s_new, turn, lo, hi
         _ascend(s[i], here[1:], here, b)
         _project(a, b, lam)
         turn[i] = _advance(a, p[i], r[i], beta, r_new[i]) + _advance(b, q[i], s[i], beta, s_new[i])
-        here, below = below, here
+        here, below = below, here  # each row of y is computed once and used for two rows of differences
 
 
 @njit(**_FUSED)
