@@ -25,7 +25,7 @@ import numpy as np
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import generator
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError
 
 Round = Callable[..., tuple[Any, Any]]
 """``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""
@@ -108,6 +108,7 @@ class _RoundChecker:
 
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
         self.round, self.place, self.controls = round, place, controls
+        # Small, so that checking is quick, and heterogeneous, so that client drift shows.
         self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
         self.rng = generator(11)
         self.calls = np.zeros(6, dtype=np.int64)
@@ -116,7 +117,7 @@ class _RoundChecker:
         self.x, self.h = self.problem.solution.x, self.problem.solution.h
         self.scale = 1.0 + float(np.abs(self.h).max())
 
-    def play(self, x: Array, state: Any, cohort: Any, gamma: float, K: int) -> tuple[Array, Any]:
+    def play(self, x: Array, state: Any, cohort: Indices | list[int], gamma: float, K: int) -> tuple[Array, Any]:
         """One round of the function under test."""
 
         def of(i: int) -> Callable[[Array], Array]:
@@ -126,6 +127,7 @@ class _RoundChecker:
 
             return gradient
 
+        # Copies and fresh closures: the function under test cannot change what it is judged by.
         self.calls[:] = 0
         x, state = self.round(np.copy(x), state, [of(i) for i in range(6)], np.array(cohort), gamma, K)
         x = np.asarray(x, dtype=np.float64)

@@ -61,43 +61,28 @@ class AvailableDataset(NamedTuple):
     url: str | None = None
 
 
+# fmt: off
 KNOWN = {
     "w8a": Known(
-        "w8a",
-        49_749,
-        300,
-        579_586,
-        {-1: 48_270, 1: 1_479},
+        "w8a", 49_749, 300, 579_586, {-1: 48_270, 1: 1_479},
         "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
         "7486da074747debf97ff733ff1990ad406d74018e7057e52d0d878f0e54c3e15",
         3_478_238,
     ),
     "mushrooms": Known(
-        "mushrooms",
-        8_124,
-        112,
-        170_604,
-        {1: 3_916, 2: 4_208},
+        "mushrooms", 8_124, 112, 170_604, {1: 3_916, 2: 4_208},
         "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538",
         "cb7ac660f849a9a3338330dec0a88e16f01e479ce526befd49a8c7ac83b3b6ea",
         879_712,
     ),
     "a1a": Known(
-        "a1a",
-        1_605,
-        123,
-        22_249,
-        {-1: 1_210, 1: 395},
+        "a1a", 1_605, 123, 22_249, {-1: 1_210, 1: 395},
         "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
         "d6a70819f72fa676b312a7d35d03e73a7a6eb14bfb4deafb1c142be2f5bc8c89",
         114_818,
     ),
     "heart_scale": Known(
-        "heart_scale",
-        270,
-        13,
-        3_378,
-        {-1: 150, 1: 120},
+        "heart_scale", 270, 13, 3_378, {-1: 150, 1: 120},
         "5defa0a4c4c5bdaf3f55ae3828310252e8565c13ee37ce279e0b86d82e7f4ce9",
         "d133d0e31e61e9096298c3bafddccc9f35b6aa809e8a8ef0628adc0438f68257",
         27_670,
@@ -112,6 +97,7 @@ KNOWN = {
     "gisette": Known("gisette_scale.bz2", 6_000, 5_000),
     "news20": Known("news20.binary.bz2", 19_996, 1_355_191),
 }
+# fmt: on
 
 
 def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:

@@ -74,7 +74,7 @@ class Bernoulli:
         """A probability in (0, 1]."""
         if not 0 < self.probability <= 1:
             raise InputError(f"the probability {self.probability} of taking part must lie in (0, 1].")
-        if n * self.probability < 1e-3:
+        if n * self.probability < 1e-3:  # redrawing would take thousands of draws per round
             raise InputError(f"with probability {self.probability:g} almost every cohort of {n} clients is empty.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
@@ -137,7 +137,7 @@ def as_participation(given: Any) -> Participation:
         return Everyone()
     if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
         return given
-    if isinstance(given, float) and 0 < given < 1:
+    if isinstance(given, float) and 0 < given < 1:  # 1.0 is refused below, since 1 means one client
         return Bernoulli(given)
     if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
         return Uniform(int(given))

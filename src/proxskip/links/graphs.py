@@ -55,6 +55,7 @@ class Graph:
         W = _dense(self.W)
         _check_weights(W)
         _check_connected(W)
+        # In increasing order; the last one is 1, of the constant vector.
         eigenvalues = np.linalg.eigvalsh(W)
         linked = (W != 0) | (W.T != 0)
         rows = csr_array(W)
@@ -167,7 +168,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
-    degree = linked.sum(axis=1)
+    degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
     np.fill_diagonal(W, [_rest(shares[i, linked[i]]) for i in range(n)])
@@ -323,7 +324,7 @@ def _check_weights(W: Array) -> None:
             f"the mixing matrix is not symmetric: W[{i}, {j}] = {W[i, j]:.6g}, W[{j}, {i}] = {W[j, i]:.6g}, "
             f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is quietly wrong."
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # finite weights may sum to infinity, which is refused below
         sums = W.sum(axis=1)
     row = int(np.abs(sums - 1).argmax())
     if abs(sums[row] - 1) > TOLERANCE:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
 from proxskip.problems import oracles, solve
@@ -59,6 +60,7 @@ class Problem:
         def put(name: str, value: Any) -> None:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
+        # The order matters: weights and d come from the clients, and D needs d.
         put("clients", tuple(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
@@ -150,7 +152,7 @@ class Problem:
         f = self.clients[0]
         return f.l2 if isinstance(f, LinearModel) else None
 
-    # -- functions -----------------------------------------------------------------------------------------------------
+    # -- values and gradients ------------------------------------------------------------------------------------------
     def value(self, x: Array) -> float:
         """sum_i w_i f_i(x) + psi(D x)."""
         smooth = self.smooth_value(x)
@@ -205,7 +207,7 @@ class Problem:
         if found is None:
             return None
         x, y, certificate = found
-        exact = solve.in_double(self)
+        exact = solve.in_double(self)  # f* and h* in double precision even for data in float32
         return solve.Solution(x, exact.value(x), exact.client_gradients(x), y, certificate)
 
     # -- variants ------------------------------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ class Problem:
         return float(self.weights @ np.array([c[1] for c in self._sampling]))
 
 
-def checked_gradient(f: Any, x: Array, i: int) -> Array:
+def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
     """The gradient of client i at x as a new ``(d,)`` array; the oracle sees x read-only."""
     x_seen = x.view()
     x_seen.flags.writeable = False
@@ -266,7 +268,7 @@ def checked_gradient(f: Any, x: Array, i: int) -> Array:
     return g
 
 
-def _check_clients(clients: Sequence[Any]) -> None:
+def _check_clients(clients: Sequence[Oracle]) -> None:
     """Refuse constants that make no sense, and clients with different classes."""
     first = oracles.classes_of(clients[0])
     for i, f in enumerate(clients):
@@ -284,17 +286,17 @@ def _check_clients(clients: Sequence[Any]) -> None:
             raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")
 
 
-def _weights(given: Any, n: int) -> Array:
+def _weights(given: npt.ArrayLike | None, n: int) -> Array:
     """n positive weights that sum to one, read-only."""
     w = np.full(n, 1.0) if given is None else np.asarray(given, dtype=np.float64).copy()
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
         raise InputError(f"weights must be {n} positive finite numbers, one per client.")
-    w = np.asarray(w / w.sum())
+    w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights
     w.setflags(write=False)
     return w
 
 
-def _dimension(clients: Sequence[Any], d: int) -> int:
+def _dimension(clients: Sequence[object], d: int) -> int:
     """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
     known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
     for f in clients:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import scipy.sparse
 
@@ -30,14 +31,14 @@ class LinearModel:
     def __init__(
         self,
         A: Any,
-        b: Any,
+        b: npt.ArrayLike,
         l2: float = 0.0,
         *,
         l2_relative: bool = False,
         intercept: bool = False,
-        dtype: Any = np.float64,
-        row_weights: Any = None,
-        classes: Any = None,
+        dtype: npt.DTypeLike = np.float64,
+        row_weights: npt.ArrayLike | None = None,
+        classes: npt.ArrayLike | None = None,
     ) -> None:
         """Check the data and store them.
 
@@ -65,10 +66,10 @@ class LinearModel:
         self.l2 = float(l2)
         self.l2_given = float(l2)
         self.l2_relative = l2_relative
-        if l2_relative:
+        if l2_relative:  # last, since L0 needs the data
             self.l2 = float(l2) * self.L0
 
-    def _encode(self, labels: Any, classes: Any) -> Array:
+    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         """The labels as the numbers b_j that the loss uses."""
         if labels.dtype.kind not in "fiub":
             raise InputError(f"targets of type {labels.dtype} are not numbers; least squares needs numbers.")
@@ -111,7 +112,7 @@ class LinearModel:
     @cached_property
     def L(self) -> float:
         """Smoothness, including the regulariser; exact up to a few thousand features (see ``spectrum``)."""
-        if np.ptp(self.reg) == 0:
+        if np.ptp(self.reg) == 0:  # a constant regulariser only shifts the spectrum
             return self.L0 + float(self.reg[0])
         return spectrum.largest(self.A, self.s, self.curvature, self.reg[: self.A.shape[1]])
 
@@ -189,6 +190,7 @@ class LinearModel:
     def deal(self, parts: Sequence[Indices]) -> list[Self]:
         """One shard per part. The rows are sorted once, and every shard is a view of a piece."""
         self._need_rows()
+        # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
         A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
         common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
@@ -238,7 +240,7 @@ class Logistic(LinearModel):
     curvature = 0.25
     classes: tuple[Any, Any]
 
-    def _encode(self, labels: Any, classes: Any) -> Array:
+    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
@@ -262,18 +264,18 @@ class Logistic(LinearModel):
         """sigma(z) (1 - sigma(z))."""
         return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
 
-    def accuracy(self, x: Array, A: Any, labels: Any) -> float:
+    def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
         z = np.asarray(self.design(A) @ x).ravel()
         return float(np.mean((z > 0) == (np.asarray(labels) == self.classes[1])))
 
-    def auc(self, x: Array, A: Any, labels: Any) -> float:
+    def auc(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The area under the ROC curve on held-out rows; ties count half."""
         z = np.asarray(self.design(A) @ x).ravel()
         return area_under_curve(z, np.asarray(labels) == self.classes[1])
 
 
-def area_under_curve(z: Array, positive: Any) -> float:
+def area_under_curve(z: Array, positive: npt.NDArray[np.bool_]) -> float:
     """The probability that a positive row scores higher than a negative one; ties count half."""
     n1, n0 = int(positive.sum()), int((~positive).sum())
     if n1 == 0 or n0 == 0:
@@ -323,7 +325,7 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         return A
     if scipy.sparse.issparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
-        M.sum_duplicates()
+        M.sum_duplicates()  # a canonical form, so that equal data give equal bytes
         M.sort_indices()
         finite = np.isfinite(M.data).all()
     else:
@@ -351,10 +353,10 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
 
 
-def _labels(b: Any, N: int) -> Any:
+def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
     """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
-    if labels.dtype.kind == "O":
+    if labels.dtype.kind == "O":  # strings from a list or a data frame
         labels = labels.astype(str)
     if labels.shape[0] != N:
         raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
@@ -364,7 +366,7 @@ def _labels(b: Any, N: int) -> Any:
     return labels
 
 
-def label_values(labels: Any, classes: Any) -> Any:
+def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
     """The different labels in increasing order: the given classes, or else the labels that occur."""
     if classes is None:
         return np.unique(labels)
@@ -375,7 +377,7 @@ def label_values(labels: Any, classes: Any) -> Any:
     return values
 
 
-def _row_weights(given: Any, N: int) -> Array:
+def _row_weights(given: npt.ArrayLike | None, N: int) -> Array:
     """N nonnegative weights that sum to one."""
     if given is None:
         return np.full(N, 1.0 / N)

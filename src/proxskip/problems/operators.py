@@ -39,6 +39,7 @@ def as_operator(D: Any, d: int, dtype: Any = np.float64) -> Any:
 
 def check_adjoint(name: str, D: Any) -> None:
     """Refuse an operator whose transpose is missing, or is not its transpose:  <D v, u> = <v, D'u>."""
+    # If D.T is not the transpose, the two products differ for almost all v and u.
     rng = generator(2)
     v, u = rng.standard_normal(D.shape[1]), rng.standard_normal(D.shape[0])
     try:
@@ -84,7 +85,7 @@ def full_row_rank(D: Any) -> bool:
     M = as_matrix(D) if D.shape[0] <= min(D.shape[1], spectrum.EXACT_UP_TO) else None
     if M is None:
         return False
-    w = scipy.linalg.eigvalsh(M @ M.T)
+    w = scipy.linalg.eigvalsh(M @ M.T)  # in increasing order
     return bool(w[0] > 1e-10 * w[-1])
 
 
@@ -93,5 +94,5 @@ def smallest_positive(D: Any) -> float | None:
     M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
     if M is None:
         return None
-    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)  # both have the same positive ones
     return float(w[w > 1e-10 * w[-1]][0])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
 from proxskip.randomness import generator
@@ -21,7 +21,7 @@ class Quadratic:
     (4.0, 1.0, [1.0, 0.25])
     """
 
-    def __init__(self, H: Any, b: Any, c: float = 0.0) -> None:
+    def __init__(self, H: npt.ArrayLike, b: npt.ArrayLike, c: float = 0.0) -> None:
         self.H = np.asarray(H, dtype=np.float64)
         self.b = np.asarray(b, dtype=np.float64)
         self.c = float(c)
@@ -34,6 +34,7 @@ class Quadratic:
             raise InputError("H or b holds NaN or infinite values.")
         if self.H.ndim == 2 and not np.allclose(self.H, self.H.T, rtol=1e-12, atol=1e-12 * np.abs(self.H).max()):
             raise InputError("H is not symmetric; give (H + H')/2.")
+        # Both are cached, so the eigenvalues are computed only here.
         if self.mu < -1e-12 * abs(self.L):
             raise InputError(f"H has the negative eigenvalue {self.mu:.3g}; the quadratic is not convex.")
 

@@ -169,6 +169,7 @@ def no_more_than(most: int | None) -> Iterator[None]:
         return
     import resource
 
+    # Never below what is allocated already, or the next allocation of any size would fail.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (max(most, data_held()), hard))
     try:
@@ -308,18 +309,20 @@ class RemoteClient:
 class Elsewhere(Problem):
     """A problem whose values and gradients are computed where its clients are."""
 
-    holder: Any = None
+    holder: Holder | None = None
 
     @staticmethod
     def of(problem: Problem, holder: Holder) -> Problem:
         """The same problem, evaluated by the holder; its solution is computed here, before."""
         made = object.__new__(Elsewhere)
+        # Not by the constructor, which would check the clients again and lose what is cached.
         made.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
         return made
 
     def _at(self, x: Array) -> tuple[list[float], Array]:
         """Values and gradients at x; the last ones are kept, since a record needs both."""
         last = self.__dict__.get("_last")
+        assert self.holder is not None
         if last is None or not np.array_equal(last[0], x):
             last = (x.copy(), *self.holder.evaluate(x, self.clients))
             self.__dict__["_last"] = last
@@ -342,7 +345,7 @@ class Elsewhere(Problem):
 class Sharded(Elsewhere):
     """A problem whose data were never on this machine."""
 
-    source: Any = None
+    source: Source | None = None
 
     @property
     def sizes(self) -> list[int] | None:
@@ -370,6 +373,7 @@ class Sharded(Elsewhere):
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""
         facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
+        assert self.source is not None
         made = []
         for i, known in enumerate(facts):
             data, _ = look_at(self.source, i)
@@ -380,6 +384,7 @@ class Sharded(Elsewhere):
 
 def features_of(source: Source, known: Fact) -> int:
     """The number of columns of the data of a client, from its number of unknowns."""
+    # Softmax has one coefficient per class and feature.
     width = known.d // len(known.classes) if known.loss == "softmax" and known.classes else known.d
     return width - int(isinstance(source, Files) and source.intercept)
 

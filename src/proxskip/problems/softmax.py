@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from proxskip.problems.glm import LinearModel, area_under_curve, label_values
@@ -21,7 +22,7 @@ class Softmax(LinearModel):
     curvature = 0.5
     classes: tuple[Any, ...]
 
-    def _encode(self, labels: Any, classes: Any) -> Array:
+    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
         if len(values) < 2:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
@@ -87,12 +88,12 @@ class Softmax(LinearModel):
         # The gradient of row j is the outer product of its slopes and a_j (the regulariser cancels).
         return max(float(np.mean(np.sum(G * G, axis=1) * self.row_squares) - mean @ mean), 0.0)
 
-    def accuracy(self, x: Array, A: Any, labels: Any) -> float:
+    def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""
         guess = np.asarray(self.classes)[np.argmax(self._scores(self.design(A), x), axis=1)]
         return float(np.mean(guess == np.asarray(labels)))
 
-    def auc(self, x: Array, A: Any, labels: Any) -> float:
+    def auc(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The area under the ROC curve on held-out rows, one class against the rest, averaged over the classes."""
         scores, true = self._scores(self.design(A), x), np.asarray(labels)
         shares = scipy.special.softmax(scores, axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def top_eigenvalue(S: Array) -> float:
     return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(n - 1, n - 1))[0])
 
 
-def lanczos_bound(matvec: Any, d: int, seed: int = 0) -> float:
+def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> float:
     """An upper bound on the largest eigenvalue of a PSD operator; it fails with probability ``LANCZOS_FAILURE``."""
     # P[(lmax - estimate) / lmax > slack] <= 1.648 sqrt(d) exp(-sqrt(slack) (2 k - 1))
     need = np.log(1.648 * np.sqrt(d) / LANCZOS_FAILURE) / np.sqrt(LANCZOS_SLACK)

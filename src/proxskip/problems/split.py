@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.randomness import generator
-from proxskip.types import Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 
@@ -21,7 +22,7 @@ def split(
     *,
     weights: Literal["rows", "equal"] = "rows",
     L: LKind = "max",
-    groups: Any = None,
+    groups: npt.ArrayLike | None = None,
     alpha: float = 0.5,
     seed: int = 0,
     batch: int | None = None,
@@ -55,6 +56,7 @@ def split(
     parts = partition(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
+    # Counts of rows where all row weights are equal: they are exact, sums of weights are not.
     share = np.array([float(len(p)) if np.ptp(model.s) == 0 else float(model.s[p].sum()) for p in parts])
     if share.min() <= 0:
         raise InputError(f"every row of client {int(np.argmin(share))} has the weight zero; leave these rows out.")
@@ -71,7 +73,13 @@ def split(
 
 
 def partition(
-    model: LinearModel, clients: int | None, by: str, *, groups: Any = None, alpha: float = 0.5, seed: int = 0
+    model: LinearModel,
+    clients: int | None,
+    by: str,
+    *,
+    groups: npt.ArrayLike | None = None,
+    alpha: float = 0.5,
+    seed: int = 0,
 ) -> list[Indices]:
     """The rows of each client."""
     N = model.N
@@ -90,6 +98,7 @@ def partition(
     if by == "contiguous":
         return cut(np.arange(N), clients)
     if by == "iid":
+        # Sorted within each client, so that a client reads its rows in the order of the file.
         return [np.sort(p) for p in cut(rng.permutation(N), clients)]
     if by == "dirichlet":
         return _dirichlet(model.b, clients, alpha, rng)
@@ -102,7 +111,7 @@ def cut(order: Indices, n: int) -> list[Indices]:
     return [order[i * N // n : (i + 1) * N // n] for i in range(n)]
 
 
-def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
+def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> list[Indices]:
     """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
         raise InputError(
@@ -118,7 +127,7 @@ def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
     return list(np.split(order, starts[1:]))
 
 
-def _dirichlet(labels: Any, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
+def _dirichlet(labels: Array, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
     """Each label dealt to the clients in random proportions; drawn again if a client gets no rows."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"alpha = {alpha} of the Dirichlet split must be positive.")
@@ -126,6 +135,7 @@ def _dirichlet(labels: Any, n: int, alpha: float, rng: np.random.Generator, trie
         parts: list[list[Indices]] = [[] for _ in range(n)]
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
+            # The shares of the clients as cuts of the shuffled rows of this label.
             bounds = np.round(np.cumsum(rng.dirichlet(np.full(n, alpha)))[:-1] * len(rows)).astype(np.int64)
             for part, piece in zip(parts, np.split(rows, bounds), strict=True):
                 part.append(piece)

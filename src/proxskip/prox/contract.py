@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -107,6 +107,7 @@ class StoppingRule:
         """Record the accuracy of y, keep the best point so far, and return whether to stop."""
         if accuracy < self.accuracy or not self.y.size:
             self.accuracy, self.y = accuracy, y.copy()
+        # Stalled: no improvement by ten percent for a third of all iterations, and for at least 200.
         if self.accuracy <= 0.9 * self.mark:
             self.mark, self.improved = self.accuracy, self.iterations
         stalled = self.iterations - self.improved > max(200, self.iterations // 3)
@@ -167,7 +168,7 @@ class Checked(Operator):
         if before is not None:
             y, R, also = before
             dP, dx = P - R, x - y
-            v = -float(np.vdot(dP, dx - dP))
+            v = -float(np.vdot(dP, dx - dP))  # <P(x) - P(y), Q(x) - Q(y)> = -v must not be negative
             if v > 0:
                 error = v / (2 * norm(2 * dP - dx))
                 self.error = max(self.error, error)
@@ -185,7 +186,7 @@ class Checked(Operator):
         warnings.warn(self.said, ProxWarning, stacklevel=4)
 
 
-def accuracy_of(psi: Any) -> float:
+def accuracy_of(psi: Prox | None) -> float:
     """The largest certified error of the prox so far: 0 for a closed form, NaN if nothing is known."""
     psi = psi.psi if isinstance(psi, Checked) else psi
     if isinstance(psi, Operator) and any(math.isnan(accuracy_of(part)) for part in psi._parts()):
@@ -195,7 +196,7 @@ def accuracy_of(psi: Any) -> float:
     return 0.0 if isinstance(psi, Operator) and psi._exact else math.nan
 
 
-def inner_state(psi: Any) -> Inexact | None:
+def inner_state(psi: Prox | None) -> Inexact | None:
     """psi if it is an inexact operator (without its checks), otherwise None."""
     psi = psi.psi if isinstance(psi, Checked) else psi
     return psi if isinstance(psi, Inexact) else None

@@ -126,6 +126,7 @@ class GroupL1(Operator):
 
     def _norms(self, x: Array) -> Array:
         sized(self, x, sum(self.groups))
+        # The squares of each group summed by one call.
         starts = np.cumsum((0, *self.groups[:-1]))
         return np.sqrt(np.add.reduceat(np.square(as_floats(x)).ravel(), starts))
 
@@ -147,5 +148,6 @@ class Huber(Operator):
 
     def prox(self, x: Array, t: float) -> Array:
         x = as_point(x, t)
+        # Two cases in one: x alpha/(alpha + by) in the quadratic part, x - by sign(x) in the linear one.
         by = t * self.lam
         return x - x * (by / np.maximum(np.abs(x), by + self.alpha))

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from proxskip.prox.contract import Iterative
@@ -34,10 +35,10 @@ class Polyhedron(Iterative):
     def __init__(
         self,
         G: Any = None,
-        l: Any = None,
-        u: Any = None,
+        l: npt.ArrayLike | None = None,
+        u: npt.ArrayLike | None = None,
         E: Any = None,
-        e: Any = None,
+        e: npt.ArrayLike | None = None,
         tolerance: float = 1e-8,
         max_iterations: int = 20_000,
         warm: bool = True,
@@ -73,10 +74,11 @@ class Polyhedron(Iterative):
         if not np.isfinite(flat).all():
             raise InputError("Polyhedron was given a point with numbers that are not finite.")
         y, accuracy, count = flat, math.inf, 0
+        # A warm start makes each stricter solve cheap.
         for strictness in OSQP_TOLERANCES:
             found = self._solve(flat, strictness, self.max_iterations - count)
             count += int(found.info.iter)
-            if found.info.status_val in (3, 4):
+            if found.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
                 raise InputError("Polyhedron is empty: no point satisfies all of its rows.")
             reached = self._accuracy(flat, found)
             if reached < accuracy:
@@ -92,6 +94,7 @@ class Polyhedron(Iterative):
         if self._solver is None:
             self._solver = _osqp().OSQP()
             eye = scipy.sparse.eye(self.d, format="csc")
+            # A fixed interval for rho: OSQP can also take it from the clock, and then results do not repeat.
             fixed = {"verbose": False, "polishing": True, "adaptive_rho": 1, "adaptive_rho_interval": 50}
             self._solver.setup(eye, -x, self.A, self.l, self.u, **fixed)
         else:
@@ -108,13 +111,13 @@ class Polyhedron(Iterative):
             return math.inf
         # A multiplier of an infinite bound is an error of OSQP.
         z[(z > 0) & np.isinf(self.u) | (z < 0) & np.isinf(self.l)] = 0.0
-        near = x - self.A.T @ z
+        near = x - self.A.T @ z  # the primal point of z
         rows = self.A @ near
         outside = np.abs(rows - np.clip(rows, self.l, self.u))
         bound = np.where(z > 0, self.u, np.where(z < 0, self.l, rows))
         missed = np.abs(rows - bound)
         gap = math.sqrt(float(np.abs(z) @ missed) + 2 * max_abs(z) * float(outside.sum()))
-        if found.info.status_polish == 1:
+        if found.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
             active = (z != 0) | (outside > 0)
             lack = np.where(z != 0, rows - bound, rows - np.clip(rows, self.l, self.u))[active]
             mend = lsqr(self.A[active], lack, atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
@@ -172,7 +175,7 @@ def _matrix(name: str, given: Any) -> Any:
     return M
 
 
-def _bound(name: str, given: Any, M: Any, missing: float) -> Array:
+def _bound(name: str, given: npt.ArrayLike | None, M: Any, missing: float) -> Array:
     bound = np.asarray(missing if given is None else given, dtype=np.float64)
     if bound.ndim > 1 or bound.size not in (1, M.shape[0]):
         raise InputError(f"Polyhedron has {M.shape[0]} rows but {bound.size} numbers in {name}.")

@@ -65,6 +65,7 @@ class Simplex(Operator):
         positive(self, radius=self.radius)
 
     def __call__(self, x: Array) -> float:
+        # The larger of two distances: to the right sum and to non-negative entries.
         outside = max(abs(float(np.sum(x)) - self.radius), -float(np.min(x, initial=0.0)))
         return indicator(outside, max(self.radius, max_abs(x)))
 

@@ -23,7 +23,6 @@ from proxskip.prox.parts import (
     max_abs,
     shaped,
     sized,
-    soft_threshold,
 )
 from proxskip.prox.sets import Box, L1Ball, L2Ball, NonNegative, Simplex
 from proxskip.types import Array, InputError
@@ -52,10 +51,7 @@ class NuclearNorm(Operator):
     def prox(self, x: Array, t: float) -> Array:
         x = as_point(x, t)
         shaped(self, x, self.shape)
-        if not np.isfinite(x).all():
-            return np.full_like(x, np.nan)
-        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
-        return np.reshape((U * soft_threshold(s, t * self.lam)) @ V, x.shape)
+        return _svd_prox(L1(self.lam), x, t, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +74,7 @@ class SingularValues(Operator):
     def prox(self, x: Array, t: float) -> Array:
         x = as_point(x, t)
         shaped(self, x, self.shape)
-        if not np.isfinite(x).all():
-            return np.full_like(x, np.nan)
-        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
-        return np.reshape((U * self.psi.prox(s, t)) @ V, x.shape)
+        return _svd_prox(self.psi, x, t, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +105,16 @@ class Eigenvalues(Operator):
         if not np.isfinite(X).all():
             return np.full_like(x, np.nan)
         w, V = np.linalg.eigh((X + X.T) / 2)
-        P = (V * self.psi.prox(w, t)) @ V.T
+        P = (V * self.psi.prox(w, t)) @ V.T  # symmetric up to rounding
         return np.reshape((P + P.T) / 2, x.shape)
+
+
+def _svd_prox(psi: Operator, x: Array, t: float, shape: tuple[int, int]) -> Array:
+    """The prox of psi at the singular values of x; NaN if an entry is not finite."""
+    if not np.isfinite(x).all():
+        return np.full_like(x, np.nan)
+    U, s, V = np.linalg.svd(x.reshape(shape), full_matrices=False)
+    return np.reshape((U * psi.prox(s, t)) @ V, x.shape)
 
 
 def _singular_values(X: Array) -> Array:

@@ -27,19 +27,19 @@ MIN_PIXELS_FOR_THREADS = 1 << 15
 """From this many pixels on, the rows are divided among threads."""
 
 
-def _bounded(psi: Any) -> None:
+def _bounded(psi: TV1D | TV2D) -> None:
     at_least_zero(psi, lam=psi.lam, l1=psi.l1)
     if not (psi.lo <= psi.hi and psi.lo < math.inf and psi.hi > -math.inf):
         raise InputError(f"{type(psi).__name__} needs lo <= hi, with numbers between, not {psi.lo} and {psi.hi}.")
 
 
-def _pointwise(psi: Any, x: Array) -> float:
+def _pointwise(psi: TV1D | TV2D, x: Array) -> float:
     """``l1 sum_i |x_i|``; infinity outside the bounds."""
     outside = np.max(np.abs(x - np.clip(x, psi.lo, psi.hi)), initial=0.0)
     return float(psi.l1 * np.abs(x).sum()) if outside <= INSIDE * max_abs(x) else math.inf
 
 
-def _pointwise_prox(psi: Any, x: Array, t: float) -> Array:
+def _pointwise_prox(psi: TV1D | TV2D, x: Array, t: float) -> Array:
     return np.clip(soft_threshold(x, t * psi.l1), psi.lo, psi.hi)
 
 
