@@ -73,24 +73,20 @@ def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
         return None
     problem = in_double(problem)
     scale = _scale(problem)
+    y, curved = None, True
     if problem.psi is None:
         x = _smooth_minimizer(problem)
         certificate = float(np.linalg.norm(problem.gradient(x)))
         # Without mu, a small gradient may also mean a slope that only flattens out towards infinity.
         curved = problem.mu is not None or _is_curved(problem.whole.hessian(x), problem.L_global)
-        return (x, None, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
-    if problem.D is None:
-        x = _accelerated(problem)
-        certificate = problem.residual(x, 1.0 / problem.L_global)
-        return (x, None, certificate) if certificate <= MAX_CERTIFICATE * scale else None
-    if is_identity(problem.D):  # then FISTA is faster, and the optimality condition gives y* = -grad f(x*)
-        plain: Any = problem
-        plain = replace(plain, D=None)
+    elif problem.D is None or is_identity(problem.D):
+        plain: Any = problem if problem.D is None else replace(problem, D=None)  # type: ignore[type-var]
         x = _accelerated(plain)
         certificate = plain.residual(x, 1.0 / problem.L_global)
-        return (x, -problem.gradient(x), certificate) if certificate <= MAX_CERTIFICATE * scale else None
-    x, y, certificate = _papc(problem)
-    return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale else None
+        y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
+    else:
+        x, y, certificate = _papc(problem)
+    return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
 
 
 def _smooth_minimizer(problem: Composite) -> Array:

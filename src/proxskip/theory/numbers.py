@@ -62,7 +62,7 @@ def accuracy(eps: float) -> float:
     """The target accuracy as a float, refused unless it lies in (0, 1)."""
     number = positive("eps", eps)
     if number >= 1:
-        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error shall fall.")
+        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error is to be reduced.")
     return number
 
 

@@ -35,7 +35,7 @@ from proxskip.theory.numbers import (
 from proxskip.types import Array, InputError
 
 __all__ = [
-    "Decentralized", "ExpectedSmoothness", "Participation", "Stochastic", "bernoulli_cohort", "best_p",
+    "CohortConstants", "Decentralized", "ExpectedSmoothness", "Stochastic", "bernoulli_cohort", "best_p",
     "binomial_sizes", "bounded_variance", "check_tau", "cohort_constants", "communications", "decaying_step",
     "decentralized", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
     "largest_step", "minibatch_smoothness", "minibatch_variance", "noise_ball", "nu", "psi_lyapunov",
@@ -329,7 +329,7 @@ def tracking_step(L: float, mu: float | None, sigma: float) -> float:
 # size s:  E sum_i |x+ - x*|^2 = sum_i |xhat_i - x*|^2 - nu V, E sum_{i in S} |x+ - xhat_i|^2 = (s-1)/(n-1) V.
 
 
-class Participation(NamedTuple):
+class CohortConstants(NamedTuple):
     """``a = E[(s-1)+]/(n-1)`` and the largest safe ``chi = E[nu(s)]`` for cohorts of random size s."""
 
     a: float
@@ -344,7 +344,7 @@ def nu(n: int, s: int) -> float:
     return 1.0 if n == s else n * (s - 1) / (s * (n - 1))
 
 
-def cohort_constants(n: int, sizes: Mapping[int, float]) -> Participation:
+def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     """``a`` and ``chi`` for cohorts that are uniform given their size, ``sizes`` = {size: probability}.
 
     An empty cohort is redrawn, so size 0 is left out and the rest rescaled.
@@ -355,15 +355,15 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> Participation:
     drawn = {s: prob for s, prob in sizes.items() if s != 0 and prob > 0}
     rest = math.fsum(drawn.values())
     if n == 1 and rest > 0:
-        return Participation(1.0, 1.0)
+        return CohortConstants(1.0, 1.0)
     chi = math.fsum(prob * nu(n, s) for s, prob in drawn.items())
     if chi <= 0:
         raise InputError(f"cohorts of one among n = {n} clients cannot work: h could never learn; take c >= 2.")
     a = math.fsum(prob * (s - 1) for s, prob in drawn.items()) / (n - 1)
-    return Participation(min(1.0, a / rest), min(1.0, chi / rest))
+    return CohortConstants(min(1.0, a / rest), min(1.0, chi / rest))
 
 
-def uniform_cohort(n: int, c: int) -> Participation:
+def uniform_cohort(n: int, c: int) -> CohortConstants:
     """``cohort_constants`` for c of n clients, uniformly; c = n is everybody, a = chi = 1."""
     return cohort_constants(n, {whole("c", c): 1.0})
 
@@ -382,7 +382,7 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     return {s: math.exp(front + log) for s, log in logs}
 
 
-def bernoulli_cohort(n: int, prob: float) -> Participation:
+def bernoulli_cohort(n: int, prob: float) -> CohortConstants:
     """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn."""
     return cohort_constants(n, binomial_sizes(n, prob))
 
