@@ -152,7 +152,7 @@ def fetch(
     if target.is_file() and not _fault(name, target):
         return target
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    from proxskip.data.download import download
+    from proxskip.data.download import download  # here, since urllib is slow to import
 
     download(url, target, lambda path: _fault(name, path), progress)
     return target

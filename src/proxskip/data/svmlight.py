@@ -123,7 +123,7 @@ def _matrix(blocks: list[_ParsedRows], d: int) -> Any:
     columns = np.concatenate([rows.columns for rows in blocks]) - np.int32(1)
     values = np.concatenate([rows.values for rows in blocks])
     A = csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
-    A.eliminate_zeros()
+    A.eliminate_zeros()  # explicit zeros in the file would count as nonzeros
     return A
 
 
@@ -132,7 +132,7 @@ def _whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
     pending: list[bytes] = []
     for block in _decompressed(file, max_bytes):
         digest.update(block)
-        cut = block.rfind(b"\n") + 1
+        cut = block.rfind(b"\n") + 1  # what follows the last line end waits for the next block
         if cut:
             yield b"".join([*pending, block[:cut]])
             pending = []

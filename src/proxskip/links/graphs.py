@@ -228,6 +228,7 @@ def _fixed(kind: str, n: int) -> networkx.Graph:
     import networkx as nx
 
     if kind in ("grid", "torus"):
+        # The most square a by n/a rectangle.
         a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         if a == 1:
             usable = "4" if n < 4 else f"{n - 1} or {n + 1}"

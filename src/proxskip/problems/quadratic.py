@@ -82,6 +82,7 @@ class Quadratic:
     @staticmethod
     def average(parts: list[Quadratic], weights: Array) -> Quadratic:
         """sum_i w_i f_i  as one quadratic."""
+        # Diagonal parts become matrices only if some other part is one.
         full = any(f.H.ndim == 2 for f in parts)
         H = sum(w * (f.hessian(f.b) if full else f.H) for w, f in zip(weights, parts, strict=True))
         b = sum(w * f.b for w, f in zip(weights, parts, strict=True))

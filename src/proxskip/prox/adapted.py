@@ -54,7 +54,7 @@ class Adapted(Operator):
 def _value(operator: Any, x: Array) -> float:
     """psi(x), with True and False as 0 and infinity; the VStack of pyproximal would count them as 1 and 0."""
     if _is_pyproximal(operator) and type(operator).__name__ == "VStack":
-        if hasattr(operator, "restr"):
+        if hasattr(operator, "restr"):  # parts given by restriction operators, otherwise by sizes
             parts = [restriction.matvec(x) for restriction in operator.restr]
         else:
             parts = np.split(x, operator.xend[:-1])

@@ -150,7 +150,7 @@ class Sum(Iterative):
         z = t * self._dual if use and self._dual is not None else np.zeros((m, *x.shape))
         seen = np.empty_like(z)
         y, rule = x - z.sum(axis=0), StoppingRule(self.tolerance, self.max_iterations)
-        self._share()
+        self._share()  # the tolerance may have been set since the last call
         done = False
         while not done:
             for i, psi in enumerate(self.psis):

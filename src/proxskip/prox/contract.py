@@ -91,7 +91,7 @@ class Iterative(Operator):
         self.last = Inner(float(accuracy), self.tolerance, int(iterations))
         self.calls += 1
         self.failures += not self.last.reached
-        if self.worst is None or not self.last.accuracy <= self.worst.accuracy:
+        if self.worst is None or not self.last.accuracy <= self.worst.accuracy:  # also if it is NaN
             self.worst = self.last
 
 
@@ -131,7 +131,7 @@ class Checked(Operator):
     """For how many different steps t the last prox is kept."""
 
     def __init__(self, psi: Prox):
-        self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi
+        self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi  # never checked twice
         self._inner = self.psi if isinstance(self.psi, Inexact) else None
         self.reset()
 

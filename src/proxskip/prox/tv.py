@@ -64,6 +64,7 @@ class TV1D(Operator):
         if not np.isfinite(x).all():
             return np.full_like(x, np.nan)
         flat, n = np.ascontiguousarray(x).ravel(), x.size
+        # The queue holds the place of each knot and its jumps in slope and intercept.
         y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
         kernels.tv1d(flat, t * self.lam, y, *queue, *ends)
         return _pointwise_prox(self, y, t).reshape(x.shape)
@@ -119,7 +120,7 @@ class TV2D(Iterative):
         image = np.reshape(x, self.shape)
         down, right = np.diff(image, axis=0), np.diff(image, axis=1)
         if self.isotropic:
-            both = np.zeros((2, *self.shape))
+            both = np.zeros((2, *self.shape))  # the differences, zero in the last row and the last column
             both[0, :-1], both[1, :, :-1] = down, right
             variation = float(np.hypot(*both).sum())
         else:
@@ -195,6 +196,7 @@ class TV2D(Iterative):
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
             kernel(*given, 0, count)
             return
+        # The kernels write disjoint rows, so the threads need no lock, and their number does not matter.
         ends = np.linspace(0, count, threads + 1).astype(int).tolist()
         list(_pool(os.getpid(), threads).map(partial(kernel, *given), ends[:-1], ends[1:]))
 
