@@ -131,4 +131,4 @@ def test_the_report_reads_well() -> None:
     assert "holds   fixed point" in text
     with pytest.raises(ps.InputError, match="shape"):
         check(lambda x, h, *rest: (np.zeros(3), h))
-    assert conformance.Report(()).ok
+    assert conformance.ConformanceReport(()).ok

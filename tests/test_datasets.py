@@ -39,7 +39,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with nothing on it, two invented sets, and no patience; returns the cache folder."""
     monkeypatch.delenv("PROXSKIP_DATA", raising=False)
     monkeypatch.setenv("PROXSKIP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "WAITS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(download, "RETRY_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(download, "TIMEOUT", 2.0)
     packed = tmp_path / "packed"
     packed.write_bytes(TOY)

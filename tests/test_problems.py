@@ -329,7 +329,7 @@ def test_newton_by_conjugate_gradients_finds_the_same(monkeypatch):
 
     A, b = some_data(60, 8)
     x = ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x
-    monkeypatch.setattr(solve, "DENSE_UP_TO", 2)
+    monkeypatch.setattr(solve, "MAX_DENSE_HESSIAN", 2)
     assert np.allclose(ps.Problem([ps.Logistic(A, b, l2=0.01)]).solution.x, x, atol=1e-10)
 
 

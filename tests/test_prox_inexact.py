@@ -304,7 +304,7 @@ def test_one_row_or_one_column_is_one_dimensional(isotropic):
 
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_the_bytes_do_not_depend_on_the_threads(isotropic, monkeypatch):
-    monkeypatch.setattr(tv, "WORTH_THREADS", 1)
+    monkeypatch.setattr(tv, "MIN_PIXELS_FOR_THREADS", 1)
     x = np.random.default_rng(0).standard_normal((23, 37))
     found = [TV2D(0.5, (23, 37), isotropic, threads=k).prox(x, 1.0) for k in (1, 2, 3)]
     assert np.array_equal(found[0], found[1])

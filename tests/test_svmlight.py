@@ -299,7 +299,7 @@ def files(spoil: bool) -> st.SearchStrategy[bytes]:
     return st.builds(lambda rows, end: b"\n".join(rows) + end, st.lists(lines(spoil), max_size=6), ends)
 
 
-def exactly(text: bytes, limit: int = 10**7) -> svmlight._Rows:
+def exactly(text: bytes, limit: int = 10**7) -> svmlight._ParsedRows:
     return svmlight._Exact("f", limit, "max_features").parse(text, 1)
 
 

@@ -1,4 +1,4 @@
-"""Is this round function Scaffold or Scaffnew? The laws that every right one obeys, checked on small quadratics.
+"""Checks whether a round function is Scaffold or Scaffnew, by laws that every correct one obeys, on small quadratics.
 
 >>> def scaffnew(x, h, gradients, cohort, gamma, K):
 ...     xhat = {i: x for i in cohort}
@@ -24,7 +24,8 @@ import numpy as np
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
-from proxskip.types import Array, InputError
+from proxskip.randomness import generator
+from proxskip.types import Array, Indices, InputError
 
 Round = Callable[..., tuple[Any, Any]]
 """``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""
@@ -32,7 +33,7 @@ Round = Callable[..., tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """One law: how far it was missed, how far it may be missed by rounding, and what breaks it."""
+    """One law: the measured error, the bound on it that rounding explains, and the law in words."""
 
     name: str
     holds: bool
@@ -42,19 +43,19 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """All laws."""
+class ConformanceReport:
+    """The results for all laws."""
 
     laws: tuple[Law, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all hold."""
+        """Whether all laws hold."""
         return all(law.holds for law in self.laws)
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The names of those that do not."""
+        """The names of the laws that do not hold."""
         return tuple(law.name for law in self.laws if not law.holds)
 
     def __str__(self) -> str:
@@ -70,24 +71,24 @@ def check(
     controls: Callable[[Any, Array], Array] = lambda state, x: state,
     extra: int = 0,
     cohorts: bool = True,
-) -> Report:
+) -> ConformanceReport:
     """Check a round function against the laws.
 
     Args:
         round: ``round(x, state, gradients, cohort, gamma, K) -> (x, state)``: one round from the server's x, with
             ``gradients[i](y)`` for the clients i of the cohort, K local steps of size gamma, equal weights.
-        place: the state in which the clients' corrections are h (rows that sum to zero); by default h itself.
-        controls: ``controls(state, x)``, the corrections h that a local step adds to minus the gradient, once every
-            client has heard all that it is owed. For Scaffold with c_i and c these are c_i - c.
+        place: ``place(h)``, a state in which the corrections of the clients are h, whose rows sum to zero; h itself
+            if not given.
+        controls: ``controls(state, x)``, the corrections h that a local step adds to minus the gradient, after every
+            client has received the outcome of the round. For Scaffold with c_i and c these are c_i - c.
         extra: gradients that a client may take besides its K local steps (1 for Scaffold's option I).
-        cohorts: False leaves out the laws for rounds without everybody.
+        cohorts: False skips the laws for rounds with only some clients.
     """
-    bench = _Bench(round, place, controls)
-    laws = [bench.local_steps(extra), bench.fixed_point(), bench.reduction(), bench.learning(), bench.total(False)]
-    laws.append(bench.rate(False))
+    on = _RoundChecker(round, place, controls)
+    laws = [on.local_steps(extra), on.fixed_point(), on.reduction(), on.learning(), on.total(False), on.rate(False)]
     if cohorts:
-        laws += [bench.outsiders(), bench.total(True), bench.rate(True)]
-    return Report(tuple(laws))
+        laws += [on.outsiders(), on.total(True), on.rate(True)]
+    return ConformanceReport(tuple(laws))
 
 
 def scaffold(
@@ -102,20 +103,21 @@ def scaffold(
     return act, lambda h: (h.copy(), np.zeros(h.shape[1])), lambda state, x: state[0] - state[1]
 
 
-class _Bench:
-    """Six clients with different minimisers, and the round function on them."""
+class _RoundChecker:
+    """The round function on six quadratics with different minimisers."""
 
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
         self.round, self.place, self.controls = round, place, controls
+        # Small, so that checking is quick, and heterogeneous, so that client drift shows.
         self.problem = Problem(random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))
-        self.rng = np.random.Generator(np.random.Philox(11))
+        self.rng = generator(11)
         self.calls = np.zeros(6, dtype=np.int64)
         self.everybody = np.arange(6)
         assert self.problem.solution is not None
         self.x, self.h = self.problem.solution.x, self.problem.solution.h
         self.scale = 1.0 + float(np.abs(self.h).max())
 
-    def turn(self, x: Array, state: Any, cohort: Any, gamma: float, K: int) -> tuple[Array, Any]:
+    def play(self, x: Array, state: Any, cohort: Indices | list[int], gamma: float, K: int) -> tuple[Array, Any]:
         """One round of the function under test."""
 
         def of(i: int) -> Callable[[Array], Array]:
@@ -125,6 +127,7 @@ class _Bench:
 
             return gradient
 
+        # Copies and fresh closures: the function under test cannot change what it is judged by.
         self.calls[:] = 0
         x, state = self.round(np.copy(x), state, [of(i) for i in range(6)], np.array(cohort), gamma, K)
         x = np.asarray(x, dtype=np.float64)
@@ -133,56 +136,56 @@ class _Bench:
         return x, state
 
     def law(self, name: str, measured: float, bound: float, says: str) -> Law:
-        """A law holds when it is missed by no more than rounding; nan holds nothing."""
+        """A law holds if the error is within the bound; nan never is."""
         return Law(name, bool(measured <= bound), float(measured), bound, says)
 
-    def somewhere(self) -> tuple[Array, Array]:
-        """An x, and corrections that sum to zero."""
+    def random_state(self) -> tuple[Array, Array]:
+        """A random x, and corrections that sum to zero."""
         h = self.rng.standard_normal((6, 5))
         return self.rng.standard_normal(5), h - h.mean(axis=0)
 
     # -- the laws ------------------------------------------------------------------------------------------------------
     def local_steps(self, extra: int) -> Law:
-        """K gradients for each client of the cohort, none for the others."""
+        """Each client of the cohort computes K gradients, the others none."""
         worst = 0
         for K, cohort in ((1, self.everybody), (4, self.everybody), (3, np.array([0, 2, 5]))):
-            x, h = self.somewhere()
-            self.turn(x, self.place(h), cohort, 0.1, K)
+            x, h = self.random_state()
+            self.play(x, self.place(h), cohort, 0.1, K)
             asked = np.where(np.isin(self.everybody, cohort), K, 0)
-            off = np.where(
-                asked > 0, np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0), self.calls
-            )
+            # Too few or, beyond the extra ones, too many; outside the cohort every gradient is one too many.
+            wrong = np.maximum(np.maximum(asked - self.calls, self.calls - asked - extra), 0)
+            off = np.where(asked > 0, wrong, self.calls)
             worst = max(worst, int(off.max()))
         return self.law("local steps", worst, 0.0, "each client of the cohort takes K gradients, and nobody else any")
 
     def fixed_point(self) -> Law:
-        """x* with h_i = grad f_i(x*) stays."""
-        x, state = self.turn(self.x, self.place(self.h), self.everybody, 0.2, 4)
+        """x* with h_i = grad f_i(x*) does not move."""
+        x, state = self.play(self.x, self.place(self.h), self.everybody, 0.2, 4)
         miss = max(np.abs(x - self.x).max(), np.abs(self.controls(state, x) - self.h).max())
         return self.law("fixed point", miss, 1e-12 * self.scale, "x* with h_i = grad f_i(x*) stays where it is")
 
     def reduction(self) -> Law:
-        """One local step with everybody is gradient descent, whatever h is."""
-        x, h = self.somewhere()
-        new, _ = self.turn(x, self.place(h), self.everybody, 0.3, 1)
+        """One local step of all clients is gradient descent, for any h."""
+        x, h = self.random_state()
+        new, _ = self.play(x, self.place(h), self.everybody, 0.3, 1)
         right = x - 0.3 * self.problem.gradient(x)
         return self.law("reduction", np.abs(new - right).max(), 1e-12 * self.scale, "K = 1 is gradient descent")
 
     def learning(self) -> Law:
-        """After one local step of everybody, h_i is the client's gradient less the mean gradient."""
-        x, h = self.somewhere()
-        new, state = self.turn(x, self.place(h), self.everybody, 0.3, 1)
+        """After one local step of all clients, h_i is the gradient of client i minus the mean gradient."""
+        x, h = self.random_state()
+        new, state = self.play(x, self.place(h), self.everybody, 0.3, 1)
         g = self.problem.client_gradients(x)
         miss = np.abs(self.controls(state, new) - (g - g.mean(axis=0))).max()
         return self.law("learning", miss, 1e-11 * self.scale, "K = 1 learns h_i = grad f_i(x) - grad f(x)")
 
     def total(self, cohorts: bool) -> Law:
         """The corrections sum to zero after every round."""
-        x, h = self.somewhere()
+        x, h = self.random_state()
         state, worst = self.place(h), 0.0
         for _ in range(12):
             cohort = np.sort(self.rng.permutation(6)[:3]) if cohorts else self.everybody
-            x, state = self.turn(x, state, cohort, 0.1, 3)
+            x, state = self.play(x, state, cohort, 0.1, 3)
             worst = max(worst, float(np.abs(np.sum(self.controls(state, x), axis=0)).max()))
         name = "sum on cohorts" if cohorts else "sum"
         return self.law(
@@ -190,21 +193,21 @@ class _Bench:
         )
 
     def outsiders(self) -> Law:
-        """Clients outside the cohort learn nothing: their h move together, by the change of the common part."""
-        x, h = self.somewhere()
-        new, state = self.turn(x, self.place(h), [1, 4], 0.1, 3)
+        """Clients outside the cohort learn nothing: all their h change by the same vector, the common part."""
+        x, h = self.random_state()
+        new, state = self.play(x, self.place(h), [1, 4], 0.1, 3)
         moved = (self.controls(state, new) - h)[[0, 2, 3, 5]]
         return self.law("outsiders", np.abs(moved - moved[0]).max(), 1e-12 * self.scale,
                         "clients outside the cohort keep what they know")  # fmt: skip
 
     def rate(self, cohorts: bool) -> Law:
-        """The error falls to nothing: no bias is left."""
+        """The error goes to zero, without a bias."""
         x, state = np.zeros(5), self.place(np.zeros((6, 5)))
         rounds, K, gamma = (1500, 3, 0.1) if cohorts else (400, 4, 0.2)
         with np.errstate(all="ignore"):
             for _ in range(rounds):
                 cohort = np.sort(self.rng.permutation(6)[:3]) if cohorts else self.everybody
-                x, state = self.turn(x, state, cohort, gamma, K)
+                x, state = self.play(x, state, cohort, gamma, K)
             miss = float(np.linalg.norm(x - self.x) / np.linalg.norm(self.x))
         name = "rate on cohorts" if cohorts else "rate"
         return self.law(

@@ -1,84 +1,111 @@
-"""Minibatches without a stateful generator: which rows client i takes at step k of round r, on every engine the same.
+"""All randomness of the package: every draw is keyed, none comes from a generator with a hidden state.
 
-The rows are the first b values of a keyed permutation of 0..m-1, so that any of them can be computed alone (on a GPU,
-by a retried call, in another process). The permutation is an alternating Feistel network on the smallest power of two
-that holds m, followed until it lands below m ("cycle walking"); its round keys are Philox4x32-10 words with key = seed
-and counter = (block, step, round, client) (Salmon et al., 2011). Compare Mitchell et al., "Bandwidth-optimal random
-shuffling for GPUs", 2021, who use the same construction for shuffling.
+The same seed therefore gives the same run on every engine, in every order of the clients, and after a restart.
 
-This module is the plain numpy form and the judge of the compiled ones in ``engines.cpu.minibatches``.
+======================  ==========================  ===================================  =============================
+Function                Keyed by                    Drawn                                By
+======================  ==========================  ===================================  =============================
+``minibatch``           seed, client, round, step   the rows of a minibatch              engines, protocol, ``minimize``
+``stream("server")``    seed, round                 coins: how many local steps          loop, protocol, ``minimize``
+``stream("cohort")``    seed, round (and retries)   who takes part in a round            loop, protocol
+``codec_stream``        seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
+``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
+``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
+``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
+``generator(1)``        fixed                       start of the power method            ``minimize``
+``generator(2)``        fixed                       vectors that test a transpose        ``spectrum``
+``generator(11)``       fixed                       points and cohorts of the laws       ``conformance``
+``python_generator``    the caller's seed           random graphs; simulated faults      links, protocol
+======================  ==========================  ===================================  =============================
+
+The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
+
+Minibatches. The rows are the first b values of a keyed permutation of 0..m-1, so that any of them can be computed
+alone (on a GPU, by a retried call, in another process). The permutation is an alternating Feistel network on the
+smallest power of two that holds m, iterated until it lands below m ("cycle walking"). Its round keys are Philox4x32-10
+words with key = seed and counter = (block, step, round, client) (Salmon et al., 2011). Compare Mitchell et al.,
+"Bandwidth-optimal random shuffling for GPUs", 2021, who shuffle with the same construction. The code here is the plain
+numpy form, against which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``) are tested.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import random
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.types import Indices
 
-ROUNDS = 12
+Words = npt.NDArray[np.uint64]
+
+FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
-"""Below 64 rows a small Feistel network is visibly not uniform; walking a larger one is."""
-MASK = 0xFFFFFFFF
+"""Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
+MASK32 = 0xFFFFFFFF
+STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4}
+"""A word of the counter, by purpose."""
 
 
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]:
-    """Philox4x32-10: four random 32-bit words for a counter of four and a 64-bit key."""
-    c0, c1, c2, c3 = (int(c) & MASK for c in counter)
-    k0, k1 = int(seed) & MASK, (int(seed) >> 32) & MASK
+    """Philox4x32-10: four random 32-bit words from a counter of four words and a 64-bit key."""
+    c0, c1, c2, c3 = (int(c) & MASK32 for c in counter)
+    k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK, (p0 >> 32) ^ c3 ^ k1, p0 & MASK
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK32, (p0 >> 32) ^ c3 ^ k1, p0 & MASK32
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
     return c0, c1, c2, c3
 
 
 def round_keys(seed: int, client: int, round: int, step: int) -> list[int]:
-    """The Feistel network's keys of one minibatch."""
-    return [w for block in range(ROUNDS // 4) for w in philox4x32((block, step, round, client), seed)]
+    """The keys of the Feistel network of one minibatch."""
+    return [w for block in range(FEISTEL_ROUNDS // 4) for w in philox4x32((block, step, round, client), seed)]
 
 
 def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
-    """b different rows of m, in the order drawn."""
+    """b different rows out of m, in the order in which they are drawn."""
     keys = round_keys(seed, client, round, step)
     bits = max(SMALLEST_BITS, (m - 1).bit_length())
     v = _feistel(np.arange(b, dtype=np.uint64), keys, bits)
+    # Cycle walking: a value at or above m is mapped again. A permutation brings every one of them below m in the end.
     while (out := v >= m).any():
         v[out] = _feistel(v[out], keys, bits)
     return np.asarray(v, dtype=np.int64)
 
 
-def _feistel(v: Any, keys: list[int], bits: int) -> Any:
+def _feistel(v: Words, keys: list[int], bits: int) -> Words:
+    """A permutation of 0..2^bits - 1, applied to each entry of v."""
     low = np.uint64(bits // 2)
     low_mask = np.uint64((1 << (bits // 2)) - 1)
     high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
+    # The halves differ by one bit where ``bits`` is odd; each is changed by a hash of the other, so every step inverts.
     left, right = v >> low, v & low_mask
-    for k in range(0, ROUNDS, 2):
+    for k in range(0, FEISTEL_ROUNDS, 2):
         left = left ^ (_scramble(right, keys[k]) & high_mask)
         right = right ^ (_scramble(left, keys[k + 1]) & low_mask)
     return (left << low) | right
 
 
-def _scramble(v: Any, key: int) -> Any:
-    mask = np.uint64(MASK)
+def _scramble(v: Words, key: int) -> Words:
+    """A 32-bit hash of v and the key: multiply, shift, multiply, shift, as the compiled forms do."""
+    mask = np.uint64(MASK32)
     v = ((v ^ np.uint64(key)) * np.uint64(0x9E3779B1)) & mask
     v = v ^ (v >> np.uint64(15))
     v = (v * np.uint64(0x85EBCA77)) & mask
     return v ^ (v >> np.uint64(13))
 
 
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4}
-
-
 def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:
-    """The shared randomness of one round: a generator keyed by (seed, round, what it is for).
+    """The randomness that the parties of one round share: a generator keyed by (seed, round, name).
 
     Args:
-        into: a generator of this kind to set there, five times cheaper than making one.
+        name: a purpose, one of ``STREAMS``.
+        into: an earlier generator of this function to reuse, which is five times faster than a new one.
     """
     if into is None:
         return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
+    # The state of a new Philox with this key and counter, its buffer empty (buffer_pos = 4).
     counter = np.array([0, 0, round, STREAMS[name]], dtype=np.uint64)
     state = {"counter": counter, "key": np.array([seed, 0], dtype=np.uint64)}
     fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
@@ -98,3 +125,16 @@ def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
     """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
     return word / 2**32
+
+
+def generator(seed: int) -> np.random.Generator:
+    """A generator for what is drawn once, such as a split or a random problem; the seed alone is its key.
+
+    The seed passes through numpy's ``SeedSequence`` here, so these draws share nothing with ``stream``.
+    """
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def python_generator(seed: int) -> random.Random:
+    """A generator of the standard library, for networkx's random graphs and the simulator's faults."""
+    return random.Random(seed)

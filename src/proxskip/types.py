@@ -1,4 +1,4 @@
-"""The ground: arrays, errors, and what a function must offer to be a client or a regulariser. It imports nothing."""
+"""Types that the whole package shares: arrays, errors, and the interfaces of clients and regularisers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Vectors = dict[str, Array]
-"""Named vectors: what the server holds (each ``(d,)``), or what clients remember (each ``(d,)`` or ``(c, d)``)."""
+"""Named vectors: the state of the server (each ``(d,)``) or of clients (each ``(d,)``, or ``(c, d)`` for c of them)."""
 
 
 class InputError(ValueError):
-    """Something the caller gave cannot be used; the message is one sentence that says what and what to do."""
+    """An input cannot be used; the message is one sentence that says which, and what to do."""
 
 
 class EngineError(RuntimeError):
-    """The machines behind an engine failed and could not be mended; the message is one sentence that says which."""
+    """The machines of an engine failed for good; the message is one sentence that says which."""
 
 
 class UnsafeStepWarning(UserWarning):
-    """A parameter lies outside what the method's theorem allows, and the run goes on because it was asked to."""
+    """A parameter is outside the range of the method's theorem, and the caller allowed that."""
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A smooth convex function: anything with these four is a client (``d`` is asked for where it is missing)."""
+    """A smooth convex function; anything with these four members can be a client.
+
+    ``problems.oracles`` lists what an oracle may have besides, such as ``d``, its number of unknowns.
+    """
 
     @property
     def L(self) -> float: ...

@@ -1,7 +1,7 @@
-"""Data sets by name: what each must contain, where it may lie on this machine, and how to fetch it safely.
+"""Data sets by name: what each must contain, where it is looked for on this machine, and how it is fetched.
 
-A known set is never taken on trust: its number of features comes from the table below, and its contents are
-compared with the checksum there, or, where none is known, with the number of rows.
+A known data set is always verified. Its number of features comes from the table below, and its contents are compared
+with the checksum there or, if none is known, with the number of rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 Folder = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are here and, where the server says so, the bytes there are."""
+"""Called with the number of bytes received and, if the server tells it, the total."""
 
 Where = Literal["embedded", "cached", "not here"]
 
 
 @dataclass(frozen=True)
 class Known:
-    """A LIBSVM set: its file at ``BASE_URL`` and what must be in it; None is what nobody has verified.
+    """A LIBSVM data set: its file at ``BASE_URL`` and what it must contain; None if that was not verified.
 
     Args:
         size: bytes of the decompressed file.
         sha256: of the decompressed file.
-        content: of the parsed rows, so that line endings and trailing spaces do not matter.
+        content: sha256 of the parsed rows, which does not depend on line endings and trailing spaces.
     """
 
     file: str
@@ -48,8 +48,8 @@ class Known:
     size: int | None = None
 
 
-class Row(NamedTuple):
-    """One line of ``available()``."""
+class AvailableDataset(NamedTuple):
+    """One data set of ``available()``."""
 
     name: str
     rows: int
@@ -61,43 +61,28 @@ class Row(NamedTuple):
     url: str | None = None
 
 
+# fmt: off
 KNOWN = {
     "w8a": Known(
-        "w8a",
-        49_749,
-        300,
-        579_586,
-        {-1: 48_270, 1: 1_479},
+        "w8a", 49_749, 300, 579_586, {-1: 48_270, 1: 1_479},
         "6a9fa8fd5f524303240a5db07d4b3d4a51e8b7b4b20a914105d8e3e8c81640f2",
         "7486da074747debf97ff733ff1990ad406d74018e7057e52d0d878f0e54c3e15",
         3_478_238,
     ),
     "mushrooms": Known(
-        "mushrooms",
-        8_124,
-        112,
-        170_604,
-        {1: 3_916, 2: 4_208},
+        "mushrooms", 8_124, 112, 170_604, {1: 3_916, 2: 4_208},
         "f39a4eb628dc61a7d43760815b061c9e497aa728ce1ad8bde57a09ef6043b538",
         "cb7ac660f849a9a3338330dec0a88e16f01e479ce526befd49a8c7ac83b3b6ea",
         879_712,
     ),
     "a1a": Known(
-        "a1a",
-        1_605,
-        123,
-        22_249,
-        {-1: 1_210, 1: 395},
+        "a1a", 1_605, 123, 22_249, {-1: 1_210, 1: 395},
         "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
         "d6a70819f72fa676b312a7d35d03e73a7a6eb14bfb4deafb1c142be2f5bc8c89",
         114_818,
     ),
     "heart_scale": Known(
-        "heart_scale",
-        270,
-        13,
-        3_378,
-        {-1: 150, 1: 120},
+        "heart_scale", 270, 13, 3_378, {-1: 150, 1: 120},
         "5defa0a4c4c5bdaf3f55ae3828310252e8565c13ee37ce279e0b86d82e7f4ce9",
         "d133d0e31e61e9096298c3bafddccc9f35b6aa809e8a8ef0628adc0438f68257",
         27_670,
@@ -112,6 +97,7 @@ KNOWN = {
     "gisette": Known("gisette_scale.bz2", 6_000, 5_000),
     "news20": Known("news20.binary.bz2", 19_996, 1_355_191),
 }
+# fmt: on
 
 
 def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
@@ -136,13 +122,13 @@ def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
     raise _unknown(name)
 
 
-def available(*, data_dir: Folder | None = None) -> list[Row]:
-    """Every set with a name, and whether it is on this machine; no file is read."""
-    rows = [Row(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
+def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
+    """Every data set with a name, and whether it is on this machine; no file is read."""
+    rows = [AvailableDataset(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
     for name, known in KNOWN.items():
         where: Where = "cached" if _find(name, data_dir) else "not here"
         facts = (known.labels, known.size, BASE_URL + known.file)
-        rows.append(Row(name, known.rows, known.features, where, known.sha256 is not None, *facts))
+        rows.append(AvailableDataset(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
 
 
@@ -153,9 +139,9 @@ def fetch(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download a set into ``data_dir`` or the cache and return its path; a right one that is there is kept.
+    """Download a data set into ``data_dir`` or the cache and return its path; a correct file there is kept.
 
-    The file gets its name only once its contents have been checked.
+    The file gets its name only after its contents have been verified.
     """
     if name in _EMBEDDED:
         raise InputError(f"{name} comes with scikit-learn; there is nothing to fetch.")
@@ -166,7 +152,7 @@ def fetch(
     if target.is_file() and not _fault(name, target):
         return target
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    from proxskip.data.download import download
+    from proxskip.data.download import download  # here, since urllib is slow to import
 
     download(url, target, lambda path: _fault(name, path), progress)
     return target
@@ -194,7 +180,7 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:
-    """The first file of the set in the folders that count, plain or compressed."""
+    """The first file of the data set in ``data_dir``, ``$PROXSKIP_DATA`` or the cache, plain or compressed."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
     stem = KNOWN[name].file.removesuffix(".bz2")
@@ -213,7 +199,7 @@ def _cache() -> Path:
 
 
 def _fault(name: str, path: Path) -> str | None:
-    """What keeps the file from being that set."""
+    """How the file differs from that data set; None if it does not."""
     try:
         return _difference(KNOWN[name], read_svmlight(path, n_features=KNOWN[name].features))
     except DataError as error:
@@ -221,14 +207,18 @@ def _fault(name: str, path: Path) -> str | None:
 
 
 def _difference(known: Known, data: Dataset) -> str | None:
-    """How the data differ from what is known of them; a right checksum settles it."""
+    """How the data differ from what is known about them; None if they do not."""
     if known.sha256 is not None and data.sha256 == known.sha256:
         return None
+    # Another checksum may be due to line endings alone, so the contents decide, with a message that says what differs.
     values, counts = np.unique(data.b, return_counts=True)
     labels = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    found = {"rows": data.b.size, "nonzeros": data.A.nnz, "labels": labels}
-    for what, here in found.items():
-        right = getattr(known, what)
+    pairs: tuple[tuple[str, int | dict[float, int], int | dict[float, int] | None], ...] = (
+        ("rows", data.b.size, known.rows),
+        ("nonzeros", data.A.nnz, known.nonzeros),
+        ("labels", labels, known.labels),
+    )
+    for what, here, right in pairs:
         if right is not None and here != right:
             return f"it has {_count(here)} {what} where {_count(right)} belong"
     if len(labels) != 2:
@@ -245,7 +235,7 @@ def _count(value: int | dict[float, int]) -> str:
 
 
 def content_digest(data: Dataset) -> str:
-    """The sha256 of the parsed rows and labels, whatever the text around them looked like."""
+    """The sha256 of the parsed rows and labels, which does not depend on how the text was formatted."""
     digest = hashlib.sha256()
     for array, kind in (
         (data.A.indptr, "<i8"),
@@ -258,6 +248,7 @@ def content_digest(data: Dataset) -> str:
 
 
 def _digits() -> Dataset:
+    """Even against odd digits; the digit itself is the group."""
     from sklearn.datasets import load_digits
 
     pixels, digit = load_digits(return_X_y=True)
@@ -266,6 +257,7 @@ def _digits() -> Dataset:
 
 
 def _breast_cancer() -> Dataset:
+    """Standardised features; benign is +1."""
     from sklearn.datasets import load_breast_cancer
 
     A, benign = load_breast_cancer(return_X_y=True)

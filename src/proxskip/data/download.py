@@ -1,4 +1,4 @@
-"""Fetching a file over https: into a temporary file, going on where it was cut, and named only once it is right."""
+"""Downloads over https into a temporary file, resumed after interruptions and renamed only after verification."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from proxskip.data.svmlight import MAX_BYTES
 from proxskip.types import InputError
 
 Progress = Callable[[int, int | None], None]
-"""Bytes here, and bytes in all where the server says."""
+"""Called with the bytes received and, if the server tells it, the total."""
 TIMEOUT = 30.0
-WAITS = (0.5, 1.0, 2.0, 4.0)
-STALE = 86_400.0
-"""Seconds after which a part left by a killed process is removed."""
+"""Seconds without an answer after which an attempt is given up."""
+RETRY_WAITS = (0.5, 1.0, 2.0, 4.0)
+"""Seconds to wait before each new attempt."""
+MAX_PART_AGE = 86_400.0
+"""Seconds after which a temporary file of a killed process is removed."""
 
 
 def download(url: str, target: Path, fault: Callable[[Path], str | None], progress: Progress | None) -> None:
-    """Fetch ``url`` to ``target``; ``fault(path)`` says what is wrong with what came, if anything."""
+    """Download ``url`` to ``target``; ``fault(path)`` says what is wrong with the file, or None."""
     opener = _opener(url)
     with _part(target.parent, target.name) as part:
         _try(_Transfer(url, part, opener, progress), target)
@@ -41,11 +43,11 @@ def download(url: str, target: Path, fault: Callable[[Path], str | None], progre
 
 @contextmanager
 def _part(folder: Path, name: str) -> Iterator[IO[bytes]]:
-    """A temporary file in the folder; it is gone afterwards unless it has been given another name."""
+    """A temporary file in the folder, removed afterwards unless it has been renamed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f".{name}-*.part"):  # left by a process that was killed
-            if time.time() - old.stat().st_mtime > STALE:
+            if time.time() - old.stat().st_mtime > MAX_PART_AGE:
                 old.unlink()
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", suffix=".part", delete=False)  # noqa: SIM115
     except OSError as error:
@@ -58,7 +60,7 @@ def _part(folder: Path, name: str) -> Iterator[IO[bytes]]:
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
-    """What opens this address and nothing less safe: https, or http to this very machine."""
+    """An opener for https, or for http to this machine; other addresses are refused."""
     parts = urlsplit(url)
     local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
     if parts.scheme != "https" and not local:
@@ -75,7 +77,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follow a redirect only within the host, and never from https to anything else."""
+    """Follows redirects only within the same host and scheme."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -89,7 +91,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 @dataclass
 class _Transfer:
-    """A download that goes on where it was cut, if the server lets it and its file is still the same."""
+    """A download that resumes after an interruption, if the server supports it and its file is unchanged."""
 
     url: str
     file: IO[bytes]
@@ -100,12 +102,13 @@ class _Transfer:
     version: str | None = None
 
     def attempt(self) -> bool:
-        """Ask for what is missing and write it; True when all of it is here."""
+        """Request the missing bytes and write them; True if the file is complete."""
         headers = {"User-Agent": "proxskip", "Accept-Encoding": "identity"}
         if self.have and self.version:
             headers |= {"Range": f"bytes={self.have}-", "If-Range": self.version}
         request = urllib.request.Request(self.url, headers=headers)
         with self.opener.open(request, timeout=TIMEOUT) as reply:
+            # Without the range that was requested, the server sends the file from its beginning.
             if not reply.headers.get("Content-Range", "").startswith(f"bytes {self.have}-"):
                 self._restart(reply.headers)
             self.file.seek(self.have)
@@ -118,6 +121,7 @@ class _Transfer:
     def _restart(self, headers: Any) -> None:
         length, tag = headers.get("Content-Length"), headers.get("ETag") or ""
         self.have, self.total = 0, int(length) if length and length.isdigit() else None
+        # A weak tag (W/"...") does not promise the same bytes, so it cannot be used to resume.
         self.version = tag if tag.startswith('"') else headers.get("Last-Modified")
 
     def _write(self, block: bytes) -> None:
@@ -130,8 +134,8 @@ class _Transfer:
 
 
 def _try(transfer: _Transfer, target: Path) -> None:
-    """Try, wait longer each time, and give up with one sentence."""
-    for wait in (*WAITS, 0.0):
+    """Attempt the transfer several times, and raise InputError if it never completes."""
+    for wait in (*RETRY_WAITS, 0.0):
         try:
             if transfer.attempt():
                 os.fsync(transfer.file.fileno())
@@ -140,12 +144,13 @@ def _try(transfer: _Transfer, target: Path) -> None:
         except urllib.error.HTTPError as error:
             error.close()
             why = f"the server answered {error.code} {error.reason}"
-            if error.code == 416:
+            if error.code == 416:  # the range is outside the file: start again
                 transfer.have = 0
-            elif error.code < 500 and error.code != 429:
+            elif error.code < 500 and error.code != 429:  # no use in trying again
                 break
         except (OSError, HTTPException) as error:
-            why = str(getattr(error, "reason", "") or error) or type(error).__name__
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            why = str(reason) or type(error).__name__
         time.sleep(wait)
     raise InputError(
         f"{target.name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "

@@ -1,7 +1,7 @@
-"""Read svmlight files: a malformed one is refused with its line and column, and none can exhaust memory.
+"""Reads svmlight files. A malformed file is refused with its line and column, and no file can exhaust the memory.
 
-The text is read in blocks of whole lines. A block that is plainly good is parsed with numpy; any doubt hands
-it to the line-by-line parser, which accepts it with the same numbers or says what is wrong where.
+The text is read in blocks of whole lines. A block is first parsed with numpy. If that parser finds anything unusual,
+the block goes to the line-by-line parser, which returns the same numbers or says what is wrong and where.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEN = 10.0 ** np.arange(17)
 
 
 class DataError(InputError):
-    """A data file cannot be used; ``file:line:column: reason``, counted from 1, the column in bytes."""
+    """A data file cannot be used: ``file:line:column: reason``, counted from 1, with the column in bytes."""
 
     def __init__(self, file: str, line: int, column: int, reason: str) -> None:
         super().__init__(f"{file}:{line}:{column}: {reason}")
@@ -53,11 +53,11 @@ class DataError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows ``A`` (CSR or dense, float64) with labels ``b`` as they stand in the file; unpacks to ``A, b``.
+    """Rows ``A`` (CSR or dense, float64) with labels ``b`` as in the file; unpacks to ``A, b``.
 
     Args:
-        group: an integer per row to split clients by, where the data have one.
-        sha256: of the decompressed file; None for data that did not come from one.
+        group: an integer per row by which to split the data among clients, if there is one.
+        sha256: of the decompressed file; None for data that are not from a file.
     """
 
     A: Any
@@ -70,8 +70,8 @@ class Dataset:
         return iter((self.A, self.b))
 
 
-class _Rows(NamedTuple):
-    """Some rows of the file; ``columns`` count from 1 and values may be zero."""
+class _ParsedRows(NamedTuple):
+    """Some rows of the file; ``columns`` are counted from 1, and values may be zero."""
 
     b: Array
     lengths: Indices
@@ -80,7 +80,7 @@ class _Rows(NamedTuple):
 
 
 class _Unreadable(Exception):
-    """The bytes stop making sense before any line does."""
+    """The bytes cannot be read at all, so there is no column to point at."""
 
 
 def read_svmlight(
@@ -90,10 +90,10 @@ def read_svmlight(
     max_features: int = MAX_FEATURES,
     max_bytes: int = MAX_BYTES,
 ) -> Dataset:
-    """Read an svmlight file, plain, gzip or bzip2; labels stay as they are, explicit zeros are dropped.
+    """Read an svmlight file (plain, gzip or bzip2); labels are kept as they are, explicit zeros are dropped.
 
     Args:
-        n_features: the number of columns; without it the largest index of the file, at most ``max_features``.
+        n_features: the number of columns; if not given, the largest index in the file, at most ``max_features``.
         max_bytes: refuse a file with more text than this after decompression.
     """
     limit = max_features if n_features is None else n_features
@@ -117,22 +117,22 @@ def read_svmlight(
     return Dataset(_matrix(blocks, d), np.concatenate([r.b for r in blocks]), None, name, digest.hexdigest())
 
 
-def _matrix(blocks: list[_Rows], d: int) -> Any:
-    """The CSR matrix of all blocks, without explicit zeros; nothing here has size d."""
+def _matrix(blocks: list[_ParsedRows], d: int) -> Any:
+    """The CSR matrix of all blocks, without explicit zeros; no array here has size d, which may be huge."""
     lengths = np.concatenate([rows.lengths for rows in blocks])
     columns = np.concatenate([rows.columns for rows in blocks]) - np.int32(1)
     values = np.concatenate([rows.values for rows in blocks])
     A = csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
-    A.eliminate_zeros()
+    A.eliminate_zeros()  # explicit zeros in the file would count as nonzeros
     return A
 
 
 def _whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
-    """Yield the decompressed text in blocks that end with a line."""
+    """The decompressed text in blocks of whole lines."""
     pending: list[bytes] = []
     for block in _decompressed(file, max_bytes):
         digest.update(block)
-        cut = block.rfind(b"\n") + 1
+        cut = block.rfind(b"\n") + 1  # what follows the last line end waits for the next block
         if cut:
             yield b"".join([*pending, block[:cut]])
             pending = []
@@ -157,7 +157,7 @@ def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
 
 
 def _unpacked(raw: IO[bytes]) -> IO[bytes] | gzip.GzipFile | bz2.BZ2File:
-    """The stream behind the magic bytes, whatever the file is called."""
+    """The decompressed stream; the magic bytes decide, not the name of the file."""
     magic = raw.read(3)
     raw.seek(0)
     if magic[:2] == b"\x1f\x8b":
@@ -174,18 +174,20 @@ def _next_block(stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> bytes:
         raise _Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
 
 
-def _parse_fast(text: bytes, limit: int) -> _Rows | None:
-    """The rows of a block in which everything is plainly right, else None."""
+def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
+    """The rows of a block, or None if anything in it is unusual."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
     if text.translate(None, _PLAIN):
         return None
     buffer = np.frombuffer(text + b"\n", np.uint8)
+    # Tokens start and stop where the text changes between blanks (codes up to 32) and other bytes.
     edges = np.flatnonzero(np.diff(buffer > 32, prepend=False))
     start, stop = edges[::2], edges[1::2]
     row = np.searchsorted(np.flatnonzero(buffer == 10), start)
-    label = np.diff(row, prepend=-1) != 0
+    label = np.diff(row, prepend=-1) != 0  # the first token of each row
     colon = np.flatnonzero(buffer == 58)
+    # Every token but the labels must hold exactly one colon (58).
     if not np.array_equal(np.searchsorted(start, colon, side="right") - 1, np.flatnonzero(~label)):
         return None
     b = _decimals(buffer, start[label], stop[label])
@@ -194,14 +196,15 @@ def _parse_fast(text: bytes, limit: int) -> _Rows | None:
     if b is None or value is None or index is None:
         return None
     lengths = np.diff(np.flatnonzero(label), append=label.size) - 1
-    return _Rows(b, lengths, index, value)
+    return _ParsedRows(b, lengths, index, value)
 
 
 def _rising(
     buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices, row: Indices, limit: int
 ) -> npt.NDArray[np.int32] | None:
-    """The feature indices, if all are digits between 1 and the limit and they rise within each row."""
-    odd = (buffer < 48) | (buffer > 57)
+    """The feature indices if all are between 1 and the limit and increase within each row, otherwise None."""
+    odd = (buffer < 48) | (buffer > 57)  # no digit
+    # From start to stop, where the colon is, the colon must be the only byte that is no digit.
     count = np.cumsum(odd, dtype=np.int32)
     if np.any(count[stop] - count[start] + odd[start] != 1) or np.any(stop - start > 15):
         return None
@@ -214,17 +217,19 @@ def _rising(
 
 
 def _decimals(buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices) -> Array | None:
-    """The numbers at ``buffer[start:stop]``; None as soon as something is not a finite number.
+    """The numbers at ``buffer[start:stop]``; None if one of them is not a finite number.
 
-    Up to 16 digits, or 15 over a power of ten, round once, as float() does; longer ones are left to float().
+    Up to 16 digits, or 15 and a decimal point, are rounded only once here, as float() does: 15 digits and the power of
+    ten that divides them are exact. Longer numbers and those with an exponent are left to float().
     """
-    sign = buffer[start]
+    sign = buffer[start]  # 43 is +, 45 is -
     at = start + ((sign == 43) | (sign == 45))
     length = stop - at
     digits = np.zeros(start.size, np.int64)
     places = np.zeros(start.size, np.int8)
     point = np.zeros(start.size, bool)
     plain = (length > 0) & (length <= 16)
+    # One pass per position within the number, over all numbers at once.
     for j in range(min(16, int(length.max(initial=0)))):
         live = plain & (j < length)
         byte = buffer[np.minimum(at + j, buffer.size - 1)]
@@ -234,7 +239,7 @@ def _decimals(buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices) -> A
         dot = live & (byte == 46) & ~point
         point |= dot
         plain &= ~live | digit | dot
-    plain &= length > point
+    plain &= length > point  # a lone point is no number
     value = digits / _TEN[places]
     np.negative(value, out=value, where=sign == 45)
     for k in np.flatnonzero(~plain):
@@ -246,19 +251,19 @@ def _decimals(buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices) -> A
 
 
 def _number(token: bytes) -> float | None:
-    """The decimal number that the whole token is (infinite on overflow), else None."""
+    """The token as a decimal number (infinite on overflow), or None if it is not one."""
     if len(token) > _LONGEST_NUMBER or not _NUMBER.fullmatch(token):
         return None
     return float(token)
 
 
 class _Exact:
-    """The line-by-line parser: the same rows, or a DataError for the first thing that is wrong."""
+    """The line-by-line parser: the same rows, or a DataError for the first error."""
 
     def __init__(self, file: str, limit: int, limit_name: str) -> None:
         self.file, self.limit, self.limit_name, self.line = file, limit, limit_name, 0
 
-    def parse(self, text: bytes, first_line: int) -> _Rows:
+    def parse(self, text: bytes, first_line: int) -> _ParsedRows:
         """The rows of a block whose first line is the file's ``first_line``."""
         rows = []
         for self.line, line in enumerate(text.split(b"\n"), first_line):
@@ -267,7 +272,7 @@ class _Exact:
                 self.refuse(wrong.start(), f"the byte 0x{wrong[0][0]:02x} has no place in svmlight text.")
             if tokens := list(_TOKEN.finditer(line)):
                 rows.append(self.row(tokens))
-        return _Rows(
+        return _ParsedRows(
             np.array([b for b, _, _ in rows], np.float64),
             np.array([len(indices) for _, indices, _ in rows], np.int64),
             np.array([i for _, indices, _ in rows for i in indices], np.int32),
@@ -314,7 +319,7 @@ class _Exact:
         return index
 
     def refuse(self, column: int, reason: str) -> NoReturn:
-        """Raise DataError at this place of the current line."""
+        """Raise DataError at this column of the current line."""
         raise DataError(self.file, self.line, column + 1, reason)
 
 

@@ -22,7 +22,7 @@ from proxskip.loop.line import Line
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
-from proxskip.randomness import stream
+from proxskip.randomness import generator, stream
 from proxskip.seam import Engine, Method, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -33,7 +33,7 @@ def filling(n: int, d: int, kappa: float, *, spread: float = 3.0, seed: int = 0)
     The first and the last coordinate have the curvatures mu and L at every client, so that kappa is what every method
     feels; those between are ``spread`` times larger or smaller from client to client. The draws do not depend on kappa.
     """
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     center = np.where(rng.random(d) < 0.5, -1.0, 1.0) + rng.standard_normal((n, d))
     factors = spread ** rng.uniform(-1.0, 1.0, (n, d))
     factors[:, [0, -1]] = 1.0

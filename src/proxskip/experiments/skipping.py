@@ -19,6 +19,7 @@ from proxskip.experiments.quadratics import Stepper, distance2, slope
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
+from proxskip.randomness import generator
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.plots import NAMES
 
@@ -49,7 +50,7 @@ def lasso(d: int, kappa: float, lam: float, seed: int = 0) -> Problem:
 
     The curvatures mu = 1/kappa and L = 1 belong to two coordinates of the support; all others are mixed by a rotation.
     """
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     Q, _ = np.linalg.qr(rng.standard_normal((d - 2, d - 2)))
     rest = (Q * np.geomspace(1.0 / kappa, 1.0, d - 2)) @ Q.T
     H = scipy.linalg.block_diag(np.diag([1.0 / kappa, 1.0]), (rest + rest.T) / 2)

@@ -1,1 +1,1 @@
-"""Who is averaged with whom: sums in client order, graphs, cohorts, codecs."""
+"""How clients are averaged: sums in client order, communication graphs, cohorts."""

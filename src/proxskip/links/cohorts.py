@@ -1,4 +1,4 @@
-"""Who takes part in a round: drawn by the server, from a generator keyed by (seed, round)."""
+"""Who takes part in a round; the server draws cohorts from a generator keyed by (seed, round)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Participation(Protocol):
     """A rule for drawing cohorts."""
 
     def check(self, n: int) -> None:
-        """Raise InputError where the rule does not fit n clients."""
+        """Raise InputError if the rule does not fit n clients."""
         ...
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The clients of this round, in increasing order, never empty."""
+        """The clients of this round in increasing order, at least one."""
         ...
 
     def constants(self, n: int) -> tuple[float, float]:
-        """(a, chi): E[(s-1)+]/(n-1) and the bound E[nu(s)] on TAMUNA's chi, for the random cohort size s."""
+        """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
         ...
 
 
@@ -60,7 +60,7 @@ class Uniform:
         return np.sort(rng.permutation(n)[: self.c])
 
     def constants(self, n: int) -> tuple[float, float]:
-        """TAMUNA's constants with s = c."""
+        """The constants of TAMUNA with s = c."""
         return theory.cohort_constants(n, {self.c: 1.0})
 
 
@@ -74,24 +74,24 @@ class Bernoulli:
         """A probability in (0, 1]."""
         if not 0 < self.probability <= 1:
             raise InputError(f"the probability {self.probability} of taking part must lie in (0, 1].")
-        if n * self.probability < 1e-3:
+        if n * self.probability < 1e-3:  # redrawing would take thousands of draws per round
             raise InputError(f"with probability {self.probability:g} almost every cohort of {n} clients is empty.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
-        """The clients whose coin came up, at least one."""
+        """The clients whose coin shows heads, at least one."""
         while True:
             cohort = np.flatnonzero(rng.random(n) < self.probability)
             if len(cohort):
                 return cohort
 
     def constants(self, n: int) -> tuple[float, float]:
-        """Means over the binomial size, given that it is not zero."""
+        """Means over the binomial size, conditioned on at least one client."""
         return theory.cohort_constants(n, theory.binomial_sizes(n, self.probability))
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Cohorts from a list, taken in turn (and again from the start when it ends)."""
+    """Cohorts from a list, in turn; after the last one the list starts again."""
 
     cohorts: tuple[tuple[int, ...], ...]
 
@@ -101,7 +101,7 @@ class Given:
         return Given(tuple(tuple(int(i) for i in c) for c in cohorts))
 
     def check(self, n: int) -> None:
-        """Non-empty cohorts of known clients, none named twice in one."""
+        """Every cohort is non-empty and names existing clients, each once."""
         if not self.cohorts:
             raise InputError("the list of cohorts is empty.")
         for k, c in enumerate(self.cohorts):
@@ -111,7 +111,8 @@ class Given:
                 )
 
     def apart(self, n: int) -> list[list[int]]:
-        """Groups of clients that never meet, directly or through others; one group is as it should be."""
+        """Groups of clients that never meet, directly or through others; there should be only one group."""
+        # Each group is labelled by its smallest client; a cohort joins the groups of its clients.
         group = list(range(n))
         for c in self.cohorts:
             joined = {group[i] for i in c}
@@ -123,7 +124,7 @@ class Given:
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
 
     def constants(self, n: int) -> tuple[float, float]:
-        """The constants of uniform cohorts with these sizes; no rate is claimed for patterns that are not uniform."""
+        """The constants of uniform cohorts of these sizes; no rate is claimed for other patterns."""
         sizes: dict[int, float] = {}
         for c in self.cohorts:
             sizes[len(c)] = sizes.get(len(c), 0.0) + 1.0 / len(self.cohorts)
@@ -131,12 +132,12 @@ class Given:
 
 
 def as_participation(given: Any) -> Participation:
-    """None, a number c, a probability as float below 1, a list of cohorts, or a rule itself."""
+    """A rule from None (everyone), a number of clients, a probability below 1, a list of cohorts, or a rule."""
     if given is None:
         return Everyone()
     if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
         return given
-    if isinstance(given, float) and 0 < given < 1:
+    if isinstance(given, float) and 0 < given < 1:  # 1.0 is refused below, since 1 means one client
         return Bernoulli(given)
     if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
         return Uniform(int(given))

@@ -1,16 +1,15 @@
-"""Graphs whose neighbours gossip with a mixing matrix:  x_i = sum_j W_ij x_j,  ``graph.mix(X)``.
+"""Communication graphs with a mixing matrix W; a gossip step is  x_i = sum_j W_ij x_j,  ``graph.mix(X)``.
 
-``W`` is symmetric, doubly stochastic and connected. Its smallest eigenvalue may be negative, as it is for
-Metropolis weights on a ring: the method asks only for ``tau <= p / (gamma * lmax)``. A matrix that breaks one
-of the three mostly gives a finite, quiet and wrong answer, so it is refused here, before the first step.
+``W`` must be symmetric, doubly stochastic and connected. Its smallest eigenvalue may be negative, as for Metropolis
+weights on a ring: the method needs only ``tau <= p / (gamma * lmax)``. A matrix without one of the three properties
+usually gives a wrong answer without any other sign, so it is refused here, before the first step.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-import random
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -18,23 +17,24 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
 
 if TYPE_CHECKING:
     import networkx
 
 TOLERANCE = 1e-12
-"""How far rounding may carry W from symmetry, unit row sums and non-negative weights; the least delta."""
+"""The error by rounding that is accepted in symmetry, row sums and non-negative weights; also the least delta."""
 NAMES = ("ring", "path", "star", "grid", "torus", "hypercube", "complete", "erdos-renyi", "regular")
 Step = tuple[Indices | slice, Indices, Array]
-"""Step k of mixing: the rows that have a k-th entry, whom each of them hears, and with what weight."""
-DRAWS = 100
-"""How many random graphs are drawn before giving up on a connected one."""
+"""Step k of mixing: the rows of W with a k-th entry, the column of that entry in each row, and its weight."""
+MAX_DRAWS = 100
+"""How many random graphs are drawn, at most, to find a connected one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A communication graph and its mixing matrix, checked when it is made; its arrays are read-only."""
+    """A communication graph with its mixing matrix, which is checked; the arrays are read-only."""
 
     name: str
     W: Array = field(repr=False)
@@ -44,7 +44,7 @@ class Graph:
     lmax: float = field(init=False)
     """The largest eigenvalue of I - W: at most one when W is positive semi-definite, never above two."""
     edges: int = field(init=False)
-    """Pairs of clients that talk to each other."""
+    """The number of pairs of neighbours."""
     indptr: Indices = field(init=False, repr=False)
     """Row i of W without its zeros: ``indices`` and ``weights`` from ``indptr[i]`` to ``indptr[i + 1]``."""
     indices: Indices = field(init=False, repr=False)
@@ -55,6 +55,7 @@ class Graph:
         W = _dense(self.W)
         _check_weights(W)
         _check_connected(W)
+        # In increasing order; the last one is 1, of the constant vector.
         eigenvalues = np.linalg.eigvalsh(W)
         linked = (W != 0) | (W.T != 0)
         rows = csr_array(W)
@@ -68,11 +69,7 @@ class Graph:
             "indices": rows.indices.astype(np.int64),
             "weights": rows.data.copy(),
         }
-        derived["_steps"] = _steps(derived["indptr"], derived["indices"], derived["weights"])
-        for name, value in derived.items():
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
-            object.__setattr__(self, name, value)
+        _set_fields(self, derived)
         if self.delta < TOLERANCE:
             raise InputError(
                 f"the graph hangs together by weights so small that delta = {self.delta:.1e}, and its parts "
@@ -80,80 +77,88 @@ class Graph:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = [f.name for f in fields(self) if f.name != "_steps"]
-        return _checked_before, (Graph, {name: getattr(self, name) for name in names})
+        # Pickled with its derived fields, so that the receiver does not compute the eigenvalues again.
+        derived = {"n": self.n, "delta": self.delta, "lmax": self.lmax, "edges": self.edges}
+        arrays = {"W": self.W, "indptr": self.indptr, "indices": self.indices, "weights": self.weights}
+        return _unpickled, ({"name": self.name, **derived, **arrays},)
 
     @property
     def sigma(self) -> float:
-        """The second largest modulus of an eigenvalue of W: by how much a gossip step at least lessens disagreement."""
+        """The second largest modulus of an eigenvalue of W: the factor by which a gossip step reduces disagreement."""
         return max(1.0 - self.delta, self.lmax - 1.0, 0.0)
 
     @property
     def directed_edges(self) -> int:
-        """What one gossip step costs, in vectors: one along each edge in each direction."""
+        """The cost of a gossip step in vectors: one along each edge in each direction."""
         return 2 * self.edges
 
     def neighbours(self, i: int) -> Indices:
-        """Whom client i hears, without itself, in increasing order."""
+        """The neighbours of client i in increasing order, without i itself."""
         heard: Indices = self.indices[self.indptr[i] : self.indptr[i + 1]]
         return np.delete(heard, heard == i)
 
     def mix(self, X: Array) -> Array:
-        """One gossip step on an ``(n, d)`` stack: row i is ``sum_j W_ij X_j``, neighbour by neighbour."""
+        """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""
         if X.ndim != 2 or len(X) != self.n:
             raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
         return _mixed(self._steps, X, self.n)
 
-    def part(self, lo: int, hi: int) -> Part:
-        """The rows lo to hi - 1 of ``mix``, for whoever holds these clients."""
+    def part(self, lo: int, hi: int) -> GraphRows:
+        """The rows lo to hi - 1 of ``mix``, for a worker that holds these clients."""
         first, last = self.indptr[lo], self.indptr[hi]
         heard = self.indices[first:last]
         outside = np.unique(heard[(heard < lo) | (heard >= hi)])
+        # The worker stacks its own vectors first and those of ``outside`` below them.
         place = np.where((heard >= lo) & (heard < hi), heard - lo, hi - lo + np.searchsorted(outside, heard))
-        return Part(lo, hi, outside, _steps(self.indptr[lo : hi + 1] - first, place, self.weights[first:last]))
+        return GraphRows(lo, hi, outside, _steps(self.indptr[lo : hi + 1] - first, place, self.weights[first:last]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Some clients' rows of a gossip step: whom they need to hear, and how to mix what they heard."""
+class GraphRows:
+    """Rows lo to hi - 1 of a gossip step: the vectors from elsewhere that they need, and how to mix them."""
 
     lo: int
     hi: int
     outside: Indices
-    """The clients elsewhere whose vectors are needed, in increasing order."""
+    """The other clients whose vectors are needed, in increasing order."""
     steps: list[Step]
 
     def mix(self, own: Array, heard: Array) -> Array:
-        """The rows of ``Graph.mix``, bit for bit, from the own vectors and those of ``outside``."""
+        """The rows of ``Graph.mix``, bit for bit, from the worker's own vectors and those of ``outside``."""
         return _mixed(self.steps, np.concatenate([own, heard]), self.hi - self.lo)
 
 
 def _mixed(steps: list[Step], X: Array, rows: int) -> Array:
-    # Not a sparse product: compiled ones fuse multiply and add on some machines and not on others.
+    # No sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit.
     mixed = np.zeros((rows, X.shape[1]))
     for at, heard, weights in steps:
         mixed[at] += weights * X[heard]
     return mixed
 
 
-def _checked_before(kind: type[Graph], values: dict[str, Any]) -> Graph:
-    """A graph from another process, where it was checked."""
-    made = object.__new__(kind)
+def _set_fields(graph: Graph, values: dict[str, Any]) -> None:
+    """Set the fields of a frozen graph, with its arrays read-only, and derive ``_steps``."""
     for name, value in values.items():
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
-        object.__setattr__(made, name, value)
-    object.__setattr__(made, "_steps", _steps(made.indptr, made.indices, made.weights))
+        object.__setattr__(graph, name, value)
+    object.__setattr__(graph, "_steps", _steps(graph.indptr, graph.indices, graph.weights))
+
+
+def _unpickled(values: dict[str, Any]) -> Graph:
+    """A graph from another process, which has checked it."""
+    made = object.__new__(Graph)
+    _set_fields(made, values)
     return made
 
 
 def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     """Metropolis weights ``W_ij = 1 / (1 + max(deg_i, deg_j))`` on the edges, the rest on the diagonal.
 
-    Client i is node i where the nodes are 0 to n - 1, otherwise the i-th node. Loops do not count.
+    Client i is node i if the nodes are 0 to n - 1, and otherwise the i-th node. Self-loops are ignored.
 
     Args:
-        psd: give ``(I + W) / 2``, which has no negative eigenvalue and half the spectral gap.
+        psd: return ``(I + W) / 2``, which has no negative eigenvalue and half the spectral gap.
     """
     if graph.is_directed():
         raise InputError("gossip needs an undirected graph; pass graph.to_undirected().")
@@ -163,7 +168,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
-    degree = linked.sum(axis=1)
+    degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
     np.fill_diagonal(W, [_rest(shares[i, linked[i]]) for i in range(n)])
@@ -183,8 +188,8 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
 
     Args:
         name: ring, path, star, grid, torus, hypercube, complete, erdos-renyi[:probability], regular[:degree].
-        seed: for the two random ones, which are drawn again until they are connected.
-        psd: take ``(I + W) / 2``.
+        seed: of the two random ones, which are drawn until one is connected.
+        psd: use ``(I + W) / 2``.
     """
     kind, colon, number = name.partition(":")
     if kind not in NAMES:
@@ -208,7 +213,7 @@ def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
         return graph(obj, n, seed=seed, psd=psd)
     if isinstance(obj, Graph):
         found = Graph(obj.name, _lazy(obj.W)) if psd else obj
-    elif hasattr(obj, "is_directed"):
+    elif hasattr(obj, "is_directed"):  # networkx, without importing it
         found = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
     else:
         W = _dense(obj)
@@ -219,9 +224,11 @@ def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
 
 
 def _fixed(kind: str, n: int) -> networkx.Graph:
+    """A graph that n determines; a grid or torus is as square as n allows."""
     import networkx as nx
 
     if kind in ("grid", "torus"):
+        # The most square a by n/a rectangle.
         a = max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         if a == 1:
             usable = "4" if n < 4 else f"{n - 1} or {n + 1}"
@@ -239,14 +246,15 @@ def _fixed(kind: str, n: int) -> networkx.Graph:
 
 
 def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
+    """A connected random graph of this degree or edge probability."""
     import networkx as nx
 
     if kind == "regular" and not (number in range(1, n) and n * number % 2 == 0):
         raise InputError(f"no graph on {n} clients has degree {number:g}: it must be below n, with n * degree even.")
     if kind == "erdos-renyi" and not 0 < number <= 1:
         raise InputError(f"the probability of an edge must lie in (0, 1], not {number:g}.")
-    rng = random.Random(seed)
-    for _ in range(DRAWS):
+    rng = python_generator(seed)
+    for _ in range(MAX_DRAWS):
         if kind == "regular":
             network = nx.random_regular_graph(int(number), n, seed=rng)
         else:
@@ -254,7 +262,7 @@ def _random(kind: str, n: int, number: float, seed: int) -> networkx.Graph:
         if nx.is_connected(network):
             return network
     enough = "a degree of 3 or more" if kind == "regular" else f"more than log(n)/n = {math.log(n) / n:.2g}"
-    raise InputError(f"none of {DRAWS} draws of '{kind}:{number:g}' on {n} clients was connected; take {enough}.")
+    raise InputError(f"none of {MAX_DRAWS} draws of '{kind}:{number:g}' on {n} clients was connected; take {enough}.")
 
 
 def _number(name: str, number: str) -> float:
@@ -265,12 +273,13 @@ def _number(name: str, number: str) -> float:
 
 
 def _rest(shares: Indices) -> float:
-    """``1 - sum_j 1/shares_j``, rounded once: the complete graph's matrix is then exactly 1/n everywhere."""
+    """``1 - sum_j 1/shares_j``, rounded only once, so that the complete graph has exactly 1/n everywhere."""
     kinds, counts = np.unique(shares, return_counts=True)
     return float(1 - sum(Fraction(int(c), int(k)) for c, k in zip(counts, kinds, strict=True)))
 
 
 def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
+    """The CSR rows cut into steps: step k adds the k-th entry of every row that has one, in numpy's order."""
     entries = np.diff(indptr)
     steps: list[Step] = []
     for k in range(entries.max()):
@@ -281,11 +290,12 @@ def _steps(indptr: Indices, indices: Indices, weights: Array) -> list[Step]:
 
 
 def _lazy(W: Array) -> Array:
+    """The lazy walk, ``(I + W) / 2``."""
     return 0.5 * (np.eye(len(W)) + W)
 
 
 def _dense(W: Any) -> Array:
-    """W as a new square array of floats."""
+    """W, dense or sparse, as a new square array of floats."""
     given = W.toarray() if hasattr(W, "toarray") else W
     try:
         if given is None or np.iscomplexobj(given):
@@ -299,6 +309,7 @@ def _dense(W: Any) -> Array:
 
 
 def _check_weights(W: Array) -> None:
+    """Refuse a W that is not symmetric, non-negative and stochastic, and say where."""
     if len(W) < 2:
         raise InputError(f"a graph needs two clients or more, not n = {len(W)}; one client has nobody to talk to.")
     if not np.isfinite(W).all():
@@ -314,7 +325,7 @@ def _check_weights(W: Array) -> None:
             f"the mixing matrix is not symmetric: W[{i}, {j}] = {W[i, j]:.6g}, W[{j}, {i}] = {W[j, i]:.6g}, "
             f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is quietly wrong."
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # finite weights may sum to infinity, which is refused below
         sums = W.sum(axis=1)
     row = int(np.abs(sums - 1).argmax())
     if abs(sums[row] - 1) > TOLERANCE:

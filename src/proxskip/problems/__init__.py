@@ -1,1 +1,1 @@
-"""Problems: what is minimised, how it is split over clients, and where its data come from."""
+"""Problems: the functions to minimise, their split among clients, and their solutions."""

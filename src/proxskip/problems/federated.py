@@ -1,4 +1,4 @@
-"""The problem every method solves:  min_x  sum_i w_i f_i(x) + psi(D x),  with what is known about it."""
+"""The problem that every method solves,  min_x  sum_i w_i f_i(x) + psi(D x),  with its constants and its solution."""
 
 from __future__ import annotations
 
@@ -8,25 +8,38 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems import solve
+from proxskip.problems import oracles, solve
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.operators import as_operator
 from proxskip.problems.quadratic import Quadratic
 from proxskip.prox import as_prox
 from proxskip.types import Array, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
-FEW, MUCH = 64, 10_000
-"""Clients up to which, and stored numbers of a client from which, f is evaluated client by client."""
+MAX_CLIENTS_ONE_BY_ONE = 64
+"""Up to this many clients, f is evaluated client by client."""
+MIN_NUMBERS_PER_CLIENT = 10_000
+"""With more clients, it still is if their data hold at least this many numbers on average."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """min_x sum_i w_i f_i(x) + psi(x), or psi(D x); a list of oracles with weights is one.
+    """min_x sum_i w_i f_i(x) + psi(x), or psi(D x), over clients i = 0, ..., n-1.
 
-    The weights are part of the problem, so that what is plotted is what is solved. ``L="max"`` (the theorems) or
-    ``L="global"`` (the paper's figures) says which smoothness constant ``problem.L`` is.
+    Args:
+        clients: the functions f_i: linear models, quadratics, or your own oracles with value(x), gradient(x), L and mu.
+        weights: w_i > 0, scaled to sum to one; equal if not given. What is plotted is the weighted problem too.
+        psi: a regulariser at the server with a prox, such as ``prox.L1(0.1)``; pyproximal's operators work as well.
+        D: a matrix or linear operator, for psi(D x).
+        batch: rows of a minibatch, drawn without replacement; None for full gradients.
+        L_kind: which smoothness constant ``problem.L`` is: "max" for max_i L_i, which the theorems need, or "global"
+            for that of the sum, which the figures of the paper use.
+        whole: sum_i w_i f_i as a single oracle, where there is one; faster for many small clients.
+        d: the number of unknowns, needed only if no client has an attribute d.
+        info: anything to keep with the problem; it is written to the description of a run.
 
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
     >>> problem.n, problem.d, problem.L, problem.mu
@@ -45,8 +58,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
+        # The order matters: weights and d come from the clients, and D needs d.
         put("clients", tuple(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
@@ -58,8 +72,8 @@ class Problem:
         if self.D is not None and self.psi is None:
             raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
         if self.D is not None:
-            put("D", _operator(self.D, self.d))
-        _check_alike(self.clients)
+            put("D", as_operator(self.D, self.d))
+        _check_clients(self.clients)
         if self.batch is not None:
             self._check_batch()
         if self.whole is None:
@@ -80,19 +94,19 @@ class Problem:
     # -- sizes ---------------------------------------------------------------------------------------------------------
     @property
     def n(self) -> int:
-        """Clients."""
+        """The number of clients."""
         return len(self.clients)
 
     @property
     def sizes(self) -> list[int] | None:
-        """Rows of each client, where clients have rows."""
+        """Rows of each client; None unless all clients are linear models."""
         if all(isinstance(f, LinearModel) for f in self.clients):
             return [f.N for f in self.clients if isinstance(f, LinearModel)]
         return None
 
     @property
     def N(self) -> int | None:
-        """Rows of all clients."""
+        """Rows of all clients together."""
         return None if self.sizes is None else sum(self.sizes)
 
     # -- constants -----------------------------------------------------------------------------------------------------
@@ -103,7 +117,7 @@ class Problem:
 
     @cached_property
     def mu_i(self) -> Array | None:
-        """Strong convexity of each client; None where a client does not know it."""
+        """Strong convexity of each client; None if a client does not know its own."""
         mus = [f.mu for f in self.clients]
         return None if any(m is None for m in mus) else np.array([float(m) for m in mus if m is not None])
 
@@ -114,7 +128,7 @@ class Problem:
 
     @cached_property
     def L_global(self) -> float:
-        """Smoothness of sum_i w_i f_i (its bound sum_i w_i L_i for unknown oracles)."""
+        """Smoothness of sum_i w_i f_i; without ``whole``, the bound sum_i w_i L_i."""
         return float(self.whole.L) if self.whole is not None else float(self.weights @ self.L_i)
 
     @property
@@ -134,11 +148,11 @@ class Problem:
 
     @property
     def l2(self) -> float | None:
-        """The regulariser's lambda, where the clients are linear models."""
+        """The coefficient lambda of the l2 regulariser; None unless the clients are linear models."""
         f = self.clients[0]
         return f.l2 if isinstance(f, LinearModel) else None
 
-    # -- functions -----------------------------------------------------------------------------------------------------
+    # -- values and gradients ------------------------------------------------------------------------------------------
     def value(self, x: Array) -> float:
         """sum_i w_i f_i(x) + psi(D x)."""
         smooth = self.smooth_value(x)
@@ -148,13 +162,13 @@ class Problem:
 
     @cached_property
     def by_client(self) -> bool:
-        """Whether f is summed over clients in their order, which can be done wherever they are, with the same bytes.
+        """Whether f is summed over the clients in their order, with the same bytes wherever they are.
 
-        Otherwise it is computed in one pass over all rows, which for many small clients is much faster.
+        Otherwise it is computed in one pass over all rows, which is much faster for many small clients.
         """
-        if self.whole is None or self.n <= FEW:
+        if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
-        return sum(np.size(getattr(f, "A", getattr(f, "H", 0))) for f in self.clients) >= MUCH * self.n
+        return sum(oracles.stored_numbers(f) for f in self.clients) >= MIN_NUMBERS_PER_CLIENT * self.n
 
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x)."""
@@ -173,32 +187,35 @@ class Problem:
         return np.asarray(sum(w * f.gradient(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def residual(self, x: Array, gamma: float) -> float:
-        """|grad f(x)|, or with psi the norm of the prox-gradient step / gamma; for psi(D x) see the solution's."""
+        """|grad f(x)|; with psi(x), the norm of the prox-gradient step divided by gamma.
+
+        For psi(D x) it is |grad f(x)| too, which does not vanish; see ``solution.certificate``.
+        """
         g = self.gradient(x)
         if self.psi is None or self.D is not None:
             return float(np.linalg.norm(g))
         return float(np.linalg.norm(x - self.psi.prox(x - gamma * g, gamma)) / gamma)
 
     def client_gradients(self, x: Array) -> Array:
-        """grad f_i(x), one row a client."""
+        """grad f_i(x), one row per client."""
         return np.stack([checked_gradient(f, x, i) for i, f in enumerate(self.clients)])
 
     @cached_property
     def solution(self) -> solve.Solution | None:
-        """x*, f*, h* with a certificate; None where computing them is unaffordable."""
+        """x*, f* and h_i* = grad f_i(x*) with a certificate; None if computing them would be too expensive."""
         found = solve.minimize(self)
         if found is None:
             return None
         x, y, certificate = found
-        exact = solve.in_double(self)
+        exact = solve.in_double(self)  # f* and h* in double precision even for data in float32
         return solve.Solution(x, exact.value(x), exact.client_gradients(x), y, certificate)
 
-    # -- the same problem, a little changed ----------------------------------------------------------------------------
+    # -- variants ------------------------------------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
-        """Every client's gradients from minibatches of this many rows, without replacement."""
+        """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
         other = replace(self, batch=batch)
         if "solution" in self.__dict__:
-            other.__dict__["solution"] = self.solution  # sampling does not move the minimiser
+            other.__dict__["solution"] = self.solution  # sampling does not change the minimiser
         return other
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
@@ -207,7 +224,7 @@ class Problem:
 
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
-        """Each client's (A, C) of expected smoothness for its minibatches; C is nan where no solution is known."""
+        """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
         assert self.batch is not None
         out = []
         for i, f in enumerate(self.clients):
@@ -218,17 +235,17 @@ class Problem:
 
     @cached_property
     def es_A_i(self) -> Array:
-        """Each client's A of expected smoothness; L_i for full gradients."""
+        """A of expected smoothness of each client; L_i for full gradients."""
         return self.L_i if self.batch is None else np.array([c[0] for c in self._sampling])
 
     @cached_property
     def es_A(self) -> float:
-        """A of the paper's Assumption 5.2 (expected smoothness): the largest of the clients'; L for full gradients."""
+        """A of expected smoothness (Assumption 5.2 of the paper), the largest of all clients; L for full gradients."""
         return self.L if self.batch is None else float(self.es_A_i.max())
 
     @cached_property
     def es_C(self) -> float:
-        """C of the same assumption,  sum_i w_i C_i,  for Psi as an average over clients; 0 for full gradients."""
+        """C of the same assumption,  sum_i w_i C_i,  where Psi is an average over clients; 0 for full gradients."""
         if self.batch is None:
             return 0.0
         if self.solution is None:
@@ -236,12 +253,12 @@ class Problem:
         return float(self.weights @ np.array([c[1] for c in self._sampling]))
 
 
-def checked_gradient(f: Any, x: Array, i: int) -> Array:
-    """Client i's gradient at x as a ``(d,)`` array of its own; x is read-only to it."""
-    seen = x.view()
-    seen.flags.writeable = False
+def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
+    """The gradient of client i at x as a new ``(d,)`` array; the oracle sees x read-only."""
+    x_seen = x.view()
+    x_seen.flags.writeable = False
     try:
-        g = np.array(f.gradient(seen), dtype=np.float64)
+        g = np.array(f.gradient(x_seen), dtype=np.float64)
     except ValueError as error:
         if "read-only" in str(error):
             raise InputError(f"the gradient of client {i} changes the x it is given; let it work on a copy.") from None
@@ -251,26 +268,17 @@ def checked_gradient(f: Any, x: Array, i: int) -> Array:
     return g
 
 
-def _operator(D: Any, d: int) -> Any:
-    """D as something with a shape, a transpose and a product."""
-    if not hasattr(D, "shape"):
-        D = np.asarray(D, dtype=np.float64)
-    if len(D.shape) != 2 or D.shape[1] != d:
-        raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
-    return D
-
-
-def _check_alike(clients: Sequence[Any]) -> None:
-    """Constants that make sense, and the same classes everywhere."""
+def _check_clients(clients: Sequence[Oracle]) -> None:
+    """Refuse constants that make no sense, and clients with different classes."""
+    first = oracles.classes_of(clients[0])
     for i, f in enumerate(clients):
-        classes = getattr(f, "classes", None)
-        if classes != getattr(clients[0], "classes", None):
-            first = getattr(clients[0], "classes", None)
+        classes = oracles.classes_of(f)
+        if classes != first:
             raise InputError(
                 f"client {i} has the classes {classes} but client 0 has {first}; map the labels alike first."
             )
         if isinstance(f, LinearModel):
-            continue
+            continue  # its constants are right, and computing them here would be expensive
         L, mu = f.L, f.mu
         if not (np.isfinite(L) and L > 0):
             raise InputError(f"client {i} says L = {L}; it must be a positive number.")
@@ -278,20 +286,21 @@ def _check_alike(clients: Sequence[Any]) -> None:
             raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")
 
 
-def _weights(given: Any, n: int) -> Array:
+def _weights(given: npt.ArrayLike | None, n: int) -> Array:
+    """n positive weights that sum to one, read-only."""
     w = np.full(n, 1.0) if given is None else np.asarray(given, dtype=np.float64).copy()
     if w.shape != (n,) or not np.isfinite(w).all() or w.min() <= 0:
-        raise InputError(f"weights must be {n} positive finite numbers, one a client.")
-    w = np.asarray(w / w.sum())
+        raise InputError(f"weights must be {n} positive finite numbers, one per client.")
+    w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights
     w.setflags(write=False)
     return w
 
 
-def _dimension(clients: Sequence[Any], d: int) -> int:
-    known = [(i, int(f.d)) for i, f in enumerate(clients) if hasattr(f, "d")]
+def _dimension(clients: Sequence[object], d: int) -> int:
+    """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
+    known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
     for f in clients:
-        # asking one of ours for its parts would compute its L
-        if not isinstance(f, (LinearModel, Quadratic)) and not isinstance(f, Oracle):
+        if not oracles.is_oracle(f):
             raise InputError(
                 f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
             )
@@ -307,6 +316,7 @@ def _dimension(clients: Sequence[Any], d: int) -> int:
 
 
 def _whole(clients: Sequence[Any], weights: Array) -> Any:
+    """sum_i w_i f_i as a single oracle, where it has a closed form."""
     if len(clients) == 1:
         return clients[0]
     if all(isinstance(f, Quadratic) for f in clients):

@@ -1,7 +1,7 @@
-"""Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 |x|^2_reg  with known L, mu and row smoothness.
+"""Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
 
-The row weights s_j are 1/N unless given; a shard of the data keeps the regulariser and the classes of the whole, so
-that the weighted sum of the shards' functions is the whole's function again.
+The row weights s_j are 1/N unless given. A shard keeps the regulariser and the classes of the whole data set, so that
+the weighted sum of the functions of the shards is the function of the whole again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import scipy.sparse
 
 from proxskip.problems import spectrum
+from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError
 
 
 class LinearModel:
-    """What logistic, squared and softmax loss share; use Logistic, LeastSquares or Softmax."""
+    """The base of Logistic, LeastSquares and Softmax."""
 
     loss: ClassVar[str]
     curvature: ClassVar[float]
@@ -29,27 +31,27 @@ class LinearModel:
     def __init__(
         self,
         A: Any,
-        b: Any,
+        b: npt.ArrayLike,
         l2: float = 0.0,
         *,
         l2_relative: bool = False,
         intercept: bool = False,
-        dtype: Any = np.float64,
-        row_weights: Any = None,
-        classes: Any = None,
+        dtype: npt.DTypeLike = np.float64,
+        row_weights: npt.ArrayLike | None = None,
+        classes: npt.ArrayLike | None = None,
     ) -> None:
         """Check the data and store them.
 
         Args:
-            A: the data, one row a sample; a dense array, any scipy sparse matrix, or a real linear operator (of
-                scipy or pylops), of which only products with A and A' are asked, so without minibatches and splits.
-            b: labels (or targets).
+            A: the data, one row per sample: a dense array, a scipy sparse matrix, or a real linear operator of scipy or
+                pylops. An operator gives only products with A and A', so it allows no minibatches and no splits.
+            b: the labels (or targets), one per row.
             l2: the coefficient lambda of  lambda/2 |x|^2.
-            l2_relative: lambda = l2 times the exact smoothness of this whole loss without the regulariser.
-            intercept: append a column of ones whose coefficient (the last one of x) is not penalised.
+            l2_relative: take lambda = l2 * L0, with L0 the smoothness of the loss without the regulariser.
+            intercept: append a column of ones, whose coefficient (the last of x) is not penalised.
             dtype: float32 stores the data, and computes gradients, in single precision.
             row_weights: nonnegative, scaled to sum to one.
-            classes: all label values there are, where these rows need not hold each of them.
+            classes: all label values, if some of them may be missing in these rows.
         """
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -64,23 +66,24 @@ class LinearModel:
         self.l2 = float(l2)
         self.l2_given = float(l2)
         self.l2_relative = l2_relative
-        if l2_relative:
+        if l2_relative:  # last, since L0 needs the data
             self.l2 = float(l2) * self.L0
 
-    def _encode(self, labels: Any, classes: Any) -> Array:
+    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
+        """The labels as the numbers b_j that the loss uses."""
         if labels.dtype.kind not in "fiub":
             raise InputError(f"targets of type {labels.dtype} are not numbers; least squares needs numbers.")
         return np.asarray(labels, dtype=np.float64)
 
     @property
     def N(self) -> int:
-        """Samples."""
+        """The number of samples."""
         return int(self.A.shape[0])
 
     @property
     def has_rows(self) -> bool:
-        """Whether A is a matrix; an operator has no rows to take."""
-        return scipy.sparse.issparse(self.A) or isinstance(self.A, np.ndarray)
+        """Whether A is a matrix; the rows of an operator cannot be taken."""
+        return spectrum.is_matrix(self.A)
 
     def _need_rows(self) -> None:
         if not self.has_rows:
@@ -90,37 +93,37 @@ class LinearModel:
 
     @property
     def d(self) -> int:
-        """Unknowns."""
+        """The number of unknowns."""
         return int(self.A.shape[1])
 
     @cached_property
     def reg(self) -> Array:
-        """The regulariser's coefficient of each unknown (zero for an intercept)."""
+        """The coefficient of the regulariser for each unknown; zero for an intercept."""
         reg = np.full(self.d, self.l2)
         if self.intercept:
-            reg[self.A.shape[1] - 1 :: self.A.shape[1]] = 0.0
+            reg[self.A.shape[1] - 1 :: self.A.shape[1]] = 0.0  # one intercept per class for softmax
         return reg
 
     @cached_property
     def L0(self) -> float:
-        """Smoothness of the loss without its regulariser."""
+        """Smoothness of the loss without the regulariser."""
         return spectrum.largest(self.A, self.s, self.curvature, np.zeros(self.A.shape[1]))
 
     @cached_property
     def L(self) -> float:
-        """Smoothness, regulariser included: exact up to a few thousand features (see ``spectrum``)."""
-        if np.ptp(self.reg) == 0:
+        """Smoothness, including the regulariser; exact up to a few thousand features (see ``spectrum``)."""
+        if np.ptp(self.reg) == 0:  # a constant regulariser only shifts the spectrum
             return self.L0 + float(self.reg[0])
         return spectrum.largest(self.A, self.s, self.curvature, self.reg[: self.A.shape[1]])
 
     @cached_property
     def mu(self) -> float:
-        """Strong convexity: what the regulariser gives."""
+        """Strong convexity, from the regulariser alone."""
         return float(self.reg.min())
 
     @cached_property
     def L_rows(self) -> float:
-        """The largest smoothness of one row's function,  max_j c |a_j|^2 + l2."""
+        """The largest smoothness of the function of one row,  max_j c |a_j|^2 + l2."""
         return self.curvature * float(self.row_squares.max()) + self.l2
 
     @property
@@ -157,7 +160,7 @@ class LinearModel:
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """The mean gradient of the given rows' functions (regulariser included); rows may repeat."""
+        """The mean gradient over the given rows, including the regulariser; rows may repeat."""
         self._need_rows()
         B = self.A[rows]
         z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
@@ -174,25 +177,26 @@ class LinearModel:
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
 
     def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows, each row's function with its regulariser."""
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j."""
         c = self.slopes(self.margins(x), self.b)
         mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
         # grad f_j - grad f  =  c_j a_j - mean: the regulariser cancels
         return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)
 
     def take(self, rows: Indices) -> Self:
-        """The shard with these rows: same unknowns, same regulariser, same classes, row weights in proportion."""
+        """The shard with these rows: the same unknowns, regulariser and classes, with the row weights in proportion."""
         return self.deal([rows])[0]
 
     def deal(self, parts: Sequence[Indices]) -> list[Self]:
-        """A shard for each part: the rows are put in order once, and every shard is a piece of that."""
+        """One shard per part. The rows are sorted once, and every shard is a view of a piece."""
         self._need_rows()
+        # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
         A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
         common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
         shards = []
         for lo, hi in pairwise(ends.tolist()):
-            shard = object.__new__(type(self))
+            shard = object.__new__(type(self))  # not __init__: the data were checked before
             shard.__dict__.update(common)
             shard.A, shard.b = _rows_between(A, lo, hi), b[lo:hi]
             shard.s = np.full(hi - lo, 1.0 / (hi - lo)) if even else s[lo:hi] / s[lo:hi].sum()
@@ -206,24 +210,25 @@ class LinearModel:
         return other
 
     def reweighted(self, s: Array) -> Self:
-        """The same rows under other row weights."""
+        """The same rows with other row weights."""
         other = object.__new__(type(self))
         other.__dict__.update({k: v for k, v in self.__dict__.items() if k not in _CACHED})
         other.s = s
         return other
 
     def design(self, A: Any) -> Any:
-        """Held-out rows in this model's shape (intercept column, dtype)."""
+        """Held-out rows as this model stores its own, with the intercept column and the dtype."""
         return _matrix(A, self.intercept, self.dtype)
 
 
 _CACHED = ("L", "L0", "mu", "L_rows", "reg")
+"""Cached properties, which a copy with other rows or weights must compute again."""
 
 
 class Logistic(LinearModel):
     """l2-regularised logistic regression,  mean_j log(1 + exp(-b_j a_j' x)) + lambda/2 |x|^2  (paper, Section 6).
 
-    Any two label values are taken; the smaller becomes -1 and the larger +1, see ``classes``.
+    Any two label values will do; the smaller becomes -1 and the larger +1, see ``classes``.
 
     >>> import numpy as np
     >>> f = Logistic(np.eye(2), [0, 1], l2=0.1)
@@ -235,7 +240,7 @@ class Logistic(LinearModel):
     curvature = 0.25
     classes: tuple[Any, Any]
 
-    def _encode(self, labels: Any, classes: Any) -> Array:
+    def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         values = label_values(labels, classes)
         if len(values) == 1:
             raise InputError(f"every label is {values[0]}; there is nothing to tell apart with one class.")
@@ -259,23 +264,24 @@ class Logistic(LinearModel):
         """sigma(z) (1 - sigma(z))."""
         return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
 
-    def accuracy(self, x: Array, A: Any, labels: Any) -> float:
-        """Share of held-out rows classified right."""
+    def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
+        """The share of held-out rows that are classified correctly."""
         z = np.asarray(self.design(A) @ x).ravel()
         return float(np.mean((z > 0) == (np.asarray(labels) == self.classes[1])))
 
-    def auc(self, x: Array, A: Any, labels: Any) -> float:
-        """Area under the ROC curve on held-out rows (ties count half)."""
+    def auc(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
+        """The area under the ROC curve on held-out rows; ties count half."""
         z = np.asarray(self.design(A) @ x).ravel()
         return area_under_curve(z, np.asarray(labels) == self.classes[1])
 
 
-def area_under_curve(z: Array, positive: Any) -> float:
+def area_under_curve(z: Array, positive: npt.NDArray[np.bool_]) -> float:
     """The probability that a positive row scores higher than a negative one; ties count half."""
     n1, n0 = int(positive.sum()), int((~positive).sum())
     if n1 == 0 or n0 == 0:
         raise InputError("the area under the ROC curve needs held-out rows of both classes.")
     _, inverse, counts = np.unique(z, return_inverse=True, return_counts=True)
+    # The Mann-Whitney statistic; rows with equal scores share their mean rank.
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return float((ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
@@ -311,25 +317,21 @@ class LeastSquares(LinearModel):
 
 
 def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
-    """A as a C-ordered array or CSR matrix of the dtype, checked, with a column of ones if asked; an operator as is."""
+    """A as a C-ordered array or CSR matrix of the dtype, with the intercept column; an operator as it is."""
     if is_operator(A):
-        if (
-            intercept
-            or np.dtype(dtype) != np.float64
-            or np.issubdtype(getattr(A, "dtype", np.float64), np.complexfloating)
-        ):
+        if intercept or dtype != np.float64 or is_complex(A):
             raise InputError("an operator A must be real, in float64, and without intercept.")
-        spectrum.check_adjoint("A", A)
+        check_adjoint("A", A)
         return A
     if scipy.sparse.issparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
-        M.sum_duplicates()
+        M.sum_duplicates()  # a canonical form, so that equal data give equal bytes
         M.sort_indices()
         finite = np.isfinite(M.data).all()
     else:
         M = np.ascontiguousarray(A, dtype=dtype)
         if M.ndim != 2:
-            raise InputError(f"A has {M.ndim} dimensions; give a matrix with one row a sample.")
+            raise InputError(f"A has {M.ndim} dimensions; give a matrix with one row per sample.")
         finite = np.isfinite(M).all()
     if M.shape[0] == 0 or M.shape[1] == 0:
         raise InputError(f"A is empty ({M.shape[0]} rows, {M.shape[1]} columns); there is nothing to fit.")
@@ -341,25 +343,20 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
     return M
 
 
-def is_operator(A: Any) -> bool:
-    """A linear operator that is not a matrix: a shape of two, products and a transpose."""
-    matrix = scipy.sparse.issparse(A) or isinstance(A, (np.ndarray, list, tuple))
-    return not matrix and all(hasattr(A, name) for name in ("matvec", "rmatvec", "shape"))
-
-
 def _rows_between(A: Any, lo: int, hi: int) -> Any:
-    """Rows lo to hi-1, sharing A's memory."""
+    """Rows lo to hi - 1, sharing the memory of A."""
     if not scipy.sparse.issparse(A):
         return A[lo:hi]
+    # CSR rows are contiguous, so slices of the three arrays suffice; scipy's A[lo:hi] would copy.
     start, stop = A.indptr[lo], A.indptr[hi]
     parts = (A.data[start:stop], A.indices[start:stop], A.indptr[lo : hi + 1] - start)
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))
 
 
-def _labels(b: Any, N: int) -> Any:
-    """One label a row: numbers that are finite, or words."""
+def _labels(b: npt.ArrayLike, N: int) -> npt.NDArray[Any]:
+    """One label per row: finite numbers, or strings."""
     labels = np.atleast_1d(np.asarray(b)).ravel()
-    if labels.dtype.kind == "O":
+    if labels.dtype.kind == "O":  # strings from a list or a data frame
         labels = labels.astype(str)
     if labels.shape[0] != N:
         raise InputError(f"A has {N} rows but b has {labels.shape[0]} entries; they must match.")
@@ -369,8 +366,8 @@ def _labels(b: Any, N: int) -> Any:
     return labels
 
 
-def label_values(labels: Any, classes: Any) -> Any:
-    """The different labels in increasing order: those that are given, or else those that occur."""
+def label_values(labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
+    """The different labels in increasing order: the given classes, or else the labels that occur."""
     if classes is None:
         return np.unique(labels)
     values = np.unique(np.asarray(classes))
@@ -380,7 +377,8 @@ def label_values(labels: Any, classes: Any) -> Any:
     return values
 
 
-def _row_weights(given: Any, N: int) -> Array:
+def _row_weights(given: npt.ArrayLike | None, N: int) -> Array:
+    """N nonnegative weights that sum to one."""
     if given is None:
         return np.full(N, 1.0 / N)
     s = np.asarray(given, dtype=np.float64)

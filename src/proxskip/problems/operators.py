@@ -1,4 +1,4 @@
-"""The operator D of psi(D x), whatever it comes as: a matrix, a sparse matrix, an operator of scipy or pylops."""
+"""Linear operators of users, such as D in psi(D x): dense and sparse matrices, operators of scipy and pylops."""
 
 from __future__ import annotations
 
@@ -6,31 +6,72 @@ from typing import Any
 
 import numpy as np
 import scipy
+import scipy.sparse
 
 from proxskip.problems import spectrum
-from proxskip.types import Array
+from proxskip.randomness import generator
+from proxskip.types import Array, InputError
 
-DENSE_UP_TO = 3000
-"""Columns up to which an operator is compared with the identity."""
+MAX_IDENTITY_SIZE = 3000
+"""Up to this many columns, an operator is compared with the identity."""
+
+
+def is_operator(A: Any) -> bool:
+    """Whether A is a linear operator but no matrix: it has a shape, products and products with its transpose."""
+    if spectrum.is_matrix(A) or isinstance(A, (list, tuple)):
+        return False
+    return all(hasattr(A, name) for name in ("matvec", "rmatvec", "shape"))
+
+
+def is_complex(A: Any) -> bool:
+    """Whether A says that it holds complex numbers."""
+    return bool(np.issubdtype(getattr(A, "dtype", None) or np.float64, np.complexfloating))
+
+
+def as_operator(D: Any, d: int, dtype: Any = np.float64) -> Any:
+    """D with d columns as something with a shape, products and a transpose; nested lists become arrays of the dtype."""
+    if not hasattr(D, "shape"):
+        D = np.asarray(D, dtype=dtype)
+    if len(D.shape) != 2 or D.shape[1] != d:
+        raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
+    return D
+
+
+def check_adjoint(name: str, D: Any) -> None:
+    """Refuse an operator whose transpose is missing, or is not its transpose:  <D v, u> = <v, D'u>."""
+    # If D.T is not the transpose, the two products differ for almost all v and u.
+    rng = generator(2)
+    v, u = rng.standard_normal(D.shape[1]), rng.standard_normal(D.shape[0])
+    try:
+        Dv, DTu = np.asarray(D @ v), np.asarray(D.T @ u)
+    except (NotImplementedError, AttributeError, TypeError):
+        raise InputError(f"{name} has no transpose; give the operator an rmatvec.") from None
+    if Dv.shape != u.shape or DTu.shape != v.shape:
+        raise InputError(f"{name} of shape {tuple(D.shape)} gives vectors of shapes {Dv.shape} and {DTu.shape}.")
+    one, two = float(Dv @ u), float(v @ DTu)
+    if not abs(one - two) <= 1e-4 * (np.linalg.norm(Dv) * np.linalg.norm(u) + np.linalg.norm(v) * np.linalg.norm(DTu)):
+        raise InputError(
+            f"the transpose of {name} is not its transpose: <{name} v, u> = {one:.6g}, but <v, {name}'u> = {two:.6g}."
+        )
 
 
 def as_matrix(D: Any) -> Array | None:
-    """D as a dense matrix, or None where it has none to give."""
+    """D as a dense matrix; None for an operator that cannot be converted."""
     if isinstance(D, np.ndarray):
         return D
     return np.asarray(D.toarray()) if hasattr(D, "toarray") else None
 
 
 def is_identity(D: Any) -> bool:
-    """Whether D is the identity, as far as that can be seen."""
-    if D.shape[0] != D.shape[1] or D.shape[0] > DENSE_UP_TO:
+    """Whether D is known to be the identity."""
+    if D.shape[0] != D.shape[1] or D.shape[0] > MAX_IDENTITY_SIZE:
         return False
     M = as_matrix(D)
     return M is not None and np.array_equal(M, np.eye(D.shape[0]))
 
 
 def operator_norm2(D: Any) -> float:
-    """|D D'|: as D knows it, exactly for a matrix of moderate size, by a Lanczos bound otherwise."""
+    """||D D'||: what D says, or else exact for a matrix of moderate size and a Lanczos bound for others."""
     if getattr(D, "norm2", None) is not None:
         return float(D.norm2)
     M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
@@ -40,18 +81,18 @@ def operator_norm2(D: Any) -> float:
 
 
 def full_row_rank(D: Any) -> bool:
-    """Whether D reaches every vector, so that any subgradient lies in its range."""
+    """Whether D is known to have full row rank, so that its range holds every subgradient (Theorem D.1)."""
     M = as_matrix(D) if D.shape[0] <= min(D.shape[1], spectrum.EXACT_UP_TO) else None
     if M is None:
         return False
-    w = scipy.linalg.eigvalsh(M @ M.T)
+    w = scipy.linalg.eigvalsh(M @ M.T)  # in increasing order
     return bool(w[0] > 1e-10 * w[-1])
 
 
 def smallest_positive(D: Any) -> float | None:
-    """The smallest positive eigenvalue of D D'; None where D is too large to know it."""
+    """The smallest positive eigenvalue of D D'; None if D is too large to compute it."""
     M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
     if M is None:
         return None
-    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
+    w = scipy.linalg.eigvalsh(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)  # both have the same positive ones
     return float(w[w > 1e-10 * w[-1]][0])

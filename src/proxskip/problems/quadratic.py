@@ -1,18 +1,19 @@
-"""Quadratics, with their exact solution: the problem on which every law of the methods can be computed."""
+"""Quadratic functions, whose constants and solution are exact."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.problems.spectrum import smallest_eigenvalue, top_eigenvalue
+from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 
 class Quadratic:
-    """f(x) = 1/2 x' H x - b' x + c,  H symmetric positive semidefinite, given as a matrix or as its diagonal.
+    """f(x) = 1/2 x' H x - b' x + c,  with H symmetric positive semidefinite, given as a matrix or by its diagonal.
 
     >>> import numpy as np
     >>> f = Quadratic(np.array([1.0, 4.0]), np.ones(2))
@@ -20,7 +21,7 @@ class Quadratic:
     (4.0, 1.0, [1.0, 0.25])
     """
 
-    def __init__(self, H: Any, b: Any, c: float = 0.0) -> None:
+    def __init__(self, H: npt.ArrayLike, b: npt.ArrayLike, c: float = 0.0) -> None:
         self.H = np.asarray(H, dtype=np.float64)
         self.b = np.asarray(b, dtype=np.float64)
         self.c = float(c)
@@ -33,12 +34,13 @@ class Quadratic:
             raise InputError("H or b holds NaN or infinite values.")
         if self.H.ndim == 2 and not np.allclose(self.H, self.H.T, rtol=1e-12, atol=1e-12 * np.abs(self.H).max()):
             raise InputError("H is not symmetric; give (H + H')/2.")
+        # Both are cached, so the eigenvalues are computed only here.
         if self.mu < -1e-12 * abs(self.L):
             raise InputError(f"H has the negative eigenvalue {self.mu:.3g}; the quadratic is not convex.")
 
     @property
     def d(self) -> int:
-        """Unknowns."""
+        """The number of unknowns."""
         return int(self.b.shape[0])
 
     @cached_property
@@ -80,6 +82,7 @@ class Quadratic:
     @staticmethod
     def average(parts: list[Quadratic], weights: Array) -> Quadratic:
         """sum_i w_i f_i  as one quadratic."""
+        # Diagonal parts become matrices only if some other part is one.
         full = any(f.H.ndim == 2 for f in parts)
         H = sum(w * (f.hessian(f.b) if full else f.H) for w, f in zip(weights, parts, strict=True))
         b = sum(w * f.b for w, f in zip(weights, parts, strict=True))
@@ -96,8 +99,13 @@ def random_quadratics(
     diagonal: bool = False,
     seed: int = 0,
 ) -> list[Quadratic]:
-    """n heterogeneous quadratics, each with its own minimiser and a spectrum that fills [mu, L] (ends attained)."""
-    rng = np.random.Generator(np.random.Philox(seed))
+    """n heterogeneous quadratics, each with its own minimiser and with eigenvalues from mu to L (both attained).
+
+    Args:
+        heterogeneity: the standard deviation of the coordinates of the minimisers.
+        diagonal: make every H diagonal.
+    """
+    rng = generator(seed)
     out = []
     for _ in range(n):
         eigenvalues = np.geomspace(mu, L, d) if d > 1 else np.array([L])
@@ -106,6 +114,7 @@ def random_quadratics(
             H = rng.permutation(eigenvalues)
             out.append(Quadratic(H, H * center))
         else:
+            # A random rotation of the same eigenvalues for each client; symmetric to the last bit.
             Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
             S = (Q * eigenvalues) @ Q.T
             S = (S + S.T) / 2

@@ -1,8 +1,8 @@
-"""Problems whose data lie elsewhere: a client here is what is known about it, and its rows stay where they are.
+"""Problems whose data stay on other machines: here a client is a summary, and its rows are never loaded.
 
-The shards come from a list of svmlight or npz files, or from a function ``load_shard(i)``. Whoever holds them (see
-``engines.ray``) reads them in two steps: ``look_at`` reads a shard and says how many features and which labels it has;
-when all shards are known, ``load_client`` makes the client and ``fact`` says what the problem needs to know about it.
+The shards come from a list of svmlight or npz files, or from a function ``load_shard(i)``. The workers that hold them
+(see ``engines.ray``) load them in two steps. ``look_at`` reads a shard and reports its features and labels. When all
+shards are known, ``load_client`` builds the client and ``fact`` reports what the problem needs to know about it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,13 +20,14 @@ import scipy.sparse
 
 from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
+from proxskip.problems import oracles
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
 from proxskip.types import Array, Indices, InputError
 
-MOST_LABELS = 1000
-"""Different labels of a shard that are told; more than these are no classes."""
+MAX_LABELS = 1000
+"""A shard with more different labels than this has targets, not classes, and does not report them."""
 
 
 # -- where shards come from --------------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A file a client: svmlight (plain, gzip, bzip2), or npz with ``b`` and ``A`` (dense) or a CSR matrix's parts."""
+    """One file per client: svmlight (plain, gzip, bzip2), or npz with ``b`` and ``A`` or the parts of a CSR matrix."""
 
     paths: tuple[str, ...]
     model: type[LinearModel] = Logistic
@@ -51,42 +52,43 @@ class Files:
 
     @property
     def n(self) -> int:
-        """Clients."""
+        """The number of clients."""
         return len(self.paths)
 
     def name(self, i: int) -> str:
-        """The file."""
+        """The path of the file."""
         return self.paths[i]
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that makes client i where it is called: a linear model, or any oracle."""
+    """A function that builds client i, a linear model or any oracle, on the machine that calls it."""
 
     load: Callable[[int], Any]
     n: int
 
     def name(self, i: int) -> str:
-        """The call."""
+        """The call, as in an error message."""
         return f"{getattr(self.load, '__name__', 'load_shard')}({i})"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a shard that was read holds."""
+class ShardSummary:
+    """The features and labels of a shard that was read."""
 
     features: int
     labels: tuple[Any, ...] | None
     fixed: bool
-    """Whether the number of features is exact, not just the largest index that occurs."""
+    """Whether the number of features is exact; otherwise it is the largest index that occurs."""
 
 
-def look_at(source: Any, i: int) -> tuple[Any, Look]:
+def look_at(source: Source, i: int) -> tuple[Any, ShardSummary]:
     """Read shard i; an error names the client and its file."""
     try:
         if isinstance(source, Function):
             made = source.load(i)
-            return made, Look(int(made.d), None, True)
+            return made, ShardSummary(int(made.d), None, True)
+        assert isinstance(source, Files)
         path = source.paths[i]
         if path.endswith(".npz"):
             A, b = read_npz(path)
@@ -96,18 +98,19 @@ def look_at(source: Any, i: int) -> tuple[Any, Look]:
             A, b = read_svmlight(path, n_features=source.features)
         labels = np.unique(b)
         fixed = source.features is not None or path.endswith(".npz")
-        return (A, b), Look(A.shape[1], tuple(labels.tolist()) if len(labels) <= MOST_LABELS else None, fixed)
+        return (A, b), ShardSummary(A.shape[1], tuple(labels.tolist()) if len(labels) <= MAX_LABELS else None, fixed)
     except Exception as error:
         raise not_loaded(source, i, error) from None
 
 
-def load_client(source: Any, i: int, data: Any, features: int, classes: tuple[Any, ...] | None) -> Any:
-    """Client i of what was read, with the features and classes of the whole."""
+def load_client(source: Source, i: int, data: Any, features: int, classes: tuple[Any, ...] | None) -> Any:
+    """Client i from the data that ``look_at`` read, with the features and classes of all shards together."""
     if isinstance(source, Function):
         return data
     try:
+        assert isinstance(source, Files)
         A, b = data
-        if scipy.sparse.issparse(A) and A.shape[1] < features:
+        if scipy.sparse.issparse(A) and A.shape[1] < features:  # an svmlight file shows only the features that occur
             A = scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], features))
         return source.model(
             A, b, l2=source.l2, intercept=source.intercept, dtype=np.dtype(source.dtype), classes=classes
@@ -116,8 +119,8 @@ def load_client(source: Any, i: int, data: Any, features: int, classes: tuple[An
         raise not_loaded(source, i, error) from None
 
 
-def not_loaded(source: Any, i: int, error: Exception) -> InputError:
-    """One sentence that names the client and its file."""
+def not_loaded(source: Source, i: int, error: Exception) -> InputError:
+    """The error as one sentence that names the client and its file."""
     if isinstance(error, MemoryError):
         reason = "it does not fit into the memory that an actor may use; use more actors, or smaller shards."
     elif isinstance(error, OSError):
@@ -153,19 +156,20 @@ def read_npz(path: str) -> tuple[Any, Any]:
 
 
 def data_held() -> int:
-    """Bytes of private memory that this process has asked for (Linux)."""
+    """Bytes of private memory that this process has allocated (Linux)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmData"))
 
 
 @contextmanager
 def no_more_than(most: int | None) -> Iterator[None]:
-    """Meanwhile this process may hold so many bytes of private memory, and asking for more fails (Linux)."""
+    """Limit the private memory of this process to ``most`` bytes; allocating more raises MemoryError (Linux)."""
     if most is None:
         yield
         return
     import resource
 
+    # Never below what is allocated already, or the next allocation of any size would fail.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (max(most, data_held()), hard))
     try:
@@ -174,10 +178,10 @@ def no_more_than(most: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-# -- what is known of a client -----------------------------------------------------------------------------------------
+# -- what is known about a client --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """All that a problem needs to know about a client that lies elsewhere."""
+    """All that a problem needs to know about a client on another machine."""
 
     name: str
     d: int
@@ -192,8 +196,8 @@ class Fact:
     digest: str
 
 
-def fact(source: Any, i: int, f: Any) -> Fact:
-    """Of client i, where its data are."""
+def fact(source: Source, i: int, f: Any) -> Fact:
+    """What is known about client i; runs where its data are."""
     try:
         known = isinstance(f, LinearModel)
         digest = hashlib.sha256()
@@ -202,7 +206,7 @@ def fact(source: Any, i: int, f: Any) -> Fact:
         return Fact(
             source.name(i), d, f.N if known else None, float(f.L), None if f.mu is None else float(f.mu),
             float(f.L_rows) if known else float("nan"), f.loss if known else type(f).__name__,
-            str(f.dtype) if known else "float64", f.l2 if known else None, getattr(f, "classes", None),
+            str(f.dtype) if known else "float64", f.l2 if known else None, oracles.classes_of(f),
             digest.hexdigest(),
         )  # fmt: skip
     except Exception as error:
@@ -210,13 +214,13 @@ def fact(source: Any, i: int, f: Any) -> Fact:
 
 
 def add_client(digest: Any, f: Any, d: int) -> None:
-    """A client's data into a digest (of an oracle of unknown make: L, mu and two gradients)."""
+    """Add the data of a client to a digest; for an oracle of the user's own, L, mu and two gradients."""
     digest.update(type(f).__name__.encode())
     if isinstance(f, LinearModel) and f.has_rows:
         parts: tuple[Any, ...] = (f.b, f.reg, f.s, *matrix_parts(f.A))
     elif isinstance(f, Quadratic):
         parts = (f.H, f.b)
-    else:  # what an oracle of unknown make says of itself at two points
+    else:  # its data cannot be read, so what it says at two points stands for them
         points = (np.zeros(d), np.cos(np.arange(d, dtype=np.float64)))
         known = np.array([f.L, np.nan if f.mu is None else f.mu], dtype=np.float64)
         parts = (known, *(checked_gradient(f, x, 0) for x in points))
@@ -225,7 +229,7 @@ def add_client(digest: Any, f: Any, d: int) -> None:
 
 
 def matrix_parts(A: Any) -> tuple[Any, ...]:
-    """The arrays that make a dense or sparse matrix."""
+    """The arrays of a dense or sparse matrix."""
     if not scipy.sparse.issparse(A):
         return (A,)
     M = scipy.sparse.csr_matrix(A)
@@ -234,16 +238,16 @@ def matrix_parts(A: Any) -> tuple[Any, ...]:
 
 # -- the problem -------------------------------------------------------------------------------------------------------
 class Holder(Protocol):
-    """Whoever holds the shards."""
+    """An engine that holds the shards."""
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
-        """f_i(x) and grad f_i(x) of every one of these clients, in their order; refused if others are held."""
+        """f_i(x) and grad f_i(x) of these clients, in their order; refused if the engine holds others."""
         ...
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A client whose data lie elsewhere."""
+class RemoteClient:
+    """A client whose data are on another machine."""
 
     fact: Fact
 
@@ -259,39 +263,39 @@ class Remote:
 
     @property
     def d(self) -> int:
-        """Unknowns."""
+        """The number of unknowns."""
         return self.fact.d
 
     @property
     def loss(self) -> str:
-        """What kind of function it is."""
+        """The kind of function."""
         return self.fact.loss
 
     @property
-    def dtype(self) -> Any:
-        """In which its data are stored."""
+    def dtype(self) -> np.dtype[Any]:
+        """The precision of its data."""
         return np.dtype(self.fact.dtype)
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """Its labels, where it has some."""
+        """Its labels, if it is a classifier."""
         return self.fact.classes
 
     @property
     def N(self) -> int:
-        """Rows, or one for an oracle without."""
+        """The number of rows; 1 for an oracle without rows."""
         return self.fact.N or 1
 
     def value(self, x: Array) -> float:
-        """Not here."""
+        """Refused: the data are not here."""
         raise self._away()
 
     def gradient(self, x: Array) -> Array:
-        """Not here."""
+        """Refused: the data are not here."""
         raise self._away()
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """Not here."""
+        """Refused: the data are not here."""
         raise self._away()
 
     def _away(self) -> InputError:
@@ -303,20 +307,22 @@ class Remote:
 
 @dataclass(frozen=True)
 class Elsewhere(Problem):
-    """A problem whose values and gradients are computed by whoever holds its clients."""
+    """A problem whose values and gradients are computed where its clients are."""
 
-    holder: Any = None
+    holder: Holder | None = None
 
     @staticmethod
     def of(problem: Problem, holder: Holder) -> Problem:
-        """The same problem, judged there; what is known of it (x* with it, sought here) is known of this one too."""
+        """The same problem, evaluated by the holder; its solution is computed here, before."""
         made = object.__new__(Elsewhere)
+        # Not by the constructor, which would check the clients again and lose what is cached.
         made.__dict__.update(problem.__dict__, solution=problem.solution, holder=holder)
         return made
 
     def _at(self, x: Array) -> tuple[list[float], Array]:
-        """Values and gradients at x; the last ones are kept, since a record asks for both."""
+        """Values and gradients at x; the last ones are kept, since a record needs both."""
         last = self.__dict__.get("_last")
+        assert self.holder is not None
         if last is None or not np.array_equal(last[0], x):
             last = (x.copy(), *self.holder.evaluate(x, self.clients))
             self.__dict__["_last"] = last
@@ -331,42 +337,43 @@ class Elsewhere(Problem):
         return np.asarray(sum(w * g for w, g in zip(self.weights, self._at(x)[1], strict=True)))
 
     def client_gradients(self, x: Array) -> Array:
-        """grad f_i(x), one row a client."""
+        """grad f_i(x), one row per client."""
         return self._at(x)[1]
 
 
 @dataclass(frozen=True)
 class Sharded(Elsewhere):
-    """A problem whose clients' data were never here."""
+    """A problem whose data were never on this machine."""
 
-    source: Any = None
+    source: Source | None = None
 
     @property
     def sizes(self) -> list[int] | None:
-        """Rows of each client, where clients have rows."""
-        rows = [f.fact.N for f in self.clients if isinstance(f, Remote)]
+        """Rows of each client; None unless all clients have rows."""
+        rows = [f.fact.N for f in self.clients if isinstance(f, RemoteClient)]
         return None if None in rows else [int(N) for N in rows if N is not None]
 
     @property
     def l2(self) -> float | None:
-        """The regulariser's lambda, where the clients are linear models."""
+        """The coefficient lambda of the l2 regulariser; None unless the clients are linear models."""
         f = self.clients[0]
-        return f.fact.l2 if isinstance(f, Remote) else None
+        return f.fact.l2 if isinstance(f, RemoteClient) else None
 
     @cached_property
     def solution(self) -> None:
-        """Not sought: it would take thousands of passes over all shards."""
+        """Not computed: it would take thousands of passes over all shards."""
         return None
 
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
         assert self.batch is not None
-        facts = [f.fact for f in self.clients if isinstance(f, Remote)]
+        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
         return [theory.expected_smoothness(f.N or 1, self.batch, f.L, f.L_rows, float("nan")) for f in facts]
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""
-        facts = [f.fact for f in self.clients if isinstance(f, Remote)]
+        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
+        assert self.source is not None
         made = []
         for i, known in enumerate(facts):
             data, _ = look_at(self.source, i)
@@ -375,26 +382,27 @@ class Sharded(Elsewhere):
         return Problem(made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
 
 
-def features_of(source: Any, known: Fact) -> int:
-    """Columns of the data behind a client with d unknowns."""
+def features_of(source: Source, known: Fact) -> int:
+    """The number of columns of the data of a client, from its number of unknowns."""
+    # Softmax has one coefficient per class and feature.
     width = known.d // len(known.classes) if known.loss == "softmax" and known.classes else known.d
-    return width - int(getattr(source, "intercept", False))
+    return width - int(isinstance(source, Files) and source.intercept)
 
 
-def agree(source: Any, looks: Sequence[Look]) -> tuple[int, tuple[Any, ...] | None]:
-    """The number of features of all shards together, and their classes."""
-    width = max(look.features for look in looks)
-    for i, look in enumerate(looks):
-        if look.fixed and look.features != width:
+def agree(source: Source, summaries: Sequence[ShardSummary]) -> tuple[int, tuple[Any, ...] | None]:
+    """The number of features and the classes of all shards together."""
+    width = max(s.features for s in summaries)
+    for i, s in enumerate(summaries):
+        if s.fixed and s.features != width:
             raise InputError(
-                f"the shard of client {i} ({source.name(i)}) has {look.features} features but another has {width}; "
+                f"the shard of client {i} ({source.name(i)}) has {s.features} features but another has {width}; "
                 "every shard needs the same number."
             )
-    if isinstance(source, Function) or source.model.loss == "squared":
+    if not isinstance(source, Files) or source.model.loss == "squared":
         return width, None
-    if any(look.labels is None for look in looks):
+    if any(s.labels is None for s in summaries):
         raise InputError("the labels take thousands of values; they are no classes.")
-    return width, tuple(sorted({v for look in looks for v in look.labels or ()}))
+    return width, tuple(sorted({v for s in summaries for v in s.labels or ()}))
 
 
 def as_source(shards: Any, n: int | None, **given: Any) -> Source:
@@ -402,17 +410,17 @@ def as_source(shards: Any, n: int | None, **given: Any) -> Source:
     if callable(shards):
         if n is None or n < 1:
             raise InputError("a function that loads shards needs n, the number of clients.")
-        plain = Files(())
-        if asked := [k for k, v in given.items() if v != getattr(plain, k)]:
+        usual = {f.name: f.default for f in fields(Files)}
+        if asked := [k for k, v in given.items() if v != usual[k]]:
             raise InputError(
                 f"a function makes its clients itself, so {' and '.join(asked)} would be ignored; set it there."
             )
         return Function(shards, n)
     if isinstance(shards, (str, os.PathLike)):
-        raise InputError("give a list of files, one a client; a single file is read with proxskip.datasets.load.")
+        raise InputError("give a list of files, one per client; a single file is read with proxskip.datasets.load.")
     paths = tuple(os.path.abspath(os.fspath(p)) for p in shards)
     if not paths:
         raise InputError("the list of shards is empty.")
     if n is not None and n != len(paths):
-        raise InputError(f"n = {n} but there are {len(paths)} files, one a client.")
+        raise InputError(f"n = {n} but there are {len(paths)} files, one per client.")
     return Files(paths, **given)

@@ -1,4 +1,4 @@
-"""The reference minimiser: x* with a certificate, or nothing at all where it cannot be had at a reasonable price."""
+"""The reference solution: x* with a certificate, or None where it would be too expensive or cannot be certified."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any, Protocol
 import numpy as np
 import scipy
 
+from proxskip.problems import oracles
 from proxskip.problems.operators import is_identity, operator_norm2
 from proxskip.types import Array, Prox
 
-DENSE_UP_TO = 3000
-"""Unknowns up to which Newton's method factorises the Hessian; beyond, it uses conjugate gradients."""
-AFFORDABLE = 200_000
-"""Unknowns beyond which no reference solution is sought."""
-ENOUGH = 1e-10
-"""A point is a solution if its gradient is this small, relative to the gradients that cancel in it."""
+MAX_DENSE_HESSIAN = 3000
+"""Up to this many unknowns, Newton's method factorises the Hessian; beyond, it uses conjugate gradients."""
+MAX_UNKNOWNS = 200_000
+"""Beyond this many unknowns, no reference solution is computed."""
+MAX_CERTIFICATE = 1e-10
+"""A point is a solution if its gradient is this small, relative to the clients' gradients that cancel in it."""
 
 
 class Composite(Protocol):
-    """What the minimiser needs to know of a problem (see ``federated.Problem``)."""
+    """What the solver needs of a problem; ``federated.Problem`` is one."""
 
     @property
     def clients(self) -> Sequence[Any]: ...
@@ -48,7 +49,15 @@ class Composite(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Where the methods go: x*, f*, h_i* = grad f_i(x*), y* for psi(D x), and |grad f(x*)| (or the prox residual)."""
+    """What the methods converge to.
+
+    Args:
+        x: the minimiser x*.
+        f: the minimum f*.
+        h: grad f_i(x*), one row per client.
+        y: the dual solution of psi(D x), otherwise None.
+        certificate: |grad f(x*)|, with psi the norm of the prox-gradient residual.
+    """
 
     x: Array
     f: float
@@ -58,63 +67,63 @@ class Solution:
 
 
 def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
-    """(x*, y*, certificate), or None."""
-    newton = problem.psi is None and hasattr(problem.whole, "hessp") and getattr(problem.whole, "has_rows", True)
-    if problem.d > AFFORDABLE or (problem.mu is None and not (newton and problem.d <= DENSE_UP_TO)):
+    """(x*, y*, certificate); None where no point can be certified at a reasonable cost."""
+    newton = problem.psi is None and oracles.has_hessp(problem.whole) and oracles.has_rows(problem.whole)
+    if problem.d > MAX_UNKNOWNS or (problem.mu is None and not (newton and problem.d <= MAX_DENSE_HESSIAN)):
         return None
     problem = in_double(problem)
     scale = _scale(problem)
+    y, curved = None, True
     if problem.psi is None:
-        if problem.mu is not None and hasattr(problem.whole, "minimizer"):
-            x = problem.whole.minimizer
-        elif hasattr(problem.whole, "hessp"):
-            x = _newton(problem.whole, problem.d)
-        else:
-            x = _accelerated(problem)
+        x = _smooth_minimizer(problem)
         certificate = float(np.linalg.norm(problem.gradient(x)))
-        bowl = problem.mu is not None or _curved(problem.whole.hessian(x), problem.L_global)
-        return (x, None, certificate) if certificate <= ENOUGH * scale and bowl else None
-    if problem.D is None:
-        x = _accelerated(problem)
-        certificate = problem.residual(x, 1.0 / problem.L_global)
-        return (x, None, certificate) if certificate <= ENOUGH * scale else None
-    if is_identity(problem.D):
-        plain: Any = problem
-        plain = replace(plain, D=None)
+        # Without mu, a small gradient may also mean a slope that only flattens out towards infinity.
+        curved = problem.mu is not None or _is_curved(problem.whole.hessian(x), problem.L_global)
+    elif problem.D is None or is_identity(problem.D):
+        plain: Any = problem if problem.D is None else replace(problem, D=None)  # type: ignore[type-var]
         x = _accelerated(plain)
         certificate = plain.residual(x, 1.0 / problem.L_global)
-        return (x, -problem.gradient(x), certificate) if certificate <= ENOUGH * scale else None
-    x, y, certificate = _papc(problem)
-    return (x, y, certificate) if certificate <= ENOUGH * scale else None
+        y = None if problem.D is None else -problem.gradient(x)  # the optimality condition for D = I
+    else:
+        x, y, certificate = _papc(problem)
+    return (x, y, certificate) if certificate <= MAX_CERTIFICATE * scale and curved else None
+
+
+def _smooth_minimizer(problem: Composite) -> Array:
+    """x* without psi, by the best way that ``whole`` offers."""
+    if problem.mu is not None and (x := oracles.minimizer_of(problem.whole)) is not None:
+        return x
+    return _newton(problem.whole, problem.d) if oracles.has_hessp(problem.whole) else _accelerated(problem)
 
 
 def in_double(problem: Any) -> Any:
-    """The same problem with data stored in single precision taken as double."""
-    if getattr(problem.whole, "dtype", None) != np.dtype(np.float32):
+    """The same problem with its data converted from single to double precision."""
+    if oracles.dtype_of(problem.whole) != np.dtype(np.float32):
         return problem
     clients: list[Any] = list(problem.clients)
     return replace(problem, clients=[f.double() for f in clients], whole=problem.whole.double())
 
 
-def _curved(H: Array, L: float) -> bool:
-    """Whether the minimiser is one: a small gradient on a plain that only flattens out towards infinity is none."""
+def _is_curved(H: Array, L: float) -> bool:
+    """Whether the smallest eigenvalue of H is positive beyond rounding."""
     return bool(scipy.linalg.eigvalsh(H)[0] > 1e-9 * L)
 
 
 def _scale(problem: Composite) -> float:
-    """The size of the clients' gradients, which cancel at the solution."""
+    """The root mean square of the clients' gradients at zero; at the solution they cancel."""
     G = problem.client_gradients(np.zeros(problem.d))
     return float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) + 1e-300
 
 
 def _newton(f: Any, d: int, steps: int = 200) -> Array:
-    """Newton's method with backtracking on the value, then pure steps while the gradient still falls."""
+    """Newton's method with backtracking on the value, then full steps while the gradient still falls."""
     x = np.zeros(d)
     g = f.gradient(x)
     for _ in range(steps):
         step = _newton_step(f, x, g, d)
         slope = float(g @ step)
         value, t = f.value(x), 1.0
+        # Close to x* the value no longer changes beyond rounding, so the gradient decides there.
         near = abs(slope) <= 1e-10 * (1.0 + abs(value))
         while not near and t > 1e-10 and f.value(x - t * step) > value - 1e-4 * t * slope:
             t /= 2
@@ -127,10 +136,11 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
 
 
 def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
-    if d <= DENSE_UP_TO and hasattr(f, "hessian") and getattr(f, "has_rows", True):
+    """H^-1 g, by a Cholesky factorisation or by conjugate gradients."""
+    if d <= MAX_DENSE_HESSIAN and oracles.has_hessian(f):
         try:
             return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(f.hessian(x)), g))
-        except np.linalg.LinAlgError:  # flat in some direction
+        except np.linalg.LinAlgError:  # singular: take the shortest step
             return np.asarray(scipy.linalg.lstsq(f.hessian(x), g)[0])
     from scipy.sparse.linalg import LinearOperator, cg
 
@@ -140,21 +150,21 @@ def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     return np.asarray(step)
 
 
-def _slope(problem: Composite) -> Callable[[Array], Array]:
-    """The gradient of the smooth part in one pass over all rows, where there is a way: it is asked for often."""
+def _fast_gradient(problem: Composite) -> Callable[[Array], Array]:
+    """The gradient of the smooth part, in one pass over all rows where that is possible."""
     return problem.gradient if problem.whole is None else lambda x: np.asarray(problem.whole.gradient(x))
 
 
 def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
-    """FISTA in its strongly convex form, restarted when the residual stops falling for long."""
+    """FISTA with the constant momentum of strong convexity, until the residual no longer falls."""
     gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
-    slope = _slope(problem)
+    gradient = _fast_gradient(problem)
     root = np.sqrt(gamma * (problem.mu or 0.0))
     beta = (1 - root) / (1 + root)
     x = y = best_x = np.zeros(problem.d)
-    best, since = np.inf, 0
+    best, since = np.inf, 0  # the least residual, and the steps since it fell by one percent
     for _ in range(steps):
-        new = y - gamma * slope(y)
+        new = y - gamma * gradient(y)
         if problem.psi is not None:
             new = problem.psi.prox(new, gamma)
         residual = float(np.linalg.norm(new - y)) / gamma
@@ -168,16 +178,17 @@ def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
 
 
 def _papc(problem: Composite, steps: int = 200_000) -> tuple[Array, Array, float]:
-    """Loris and Verhoeven's primal-dual method (SplitSkip with p = 1) to the end of double precision."""
+    """The primal-dual method of Loris and Verhoeven (SplitSkip with p = 1), until the residual no longer falls."""
     D, psi = problem.D, problem.psi
     assert psi is not None
-    gamma, slope = 1.0 / problem.L_global, _slope(problem)
+    gamma, gradient = 1.0 / problem.L_global, _fast_gradient(problem)
     tau = 1.0 / (gamma * operator_norm2(D))
     x, y = np.zeros(problem.d), np.zeros(D.shape[0])
     best: tuple[float, Array, Array] = (np.inf, x, y)
-    since = 0
+    since = 0  # steps since the residual last fell by one percent
     for _ in range(steps):
-        xhat = x - gamma * (slope(x) + D.T @ y)
+        # xhat: a step with the old y; then the prox of psi* by Moreau's identity, and x corrected for the new y
+        xhat = x - gamma * (gradient(x) + D.T @ y)
         u = y + tau * (D @ xhat)
         y_new = u - tau * psi.prox(u / tau, 1.0 / tau)
         x_new = xhat - gamma * (D.T @ (y_new - y))

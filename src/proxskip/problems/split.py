@@ -1,14 +1,16 @@
-"""Who holds which rows: a linear model over all rows becomes a federated problem."""
+"""Splitting the rows of a linear model among clients, which gives a federated problem."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.types import Indices, InputError
+from proxskip.randomness import generator
+from proxskip.types import Array, Indices, InputError
 
 By = Literal["label", "iid", "dirichlet", "contiguous", "group"]
 
@@ -20,20 +22,26 @@ def split(
     *,
     weights: Literal["rows", "equal"] = "rows",
     L: LKind = "max",
-    groups: Any = None,
+    groups: npt.ArrayLike | None = None,
     alpha: float = 0.5,
     seed: int = 0,
     batch: int | None = None,
     info: dict[str, Any] | None = None,
 ) -> Problem:
-    """Deal a model's rows to clients.
+    """Split the rows of a model among clients.
 
     Args:
-        by: "label" sorts by label (stable) and cuts, "contiguous" cuts as the rows come, "iid" shuffles and cuts,
-            "dirichlet" deals each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups`` and
-            cuts, or makes one client a group where ``clients`` is not given.
-        weights: "rows" solves the problem of the whole data set; "equal" gives every client the weight 1/n.
-        L: which smoothness constant the problem reports, see Problem.
+        clients: the number of clients.
+        by: "label" sorts by label (stable) and cuts, "contiguous" cuts the rows in their order, "iid" shuffles and
+            cuts, "dirichlet" splits each label in proportions drawn from Dirichlet(alpha), "group" sorts by ``groups``
+            and cuts, or makes one client per group if ``clients`` is not given.
+        weights: "rows" weights each client by its rows, so that the problem is that of the whole data set; "equal"
+            gives every client the weight 1/n.
+        L: which smoothness constant ``problem.L`` is, see ``Problem``.
+        groups: an integer per row, for ``by="group"``.
+        alpha: the concentration of the Dirichlet split; the smaller, the more the clients differ.
+        seed: of the random splits.
+        batch: rows of a minibatch, see ``Problem``.
 
     >>> import numpy as np
     >>> from proxskip.problems.glm import Logistic
@@ -48,12 +56,14 @@ def split(
     parts = partition(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
+    # Counts of rows where all row weights are equal: they are exact, sums of weights are not.
     share = np.array([float(len(p)) if np.ptp(model.s) == 0 else float(model.s[p].sum()) for p in parts])
     if share.min() <= 0:
         raise InputError(f"every row of client {int(np.argmin(share))} has the weight zero; leave these rows out.")
     if batch is not None and np.ptp(model.s) > 0:
         raise InputError("minibatches draw rows uniformly, so they need equal row weights.")
     w = share if weights == "rows" else np.ones(len(parts))
+    # The row weights under which the whole is the weighted sum of the shards.
     s = np.empty(model.N)
     for p, wi in zip(parts, w / w.sum(), strict=True):
         s[p] = wi * model.s[p] / model.s[p].sum()
@@ -63,7 +73,13 @@ def split(
 
 
 def partition(
-    model: LinearModel, clients: int | None, by: str, *, groups: Any = None, alpha: float = 0.5, seed: int = 0
+    model: LinearModel,
+    clients: int | None,
+    by: str,
+    *,
+    groups: npt.ArrayLike | None = None,
+    alpha: float = 0.5,
+    seed: int = 0,
 ) -> list[Indices]:
     """The rows of each client."""
     N = model.N
@@ -73,7 +89,7 @@ def partition(
         raise InputError(f"clients = {clients!r} must be a whole number.")
     if clients is not None and not 1 <= clients <= N:
         raise InputError(f"{clients} clients cannot share {N} rows; choose from 1 to {N} clients.")
-    rng = np.random.Generator(np.random.Philox(seed))
+    rng = generator(seed)
     if by == "group":
         return _by_group(groups, clients, N)
     assert clients is not None
@@ -82,6 +98,7 @@ def partition(
     if by == "contiguous":
         return cut(np.arange(N), clients)
     if by == "iid":
+        # Sorted within each client, so that a client reads its rows in the order of the file.
         return [np.sort(p) for p in cut(rng.permutation(N), clients)]
     if by == "dirichlet":
         return _dirichlet(model.b, clients, alpha, rng)
@@ -89,12 +106,13 @@ def partition(
 
 
 def cut(order: Indices, n: int) -> list[Indices]:
-    """Contiguous, almost equal parts: client i has rows floor(i N/n) to floor((i+1) N/n)."""
+    """Contiguous parts of almost equal size: client i has rows floor(i N/n) to floor((i+1) N/n) - 1."""
     N = len(order)
     return [order[i * N // n : (i + 1) * N // n] for i in range(n)]
 
 
-def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
+def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> list[Indices]:
+    """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
         raise InputError(
             "split by group needs a group column; this data set has none, so choose label, iid or dirichlet."
@@ -109,13 +127,15 @@ def _by_group(groups: Any, clients: int | None, N: int) -> list[Indices]:
     return list(np.split(order, starts[1:]))
 
 
-def _dirichlet(labels: Any, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
+def _dirichlet(labels: Array, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
+    """Each label dealt to the clients in random proportions; drawn again if a client gets no rows."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"alpha = {alpha} of the Dirichlet split must be positive.")
     for _ in range(tries):
         parts: list[list[Indices]] = [[] for _ in range(n)]
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
+            # The shares of the clients as cuts of the shuffled rows of this label.
             bounds = np.round(np.cumsum(rng.dirichlet(np.full(n, alpha)))[:-1] * len(rows)).astype(np.int64)
             for part, piece in zip(parts, np.split(rows, bounds), strict=True):
                 part.append(piece)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-import random
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -37,6 +36,7 @@ from proxskip.protocol.server import Server
 from proxskip.protocol.state import ServerState
 from proxskip.protocol.wire import Ask, decode, encode, upload_digest
 from proxskip.protocol.worker import Worker
+from proxskip.randomness import generator, python_generator
 from proxskip.types import Array
 
 CALM, END, WAIT = 15.0, 150.0, 3.0
@@ -86,7 +86,7 @@ def federation(which: int) -> tuple[str, Server, tuple[Client, ...]]:
     """A small federation: five methods in eight forms, two to four clients, equal weights or not."""
     kind = which % 8
     n = 2 + which // 8 % 3
-    rng = np.random.Generator(np.random.Philox(which))
+    rng = generator(which)
     H = 0.2 + rng.random((n, D))
     weights = np.ones(n) if which % 2 else 1 + rng.random(n)
     problem = Problem([Quadratic(H[i], 2.0 * rng.standard_normal(D)) for i in range(n)], weights)
@@ -123,7 +123,7 @@ class Simulation:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.rng = seed, random.Random(seed)
+        self.seed, self.rng = seed, python_generator(seed)
         self.which = self.rng.randrange(48)
         self.kind, self.core, clients = federation(self.which)
         for c in clients:

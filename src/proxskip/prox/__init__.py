@@ -2,12 +2,12 @@
 
     psi.prox(x, t) = argmin_y  psi(y) + |y - x|^2 / (2 t)             psi(x) is inf outside the domain
 
-Closed forms (``norms``, ``sets``, ``spectral``, ``blocks``) are exact to rounding; they are those of Parikh and Boyd,
-"Proximal algorithms" (2014), chapter 6, unless a docstring says otherwise. A point counts as inside a set up to 1e-9
-of the set's size or its own. Operators with an inner solver keep the contract of ``Inexact``: an accuracy that is asked
-for, certified and recorded, since an approximate prox puts a floor under the linear convergence of the methods.
+Closed forms (``norms``, ``sets``, ``spectral``, ``blocks``) are exact up to rounding. They are those of Parikh and
+Boyd, "Proximal algorithms" (2014), chapter 6, unless a docstring says otherwise. A point counts as inside a set up to
+1e-9 of the size of the set or of the point. Operators with an inner solver keep the contract of ``Inexact``: their
+accuracy is requested, certified and recorded, since an inexact prox limits the accuracy that the methods can reach.
 
-Operators of pyproximal, and anyone's with the same two verbs, come in through ``as_prox``.
+``as_prox`` accepts operators of pyproximal, and any object with psi(x) and psi.prox(x, t).
 """
 
 from proxskip.prox.adapted import Adapted, as_prox
@@ -21,42 +21,9 @@ from proxskip.prox.spectral import Eigenvalues, NuclearNorm, SingularValues, nuc
 from proxskip.prox.tv import TV1D, TV2D
 
 __all__ = [
-    "INSIDE",
-    "L1",
-    "L2",
-    "TV1D",
-    "TV2D",
-    "Adapted",
-    "Blocks",
-    "Box",
-    "Checked",
-    "Consensus",
-    "Eigenvalues",
-    "ElasticNet",
-    "GroupL1",
-    "Huber",
-    "Inexact",
-    "Inner",
-    "Iterative",
-    "L1Ball",
-    "L2Ball",
-    "NonNegative",
-    "NuclearNorm",
-    "Operator",
-    "Polyhedron",
-    "ProxWarning",
-    "Simplex",
-    "Singleton",
-    "SingularValues",
-    "SquaredL2",
-    "Sum",
-    "Zero",
-    "accuracy_of",
-    "as_prox",
-    "conjugate_prox",
-    "inner_state",
-    "intersection",
-    "nuclear_ball",
-    "psd",
+    "INSIDE", "L1", "L2", "TV1D", "TV2D", "Adapted", "Blocks", "Box", "Checked", "Consensus", "Eigenvalues",
+    "ElasticNet", "GroupL1", "Huber", "Inexact", "Inner", "Iterative", "L1Ball", "L2Ball", "NonNegative",
+    "NuclearNorm", "Operator", "Polyhedron", "ProxWarning", "Simplex", "Singleton", "SingularValues", "SquaredL2",
+    "Sum", "Zero", "accuracy_of", "as_prox", "conjugate_prox", "inner_state", "intersection", "nuclear_ball", "psd",
     "spectral_ball",
-]
+]  # fmt: skip

@@ -1,16 +1,16 @@
-"""Operators of others: pyproximal, and anyone with the same two verbs."""
+"""Operators of other packages: pyproximal, and anything with psi(x) and psi.prox(x, t)."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from proxskip.prox.contract import Inexact, ProxWarning
-from proxskip.prox.parts import Operator, largest, start
+from proxskip.prox.parts import Operator, as_point, max_abs
 from proxskip.types import Array, InputError, Prox
 
 NOT_CONVEX = frozenset({
@@ -22,24 +22,28 @@ NOT_CONVEX = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Adapted(Operator):
-    """Someone else's operator (pyproximal's sees flat copies): a bool says inside or not, and its prox is checked.
+    """An operator of another package. A bool as its value means inside or outside, and its prox must be real.
 
-    How exact its prox is, nobody knows; ``Checked`` finds what it can.
+    The accuracy of its prox is unknown; ``Checked`` detects some errors. Operators of pyproximal see flat copies.
     """
 
+    _exact: ClassVar[bool] = False
     operator: Any
+
+    def _name(self) -> str:
+        return type(self.operator).__name__
 
     def _seen(self, x: Array) -> Array:
         x = np.array(x, dtype=np.float64)
-        return x.ravel() if _theirs(self.operator) else x
+        return x.ravel() if _is_pyproximal(self.operator) else x
 
     def __call__(self, x: Array) -> float:
         return _value(self.operator, self._seen(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        flat = self._seen(start(x, t))
+        flat = self._seen(as_point(x, t))
         result = np.asarray(self.operator.prox(flat.copy(), t))
-        if result.shape != flat.shape or (np.iscomplexobj(result) and largest(result.imag) > 1e-9 * largest(result)):
+        if result.shape != flat.shape or (np.iscomplexobj(result) and max_abs(result.imag) > 1e-9 * max_abs(result)):
             raise InputError(
                 f"the prox of {type(self.operator).__name__} gave {result.dtype} values of shape "
                 f"{result.shape} where it must give {flat.size} real ones."
@@ -48,9 +52,9 @@ class Adapted(Operator):
 
 
 def _value(operator: Any, x: Array) -> float:
-    """psi(x), True and False as 0 and infinity; pyproximal's VStack would count them as 1 and 0."""
-    if _theirs(operator) and type(operator).__name__ == "VStack":
-        if hasattr(operator, "restr"):
+    """psi(x), with True and False as 0 and infinity; the VStack of pyproximal would count them as 1 and 0."""
+    if _is_pyproximal(operator) and type(operator).__name__ == "VStack":
+        if hasattr(operator, "restr"):  # parts given by restriction operators, otherwise by sizes
             parts = [restriction.matvec(x) for restriction in operator.restr]
         else:
             parts = np.split(x, operator.xend[:-1])
@@ -58,17 +62,17 @@ def _value(operator: Any, x: Array) -> float:
     value = operator(x)
     if isinstance(value, (bool, np.bool_)):
         return 0.0 if value else math.inf
-    if np.size(value) != 1 or (np.iscomplexobj(value) and largest(np.imag(value)) > 0):
+    if np.size(value) != 1 or (np.iscomplexobj(value) and max_abs(np.imag(value)) > 0):
         raise InputError(f"{type(operator).__name__} gave {value!r} where psi(x) is one real number.")
     return float(np.real(np.asarray(value)).item())
 
 
-def _theirs(obj: Any) -> bool:
+def _is_pyproximal(obj: Any) -> bool:
     return type(obj).__module__.partition(".")[0] == "pyproximal"
 
 
 def as_prox(obj: Any) -> Prox | None:
-    """Ours and what keeps the contract of ``Inexact`` as it is, others with psi(x) and psi.prox(x, t) as ``Adapted``.
+    """An operator from psi: ours and those with the contract of ``Inexact`` as they are, others as ``Adapted``.
 
     >>> from proxskip.prox import L1
     >>> as_prox(L1(0.5)).prox(np.array([2.0, -0.1]), 1.0)
@@ -89,13 +93,13 @@ def as_prox(obj: Any) -> Prox | None:
 
 
 def _known_faults(obj: Any) -> None:
-    """Refuse the one operator of pyproximal that is wrong, and warn of those that are not convex, in sums too."""
-    if not _theirs(obj):
+    """Refuse the one wrong operator of pyproximal and warn about those that are not convex, also inside sums."""
+    if not _is_pyproximal(obj):
         return
     for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
         _known_faults(part)
     name = type(obj).__name__
-    if name == "Huber":
+    if name == "Huber":  # refused only while the error is there
         a = float(obj.alpha)
         if not abs(float(obj.prox(np.array([1.5 * a]), a)[0]) - 0.75 * a) <= 1e-6 * a:
             raise InputError(

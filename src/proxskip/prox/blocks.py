@@ -1,4 +1,4 @@
-"""Sums of operators: over separate parts of x (as exact as its parts), or of the same x (by an inner solver)."""
+"""Sums of operators: over separate blocks of x, as exact as the parts, or of the same x, by an inner solver."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from proxskip.prox.adapted import as_prox
-from proxskip.prox.contract import Inexact, Inner, Iterative, Watch
-from proxskip.prox.parts import Operator, norm, sized, start
+from proxskip.prox.contract import Inexact, Inner, Iterative, StoppingRule
+from proxskip.prox.parts import Operator, as_point, norm, sized
 from proxskip.types import Array, InputError, Prox
 
 
-def _parts(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
+def _checked(name: str, given: Sequence[Any]) -> tuple[Prox, ...]:
+    """The given operators, adapted; at least one, and none of them None."""
     parts = [as_prox(part) for part in given]
     if not parts:
         raise InputError(f"{name} needs at least one operator.")
@@ -38,12 +39,15 @@ class Blocks(Operator):
     failures: int
 
     def __init__(self, psis: Sequence[Any], sizes: Sequence[int]):
-        self.psis, self.sizes = _parts("Blocks", psis), tuple(int(size) for size in sizes)
+        self.psis, self.sizes = _checked("Blocks", psis), tuple(int(size) for size in sizes)
         if len(self.psis) != len(self.sizes) or min(self.sizes) < 1:
             raise InputError(f"Blocks needs one size for each of its {len(self.psis)} operators, not {self.sizes}.")
         self._cuts = np.cumsum(self.sizes)[:-1]
         self._inner: list[Inexact] = [psi for psi in self.psis if isinstance(psi, Inexact)]
         self.reset()
+
+    def _parts(self) -> tuple[Prox, ...]:
+        return self.psis
 
     def __repr__(self) -> str:
         return f"Blocks({list(self.psis)}, {list(self.sizes)})"
@@ -58,11 +62,11 @@ class Blocks(Operator):
         return math.fsum(psi(part) for psi, part in zip(self.psis, self._cut(x), strict=True))
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         y, calls = [], []
         for psi, part in zip(self.psis, self._cut(x), strict=True):
             y.append(np.ravel(psi.prox(part, t)))
-            if isinstance(psi, Inexact) and psi.last is not None:  # now: the same operator may stand here twice
+            if isinstance(psi, Inexact) and psi.last is not None:  # read at once: the same operator may occur twice
                 calls.append(psi.last)
         reached = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
         self.last = Inner(reached, self.tolerance, sum(call.iterations for call in calls))
@@ -78,7 +82,7 @@ class Blocks(Operator):
 
     @property
     def tolerance(self) -> float:
-        """The accuracy asked of all blocks together; 0 where every block is exact."""
+        """The accuracy requested of all blocks together; 0 if every block is exact."""
         return math.sqrt(math.fsum(psi.tolerance**2 for psi in self._inner))
 
     @tolerance.setter
@@ -87,7 +91,7 @@ class Blocks(Operator):
             psi.tolerance = value / math.sqrt(len(self._inner))
 
     def reset(self) -> None:
-        """Forget the record, and the blocks' own."""
+        """Clear the record, also that of each block."""
         self.last = self.worst = None
         self.calls = self.failures = 0
         for psi in self._inner:
@@ -97,27 +101,30 @@ class Blocks(Operator):
 class Sum(Iterative):
     """``psi_1(x) + ... + psi_m(x)``, of sets their intersection, by Dykstra's algorithm; inexact.
 
-    Each part in turn takes back what it changed last time, and its prox is taken again: block coordinate ascent on the
-    dual (Boyle and Dykstra, 1986, for sets; Bauschke and Combettes, 2008, for functions). With ``z_i`` the change of
-    part i, which is t times a subgradient at its last value ``y_i``, and ``y = x - sum_i z_i``,
+    In turn, the last change by each part is undone and its prox is taken again, which is block coordinate ascent on the
+    dual (Boyle and Dykstra, 1986, for sets; Bauschke and Combettes, 2008, for functions). Let ``z_i`` be the change by
+    part i, which is t times a subgradient at its last value ``y_i``, and ``y = x - sum_i z_i``. Then
 
         |y - prox|^2 <= sum_i  t psi_i(y) - t psi_i(y_i) - <z_i, y - y_i>
 
-    where psi_i is finite at y. A set that y is not exactly in contributes ``<z_i - z_i*, y_i - y>`` instead, with the
-    multiplier of the solution; its size is not known, and twice the present one stands for it. What y misses a set by
-    is counted from rounding on: then y is exact for sets that are moved by as little.
+    if every psi_i is finite at y. A set that y misses contributes ``<z_i - z_i*, y_i - y>`` instead, where z_i* is the
+    multiplier of the solution; its size is unknown, and twice the present one is used for it. Misses within rounding
+    are not counted: y is then exact for sets that are moved by that little.
     """
 
     def __init__(
         self, *psis: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True, name: str = "Sum"
     ):
         self.name = name
-        self.psis = _parts(name, psis)
+        self.psis = _checked(name, psis)
         self._begin(tolerance, max_iterations, warm)
         self._share()
 
+    def _parts(self) -> tuple[Prox, ...]:
+        return self.psis
+
     def _share(self) -> None:
-        """Ask the parts for enough, that their errors leave room for the tolerance."""
+        """Set the tolerances of inexact parts so that their errors fit into the tolerance of the sum."""
         for psi in self.psis:
             if isinstance(psi, Inexact):
                 psi.tolerance = self.tolerance / (4 * len(self.psis))
@@ -135,30 +142,30 @@ class Sum(Iterative):
         return float(sum(psi(x) for psi in self.psis))
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         if not np.isfinite(x).all():
             raise InputError(f"{self.name} was given a point with numbers that are not finite.")
         m = len(self.psis)
         use = self.warm and self._dual is not None and self._dual.shape == (m, *x.shape)
         z = t * self._dual if use and self._dual is not None else np.zeros((m, *x.shape))
         seen = np.empty_like(z)
-        y, watch = x - z.sum(axis=0), Watch(self.tolerance, self.max_iterations)
-        self._share()
+        y, rule = x - z.sum(axis=0), StoppingRule(self.tolerance, self.max_iterations)
+        self._share()  # the tolerance may have been set since the last call
         done = False
         while not done:
             for i, psi in enumerate(self.psis):
-                back = y + z[i]
-                y = psi.prox(back, t)
-                seen[i], z[i] = y, back - y
-            y = x - z.sum(axis=0)
-            watch.iterations += 1
-            done = watch.done(self._accuracy(y, seen, z, t), seen[-1])
+                undone = y + z[i]  # y without the last change by part i
+                y = psi.prox(undone, t)
+                seen[i], z[i] = y, undone - y
+            y = x - z.sum(axis=0)  # equal to the last y up to rounding, which would accumulate
+            rule.iterations += 1
+            done = rule.done(self._accuracy(y, seen, z, t), seen[-1])
         self._dual = z / t if self.warm else None
-        self._record(watch.accuracy, watch.iterations)
-        return watch.y
+        self._record(rule.accuracy, rule.iterations)
+        return rule.y
 
     def _accuracy(self, y: Array, seen: Array, z: Array, t: float) -> float:
-        """The bound at ``y``, plus the distance to the value of the last part, which is returned, and inner errors."""
+        """The bound at ``y``, plus its distance to the returned point (the last ``seen``), plus inner errors."""
         total, inner, rounding = 0.0, 0.0, 1e-15 * (norm(y) + norm(z))
         for psi, at, change in zip(self.psis, seen, z, strict=True):
             if isinstance(psi, Inexact) and psi.last is not None:
@@ -168,11 +175,11 @@ class Sum(Iterative):
                 total += max(t * (here - there) - float(np.vdot(change, y - at)), 0.0)
             else:
                 missed = norm(y - at)
-                weight = norm(change) or norm(z)  # one without a multiplier may yet get it
+                weight = norm(change) or norm(z)  # a set without a multiplier may still get one
                 total += 2 * weight * missed if missed > rounding else 0.0
         return math.sqrt(total) + norm(y - seen[-1]) + inner
 
 
 def intersection(*sets: Any, tolerance: float = 1e-8, max_iterations: int = 10_000, warm: bool = True) -> Sum:
-    """The points that are in all of the sets: their ``Sum``, under the name by which it is looked for."""
+    """The intersection of sets, as the ``Sum`` of their indicators."""
     return Sum(*sets, tolerance=tolerance, max_iterations=max_iterations, warm=warm, name="intersection")

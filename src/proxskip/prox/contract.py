@@ -1,12 +1,12 @@
-"""What an operator with an inner solver owes, and what is checked of every operator while it is used.
+"""The contract of operators with an inner solver, and the checks of every operator while it is used.
 
-An inexact operator is called like any other: ``prox(x, t)`` gives a point y. Besides, it keeps
-``|y - prox(x, t)| <= tolerance``, knows how well each call did it, and starts each call where the last one ended.
-Nothing is raised when an inner solver gives up: the call is recorded as a failure, with the accuracy it did reach.
+An inexact operator is called like any other: ``prox(x, t)`` returns a point y. In addition it promises
+``|y - prox(x, t)| <= tolerance``, records the accuracy of each call, and starts each call where the last one ended.
+Nothing is raised when an inner solver gives up: the call is recorded as a failure, with the accuracy it reached.
 
 The certificate is a duality gap. The objective ``psi(y) + |y - x|^2/(2t)`` is 1/t-strongly convex, so a gap g between
-y's value and a lower bound on the least one means ``|y - prox(x, t)| <= sqrt(2 t g)``; where y is the primal point of
-the dual point that gave the bound, ``sqrt(t g)``, since the dual objective is as strongly concave in that y.
+the value at y and a lower bound on the minimum means ``|y - prox(x, t)| <= sqrt(2 t g)``. If y is the primal point of
+the dual point behind the bound, it is ``sqrt(t g)``, since the dual objective is as strongly concave in that y.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, name_of, norm, start
+from proxskip.prox.parts import Operator, as_point, name_of, norm
 from proxskip.types import Array, InputError, Prox
 
 
 class ProxWarning(UserWarning):
-    """An operator that is used as a prox does not behave like one."""
+    """An operator does not behave like a prox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One call of an inner solver: ``|y - prox(x, t)| <= accuracy`` is certified; NaN where nothing is known."""
+    """One call of an inner solver, with ``|y - prox(x, t)| <= accuracy`` certified; NaN if nothing is known."""
 
     accuracy: float
     tolerance: float
@@ -36,20 +36,20 @@ class Inner:
 
     @property
     def reached(self) -> bool:
-        """Whether the accuracy is the one that was asked for."""
+        """Whether the accuracy is within the tolerance."""
         return self.accuracy <= self.tolerance
 
 
 @runtime_checkable
 class Inexact(Protocol):
-    """A prox with an inner solver, as a caller sees it."""
+    """The interface of a prox with an inner solver."""
 
     tolerance: float
-    """The accuracy asked for, in ``|y - prox(x, t)|``; may be set between calls."""
+    """The requested bound on ``|y - prox(x, t)|``; may be set between calls."""
     last: Inner | None
     """The last call."""
     worst: Inner | None
-    """The call with the largest accuracy since the last reset."""
+    """The least accurate call since the last reset."""
     calls: int
     failures: int
     """Calls that did not reach their tolerance."""
@@ -62,7 +62,7 @@ class Inexact(Protocol):
 
 
 class Iterative(Operator):
-    """The record and the warm start of an inexact operator; a subclass calls ``_record`` at the end of a prox."""
+    """The base of inexact operators: a record and a warm start. A subclass calls ``_record`` at the end of a prox."""
 
     tolerance: float
     max_iterations: int
@@ -91,12 +91,12 @@ class Iterative(Operator):
         self.last = Inner(float(accuracy), self.tolerance, int(iterations))
         self.calls += 1
         self.failures += not self.last.reached
-        if self.worst is None or not self.last.accuracy <= self.worst.accuracy:
+        if self.worst is None or not self.last.accuracy <= self.worst.accuracy:  # also if it is NaN
             self.worst = self.last
 
 
-class Watch:
-    """Says when to stop: tolerance reached, too many iterations, or the best accuracy no longer falling."""
+class StoppingRule:
+    """When an inner solver stops: at the tolerance, at the iteration limit, or when its accuracy no longer improves."""
 
     def __init__(self, tolerance: float, most: int):
         self.tolerance, self.most = tolerance, most
@@ -104,9 +104,10 @@ class Watch:
         self.y: Array = np.empty(0)
 
     def done(self, accuracy: float, y: Array) -> bool:
-        """Note the accuracy of y, keep the best point, and say whether it is good enough or as good as it gets."""
+        """Record the accuracy of y, keep the best point so far, and return whether to stop."""
         if accuracy < self.accuracy or not self.y.size:
             self.accuracy, self.y = accuracy, y.copy()
+        # Stalled: no improvement by ten percent for a third of all iterations, and for at least 200.
         if self.accuracy <= 0.9 * self.mark:
             self.mark, self.improved = self.accuracy, self.iterations
         stalled = self.iterations - self.improved > max(200, self.iterations // 3)
@@ -114,30 +115,31 @@ class Watch:
 
 
 ROUNDING = 1e-12
-"""How far, relative to the points, two values of an exact prox may be off by rounding."""
+"""The error of an exact prox by rounding, relative to its points."""
 
 
 class Checked(Operator):
-    """psi, whose every prox is checked: the right shape, finite, and firmly nonexpansive with the last at this step.
+    """psi with every prox checked: right shape, finite, and firmly nonexpansive against the last one at this step.
 
     The paper's lemma, ``|P(x) - P(y)|^2 + |Q(x) - Q(y)|^2 <= |x - y|^2`` with ``Q(x) = x - P(x)``, is the same as
     ``<P(x) - P(y), Q(x) - Q(y)> >= 0``. If it is -v, one of the two points is wrong by at least
-    ``v / (2 |(P(x) - P(y)) - (Q(x) - Q(y))|)``; the largest such error is kept as ``error``, and one that neither
-    rounding nor a certified accuracy explains is a warning, once.
+    ``v / (2 |(P(x) - P(y)) - (Q(x) - Q(y))|)``. The largest such error is kept as ``error``; the first that neither
+    rounding nor a certified accuracy explains raises a warning.
     """
 
-    REMEMBERED = 4
+    MAX_STEPS_KEPT = 4
+    """For how many different steps t the last prox is kept."""
 
     def __init__(self, psi: Prox):
-        self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi
+        self.psi: Prox = psi.psi if isinstance(psi, Checked) else psi  # never checked twice
         self._inner = self.psi if isinstance(self.psi, Inexact) else None
         self.reset()
 
     def reset(self) -> None:
-        """Forget all earlier calls, psi's own too."""
+        """Forget all earlier calls, also the record of psi."""
         self.error = 0.0
         self.said = ""
-        """The warning, once there was reason for one."""
+        """The warning that was given, if any."""
         self._earlier: dict[float, tuple[Array, Array, float]] = {}
         if self._inner is not None:
             self._inner.reset()
@@ -149,11 +151,11 @@ class Checked(Operator):
         return self.psi(x)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         P = np.asarray(self.psi.prox(x, t))
         if P.shape != x.shape:
             raise InputError(f"the prox of {name_of(self.psi)} gave shape {P.shape} for a point of shape {x.shape}.")
-        if not (math.isfinite(np.vdot(P, P)) or np.isfinite(P).all()):
+        if not (math.isfinite(np.vdot(P, P)) or np.isfinite(P).all()):  # the first test is fast, but may overflow
             known = "" if np.isfinite(x).all() else ", at a point that is not finite itself"
             raise InputError(f"the prox of {name_of(self.psi)} gave numbers that are not finite{known}.")
         last = None if self._inner is None else self._inner.last
@@ -161,18 +163,18 @@ class Checked(Operator):
         return P
 
     def _compare(self, x: Array, P: Array, t: float, certified: float) -> None:
-        """Hold P against the last value at the same step, and keep it for the next."""
+        """Compare P with the last value at the same step, and keep it for the next comparison."""
         before = self._earlier.pop(t, None)
         if before is not None:
             y, R, also = before
             dP, dx = P - R, x - y
-            v = -float(np.vdot(dP, dx - dP))
+            v = -float(np.vdot(dP, dx - dP))  # <P(x) - P(y), Q(x) - Q(y)> = -v must not be negative
             if v > 0:
                 error = v / (2 * norm(2 * dP - dx))
                 self.error = max(self.error, error)
                 if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.said:
                     self._warn(error, t)
-        elif len(self._earlier) >= self.REMEMBERED:
+        elif len(self._earlier) >= self.MAX_STEPS_KEPT:
             del self._earlier[next(iter(self._earlier))]
         self._earlier[t] = (x.copy(), P.copy(), certified)
 
@@ -184,17 +186,17 @@ class Checked(Operator):
         warnings.warn(self.said, ProxWarning, stacklevel=4)
 
 
-def accuracy_of(psi: Any) -> float:
-    """The largest certified error of psi's prox so far: 0 for a closed form, NaN where nobody knows."""
+def accuracy_of(psi: Prox | None) -> float:
+    """The largest certified error of the prox so far: 0 for a closed form, NaN if nothing is known."""
     psi = psi.psi if isinstance(psi, Checked) else psi
-    if any(math.isnan(accuracy_of(part)) for part in getattr(psi, "psis", ())):
+    if isinstance(psi, Operator) and any(math.isnan(accuracy_of(part)) for part in psi._parts()):
         return math.nan
     if isinstance(psi, Inexact):
         return 0.0 if psi.worst is None else psi.worst.accuracy
-    return 0.0 if isinstance(psi, Operator) and not hasattr(psi, "operator") else math.nan
+    return 0.0 if isinstance(psi, Operator) and psi._exact else math.nan
 
 
-def inner_state(psi: Any) -> Inexact | None:
-    """The inexact operator in psi, if it is one."""
+def inner_state(psi: Prox | None) -> Inexact | None:
+    """psi if it is an inexact operator (without its checks), otherwise None."""
     psi = psi.psi if isinstance(psi, Checked) else psi
     return psi if isinstance(psi, Inexact) else None

@@ -1,4 +1,4 @@
-"""Norms and their like; every prox is a closed form, exact to rounding."""
+"""Norms and similar functions; every prox is a closed form, exact up to rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from operator import index
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, at_least_zero, floats, norm, positive, shortened, sized, soft, start
+from proxskip.prox.parts import (
+    Operator,
+    as_floats,
+    as_point,
+    at_least_zero,
+    norm,
+    positive,
+    shrink_factors,
+    sized,
+    soft_threshold,
+)
 from proxskip.types import Array, InputError
 
 
@@ -19,7 +29,7 @@ class Zero(Operator):
         return 0.0
 
     def prox(self, x: Array, t: float) -> Array:
-        return start(x, t).copy()
+        return as_point(x, t).copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +39,30 @@ class L1(Operator):
     lam: float
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
+        at_least_zero(self, lam=self.lam)
 
     def __call__(self, x: Array) -> float:
-        return float(self.lam * np.abs(floats(x)).sum())
+        return float(self.lam * np.abs(as_floats(x)).sum())
 
     def prox(self, x: Array, t: float) -> Array:
-        return soft(start(x, t), t * self.lam)
+        return soft_threshold(as_point(x, t), t * self.lam)
 
 
 @dataclass(frozen=True, slots=True)
 class L2(Operator):
-    """``lam * |x|``, the norm and not its square; its prox shortens x by t * lam."""
+    """``lam * |x|``, the norm and not its square; its prox shortens x by t * lam, at most to zero."""
 
     lam: float
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
+        at_least_zero(self, lam=self.lam)
 
     def __call__(self, x: Array) -> float:
         return self.lam * norm(x)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
-        return x * shortened(np.array(norm(x)), t * self.lam)
+        x = as_point(x, t)
+        return x * shrink_factors(np.array(norm(x)), t * self.lam)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +72,13 @@ class SquaredL2(Operator):
     lam: float
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
+        at_least_zero(self, lam=self.lam)
 
     def __call__(self, x: Array) -> float:
         return 0.5 * self.lam * norm(x) ** 2
 
     def prox(self, x: Array, t: float) -> Array:
-        return start(x, t) / (1 + t * self.lam)
+        return as_point(x, t) / (1 + t * self.lam)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +89,14 @@ class ElasticNet(Operator):
     l2: float
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "l1")
-        at_least_zero(self, "l2")
+        at_least_zero(self, l1=self.l1)
+        at_least_zero(self, l2=self.l2)
 
     def __call__(self, x: Array) -> float:
         return L1(self.l1)(x) + SquaredL2(self.l2)(x)
 
     def prox(self, x: Array, t: float) -> Array:
-        return soft(start(x, t), t * self.l1) / (1 + t * self.l2)
+        return soft_threshold(as_point(x, t), t * self.l1) / (1 + t * self.l2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ class GroupL1(Operator):
     groups: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
+        at_least_zero(self, lam=self.lam)
         try:
             sizes = tuple(index(size) for size in self.groups)
         except TypeError:
@@ -110,14 +120,15 @@ class GroupL1(Operator):
         return float(self.lam * self._norms(x).sum())
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
-        factors = np.repeat(shortened(self._norms(x), t * self.lam), self.groups)
+        x = as_point(x, t)
+        factors = np.repeat(shrink_factors(self._norms(x), t * self.lam), self.groups)
         return x * factors.reshape(x.shape)
 
     def _norms(self, x: Array) -> Array:
         sized(self, x, sum(self.groups))
+        # The squares of each group summed by one call.
         starts = np.cumsum((0, *self.groups[:-1]))
-        return np.sqrt(np.add.reduceat(np.square(floats(x)).ravel(), starts))
+        return np.sqrt(np.add.reduceat(np.square(as_floats(x)).ravel(), starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +139,15 @@ class Huber(Operator):
     alpha: float
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
-        positive(self, "alpha")
+        at_least_zero(self, lam=self.lam)
+        positive(self, alpha=self.alpha)
 
     def __call__(self, x: Array) -> float:
-        r = np.abs(floats(x))
+        r = np.abs(as_floats(x))
         return float(self.lam * np.where(r <= self.alpha, r * r / (2 * self.alpha), r - self.alpha / 2).sum())
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
+        # Two cases in one: x alpha/(alpha + by) in the quadratic part, x - by sign(x) in the linear one.
         by = t * self.lam
         return x - x * (by / np.maximum(np.abs(x), by + self.alpha))

@@ -1,9 +1,9 @@
-"""What the operators share: steps, thresholds, sizes, and the sentences about wrong ones."""
+"""What the operators share: their base class, checks of their arguments, thresholds and norms."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,15 @@ import numpy.typing as npt
 from proxskip.types import Array, InputError, Prox
 
 INSIDE = 1e-9
-"""How far outside a set, relative to its size or the point's, still counts as inside."""
+"""A point counts as inside a set up to this distance, relative to the size of the set or of the point."""
 
 
 class Operator:
-    """What every operator of this package is, and nothing more: by it ``as_prox`` knows what needs no adapting."""
+    """The base of all operators of this package, which ``as_prox`` leaves as they are."""
 
     __slots__ = ()
+    _exact: ClassVar[bool] = True
+    """False if nothing is known about the error of the prox."""
 
     def __call__(self, x: Array) -> float:
         """psi(x)."""
@@ -27,37 +29,45 @@ class Operator:
         """``argmin_y psi(y) + |y - x|^2 / (2 t)``."""
         raise NotImplementedError
 
+    def _name(self) -> str:
+        """The name in messages."""
+        return type(self).__name__
+
+    def _parts(self) -> tuple[Prox, ...]:
+        """The operators that this one is made of."""
+        return ()
+
 
 def conjugate_prox(psi: Prox, y: Array, t: float) -> Array:
     """``prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)``, Moreau's identity."""
-    y = start(y, t)
+    y = as_point(y, t)
     return y - t * psi.prox(y / t, 1 / t)
 
 
-def name_of(psi: Any) -> str:
-    """What to call an operator in a sentence: its class, for one of others theirs."""
-    return type(getattr(psi, "operator", psi)).__name__
+def name_of(psi: Prox) -> str:
+    """The name of an operator in messages: its class, or the class of what was adapted."""
+    return psi._name() if isinstance(psi, Operator) else type(psi).__name__
 
 
-def start(x: npt.ArrayLike, t: float) -> Array:
-    """x as floats, once t is known to be a step."""
+def as_point(x: npt.ArrayLike, t: float) -> Array:
+    """x in float64, after a check of the step t."""
     if not 0 < t < math.inf:
         raise InputError(f"the step of a prox must be positive and finite, not t = {t}.")
-    return floats(x)
+    return as_floats(x)
 
 
-def floats(x: npt.ArrayLike) -> Array:
-    """x in float64, so that no square of small integers overflows."""
+def as_floats(x: npt.ArrayLike) -> Array:
+    """x in float64, so that squares of small integers do not overflow."""
     return np.asarray(x, dtype=np.float64)
 
 
-def soft(x: Array, by: float) -> Array:
-    """Every entry moved towards zero by ``by`` and stopped there."""
+def soft_threshold(x: Array, by: float) -> Array:
+    """Every entry moved towards zero by ``by``, and set to zero if it would pass it."""
     return x - np.clip(x, -by, by)
 
 
-def shortened(norms: Array, by: float) -> Array:
-    """The factors ``(1 - by/norm)_+``."""
+def shrink_factors(norms: Array, by: float) -> Array:
+    """The factors ``(1 - by/norm)_+`` that shorten vectors of these norms by ``by``."""
     return 1 - np.divide(by, norms, out=np.ones_like(norms), where=norms > by)
 
 
@@ -65,47 +75,51 @@ def norm(x: Array) -> float:
     """The Euclidean norm of x as one vector."""
     with np.errstate(over="ignore"):
         size = float(np.linalg.norm(np.ravel(x)))
-    if math.isinf(size) and (most := largest(x)) < math.inf:  # the squares overflow, the norm does not
+    if math.isinf(size) and (most := max_abs(x)) < math.inf:  # the squares overflow, the norm does not
         return most * float(np.linalg.norm(np.ravel(x) / most))
     return size
 
 
-def largest(x: Array) -> float:
-    """The largest absolute value; 0 where there is none."""
+def max_abs(x: Array) -> float:
+    """The largest absolute value; 0 for an empty array."""
     return float(np.max(np.abs(x), initial=0.0))
 
 
-def inside(excess: float, scale: float) -> float:
-    """0 where a point is outside by ``INSIDE`` of the scale at most, else infinite."""
+def indicator(excess: float, scale: float) -> float:
+    """0 for a point that is outside a set by at most ``INSIDE`` of the scale, otherwise infinity."""
     return 0.0 if excess <= INSIDE * scale else math.inf
 
 
-def at_least_zero(psi: Any, name: str) -> None:
-    """Refuse a weight that is negative or not finite."""
-    value = getattr(psi, name)
-    if np.ndim(value) or not 0 <= value < math.inf:
-        raise InputError(f"{type(psi).__name__} needs a finite {name} >= 0, not {name} = {value}.")
+def at_least_zero(psi: Operator, **values: float) -> None:
+    """Refuse weights that are negative or not finite; they are given by name."""
+    for name, value in values.items():
+        if np.ndim(value) or not 0 <= value < math.inf:
+            raise InputError(f"{type(psi).__name__} needs a finite {name} >= 0, not {name} = {value}.")
 
 
-def positive(psi: Any, name: str) -> None:
-    """Refuse a size that is zero, negative or not finite."""
-    value = getattr(psi, name)
-    if np.ndim(value) or not 0 < value < math.inf:
-        raise InputError(f"{type(psi).__name__} needs a finite {name} > 0, not {name} = {value}.")
+def positive(psi: Operator, **values: float) -> None:
+    """Refuse sizes that are zero, negative or not finite; they are given by name."""
+    for name, value in values.items():
+        if np.ndim(value) or not 0 < value < math.inf:
+            raise InputError(f"{type(psi).__name__} needs a finite {name} > 0, not {name} = {value}.")
 
 
-def sized(psi: Any, x: Array, d: int) -> None:
-    """Refuse a vector of another length than the operator was made for."""
+def sized(psi: Operator, x: Array, d: int) -> None:
+    """Refuse an x with another number of entries than d."""
     if np.size(x) != d:
         raise InputError(f"{type(psi).__name__} is made for {d} numbers, not for {np.size(x)}.")
-    shape = getattr(psi, "shape", None)
-    if shape is not None and np.ndim(x) > 1 and np.shape(x) != tuple(shape):
-        raise InputError(f"{type(psi).__name__} is made for shape {tuple(shape)}, not for {np.shape(x)}.")
 
 
-def matrix_shape(psi: Any) -> None:
-    """Make ``psi.shape`` two whole numbers, or refuse it."""
-    shape = tuple(int(side) for side in np.atleast_1d(psi.shape))
-    object.__setattr__(psi, "shape", shape)
+def shaped(psi: Operator, x: Array, shape: tuple[int, int]) -> None:
+    """Refuse an x that is neither a matrix of this shape nor its entries in a row."""
+    sized(psi, x, math.prod(shape))
+    if np.ndim(x) > 1 and np.shape(x) != shape:
+        raise InputError(f"{type(psi).__name__} is made for shape {shape}, not for {np.shape(x)}.")
+
+
+def matrix_shape(psi: Operator, given: npt.ArrayLike) -> tuple[int, int]:
+    """The shape of a matrix as two whole numbers, or refused."""
+    shape = tuple(int(side) for side in np.atleast_1d(given))
     if len(shape) != 2 or min(shape) < 1:
         raise InputError(f"{type(psi).__name__} needs the shape of a matrix, not {shape}.")
+    return shape[0], shape[1]

@@ -1,4 +1,4 @@
-"""Projection onto a polyhedron by OSQP (Stellato et al., 2020): factored once, started where the last call ended."""
+"""Projection onto a polyhedron by OSQP (Stellato et al., 2020), with one factorisation and warm starts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from proxskip.prox.contract import Iterative
-from proxskip.prox.parts import INSIDE, largest, norm, sized, start
+from proxskip.prox.parts import INSIDE, as_point, max_abs, norm, sized
 from proxskip.types import Array, InputError
 
-STRICTNESS = (1e-9, 1e-11, 1e-13)
-"""The residuals asked of OSQP, one after another while the certificate is above the tolerance."""
+OSQP_TOLERANCES = (1e-9, 1e-11, 1e-13)
+"""Requested of OSQP one after another, while the certificate is above the tolerance."""
 
 
 class Polyhedron(Iterative):
-    """``{x : l <= G x <= u, E x = e}``, any part of which may be left out; inexact, by OSQP (the extra ``prox``).
+    """``{x : l <= G x <= u, E x = e}``, where either part may be missing; inexact, by OSQP (the extra ``prox``).
 
-    With multipliers z, ``y = x - A'z`` is the exact projection onto a polyhedron whose bounds differ by what z's rows
-    miss theirs. So ``|y - prox|^2`` is at most the sum of ``|z_i|`` times what its row misses (a duality gap; rows that
-    y is outside of count with twice the largest multiplier). Where OSQP has polished, so that the active rows are
-    known, the error is to first order at most the least change of y that mends them. The smaller one is the accuracy,
-    plus how far OSQP's own y is away.
+    With multipliers z, ``y = x - A'z`` is the exact projection onto a polyhedron with slightly different bounds. So
+    ``|y - prox|^2`` is at most the sum over the rows i of ``|z_i|`` times the distance of row i to its bound, a duality
+    gap; a row outside its bounds counts with twice the largest multiplier. If OSQP has polished its solution, the
+    active rows are known, and the error is to first order at most the least change of y that puts them on their bounds.
+    The accuracy is the smaller of the two, plus the distance to the y of OSQP.
 
     Args:
         G, E: dense or scipy.sparse matrices.
@@ -34,10 +35,10 @@ class Polyhedron(Iterative):
     def __init__(
         self,
         G: Any = None,
-        l: Any = None,
-        u: Any = None,
+        l: npt.ArrayLike | None = None,
+        u: npt.ArrayLike | None = None,
         E: Any = None,
-        e: Any = None,
+        e: npt.ArrayLike | None = None,
         tolerance: float = 1e-8,
         max_iterations: int = 20_000,
         warm: bool = True,
@@ -67,16 +68,17 @@ class Polyhedron(Iterative):
         return 0.0 if np.all(np.abs(rows - np.clip(rows, self.l, self.u)) <= INSIDE * scale) else math.inf
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         sized(self, x, self.d)
         flat = np.ravel(x)
         if not np.isfinite(flat).all():
             raise InputError("Polyhedron was given a point with numbers that are not finite.")
         y, accuracy, count = flat, math.inf, 0
-        for strictness in STRICTNESS:
+        # A warm start makes each stricter solve cheap.
+        for strictness in OSQP_TOLERANCES:
             found = self._solve(flat, strictness, self.max_iterations - count)
             count += int(found.info.iter)
-            if found.info.status_val in (3, 4):
+            if found.info.status_val in (3, 4):  # primal infeasible, exactly or approximately
                 raise InputError("Polyhedron is empty: no point satisfies all of its rows.")
             reached = self._accuracy(flat, found)
             if reached < accuracy:
@@ -92,6 +94,7 @@ class Polyhedron(Iterative):
         if self._solver is None:
             self._solver = _osqp().OSQP()
             eye = scipy.sparse.eye(self.d, format="csc")
+            # A fixed interval for rho: OSQP can also take it from the clock, and then results do not repeat.
             fixed = {"verbose": False, "polishing": True, "adaptive_rho": 1, "adaptive_rho_interval": 50}
             self._solver.setup(eye, -x, self.A, self.l, self.u, **fixed)
         else:
@@ -100,24 +103,26 @@ class Polyhedron(Iterative):
         return self._solver.solve(raise_error=False)
 
     def _accuracy(self, x: Array, found: Any) -> float:
+        """The certificate in the docstring of the class."""
         from scipy.sparse.linalg import lsqr
 
         y, z = np.asarray(found.x), np.array(found.y)
         if not (np.isfinite(y).all() and np.isfinite(z).all()):
             return math.inf
+        # A multiplier of an infinite bound is an error of OSQP.
         z[(z > 0) & np.isinf(self.u) | (z < 0) & np.isinf(self.l)] = 0.0
-        near = x - self.A.T @ z
+        near = x - self.A.T @ z  # the primal point of z
         rows = self.A @ near
         outside = np.abs(rows - np.clip(rows, self.l, self.u))
         bound = np.where(z > 0, self.u, np.where(z < 0, self.l, rows))
         missed = np.abs(rows - bound)
-        gap = math.sqrt(float(np.abs(z) @ missed) + 2 * largest(z) * float(outside.sum()))
-        if found.info.status_polish == 1:
+        gap = math.sqrt(float(np.abs(z) @ missed) + 2 * max_abs(z) * float(outside.sum()))
+        if found.info.status_polish == 1:  # polished: the rows with a multiplier are the active ones
             active = (z != 0) | (outside > 0)
             lack = np.where(z != 0, rows - bound, rows - np.clip(rows, self.l, self.u))[active]
             mend = lsqr(self.A[active], lack, atol=1e-6, btol=1e-6)[0] if lack.any() else lack[:0]
-            gap = min(gap, 2 * norm(mend)) if largest(z) > 0 else 2 * norm(mend)
-        elif largest(z) == 0 and outside.any():
+            gap = min(gap, 2 * norm(mend)) if max_abs(z) > 0 else 2 * norm(mend)
+        elif max_abs(z) == 0 and outside.any():
             return math.inf
         return gap + norm(y - near)
 
@@ -133,7 +138,7 @@ def _osqp() -> Any:
 
 
 def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]:
-    """One matrix and its bounds."""
+    """G and E as one matrix A, with its lower and upper bounds."""
     if G is None and E is None:
         raise InputError("Polyhedron needs G with l or u, or E with e.")
     if G is None and not (l is None and u is None):
@@ -170,7 +175,7 @@ def _matrix(name: str, given: Any) -> Any:
     return M
 
 
-def _bound(name: str, given: Any, M: Any, missing: float) -> Array:
+def _bound(name: str, given: npt.ArrayLike | None, M: Any, missing: float) -> Array:
     bound = np.asarray(missing if given is None else given, dtype=np.float64)
     if bound.ndim > 1 or bound.size not in (1, M.shape[0]):
         raise InputError(f"Polyhedron has {M.shape[0]} rows but {bound.size} numbers in {name}.")

@@ -1,4 +1,4 @@
-"""Indicators of sets, whose prox is the projection; every one is a closed form, exact to rounding."""
+"""Indicators of sets, whose prox is the projection; all are closed forms, exact up to rounding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, inside, largest, norm, positive, sized, start
+from proxskip.prox.parts import Operator, as_point, indicator, max_abs, norm, positive, sized
 from proxskip.types import Array, InputError
 
 
@@ -18,8 +18,8 @@ class Box(Operator):
     hi: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("lo", "hi"):
-            bound = np.asarray(getattr(self, name), dtype=np.float64)
+        for name, given in (("lo", self.lo), ("hi", self.hi)):
+            bound = np.asarray(given, dtype=np.float64)
             object.__setattr__(self, name, tuple(bound.ravel().tolist()) if bound.ndim else float(bound))
         lo, hi = np.asarray(self.lo), np.asarray(self.hi)
         if lo.ndim and hi.ndim and lo.shape != hi.shape:
@@ -31,10 +31,10 @@ class Box(Operator):
             raise InputError(f"Box needs lo <= hi, with numbers between them, not lo = {a} and hi = {b} (at {i}).")
 
     def __call__(self, x: Array) -> float:
-        return inside(np.max(np.abs(x - self._clip(x)), initial=0.0), largest(x))
+        return indicator(np.max(np.abs(x - self._clip(x)), initial=0.0), max_abs(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        return self._clip(start(x, t))
+        return self._clip(as_point(x, t))
 
     def _clip(self, x: Array) -> Array:
         for bound in (self.lo, self.hi):
@@ -49,10 +49,10 @@ class NonNegative(Operator):
     """``x >= 0``."""
 
     def __call__(self, x: Array) -> float:
-        return inside(-np.min(x, initial=0.0), largest(x))
+        return indicator(-np.min(x, initial=0.0), max_abs(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        return np.maximum(start(x, t), 0.0)
+        return np.maximum(as_point(x, t), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,31 @@ class Simplex(Operator):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "radius")
+        positive(self, radius=self.radius)
 
     def __call__(self, x: Array) -> float:
+        # The larger of two distances: to the right sum and to non-negative entries.
         outside = max(abs(float(np.sum(x)) - self.radius), -float(np.min(x, initial=0.0)))
-        return inside(outside, max(self.radius, largest(x)))
+        return indicator(outside, max(self.radius, max_abs(x)))
 
     def prox(self, x: Array, t: float) -> Array:
-        return _onto_simplex(start(x, t), self.radius)
+        return _onto_simplex(as_point(x, t), self.radius)
 
 
 @dataclass(frozen=True, slots=True)
 class L1Ball(Operator):
-    """``sum_i |x_i| <= radius``; outside, the absolute values go to the simplex (Duchi et al., 2008)."""
+    """``sum_i |x_i| <= radius``; outside, the absolute values are projected onto the simplex (Duchi et al., 2008)."""
 
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "radius")
+        positive(self, radius=self.radius)
 
     def __call__(self, x: Array) -> float:
-        return inside(float(np.abs(x).sum()) - self.radius, self.radius)
+        return indicator(float(np.abs(x).sum()) - self.radius, self.radius)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         if np.abs(x).sum() <= self.radius:
             return x.copy()
         return np.copysign(_onto_simplex(np.abs(x), self.radius), x)
@@ -98,31 +99,31 @@ class L2Ball(Operator):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(self, "radius")
+        positive(self, radius=self.radius)
 
     def __call__(self, x: Array) -> float:
-        return inside(norm(x) - self.radius, self.radius)
+        return indicator(norm(x) - self.radius, self.radius)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         size = norm(x)
         return x.copy() if size <= self.radius else x * (self.radius / size)
 
 
 @dataclass(frozen=True, slots=True)
 class Singleton(Operator):
-    """``x = 0`` (up to 1e-9): what decentralized training puts behind ``D = (I - W)^(1/2)``."""
+    """``x = 0`` (up to 1e-9): the psi of decentralized training, with ``D = (I - W)^(1/2)``."""
 
     def __call__(self, x: Array) -> float:
-        return inside(largest(x), 1.0)
+        return indicator(max_abs(x), 1.0)
 
     def prox(self, x: Array, t: float) -> Array:
-        return np.zeros_like(start(x, t))
+        return np.zeros_like(as_point(x, t))
 
 
 @dataclass(frozen=True, slots=True)
 class Consensus(Operator):
-    """``x_1 = ... = x_n`` for n vectors end to end: the psi of federated learning, whose prox is the mean."""
+    """``x_1 = ... = x_n`` for n vectors in one array: the psi of federated learning, whose prox is the mean."""
 
     n: int
 
@@ -131,10 +132,10 @@ class Consensus(Operator):
             raise InputError(f"Consensus needs n >= 1 vectors, not n = {self.n}.")
 
     def __call__(self, x: Array) -> float:
-        return inside(np.max(np.abs(x - self._mean(x)), initial=0.0), largest(x))
+        return indicator(np.max(np.abs(x - self._mean(x)), initial=0.0), max_abs(x))
 
     def prox(self, x: Array, t: float) -> Array:
-        return self._mean(start(x, t))
+        return self._mean(as_point(x, t))
 
     def _mean(self, x: Array) -> Array:
         if x.size % self.n:
@@ -145,7 +146,7 @@ class Consensus(Operator):
 def _onto_simplex(x: Array, radius: float) -> Array:
     """``(x - theta)_+`` with ``theta = max_k (sum of the k largest - radius) / k``.
 
-    The largest entry is taken off first, so that the sum is right to the size of the radius and not of x.
+    The largest entry is subtracted first, so that the error of the sum is relative to the radius and not to x.
     """
     x = x - np.max(x, initial=-np.inf)
     largest_first = np.sort(x, axis=None)[::-1]

@@ -1,9 +1,9 @@
-"""Functions of the singular values or eigenvalues of x as a matrix.
+"""Functions of the singular values or eigenvalues of a matrix x.
 
-For a convex psi that does not change when its arguments are permuted (and, for singular values, change sign), the prox
-of ``psi(spectrum of X)`` has X's singular or eigenvectors and the prox of psi at its spectrum (Lewis, "The convex
+If a convex psi is invariant under permutations of its arguments (and, for singular values, sign changes), the prox of
+``psi(spectrum of X)`` has X's singular or eigenvectors and the prox of psi at its spectrum (Lewis, "The convex
 analysis of unitarily invariant matrix functions", 1995). A matrix that is not symmetric is outside the domain of a
-function of eigenvalues; its prox is that of its symmetric half.
+function of eigenvalues; its prox is that of its symmetric part.
 """
 
 from __future__ import annotations
@@ -14,76 +14,79 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip.prox.norms import L1, L2, ElasticNet, Huber, SquaredL2, Zero
-from proxskip.prox.parts import INSIDE, Operator, at_least_zero, largest, matrix_shape, sized, soft, start
+from proxskip.prox.parts import (
+    INSIDE,
+    Operator,
+    as_point,
+    at_least_zero,
+    matrix_shape,
+    max_abs,
+    shaped,
+    sized,
+)
 from proxskip.prox.sets import Box, L1Ball, L2Ball, NonNegative, Simplex
 from proxskip.types import Array, InputError
 
-EVEN = (Zero, L1, L2, SquaredL2, ElasticNet, Huber, L1Ball, L2Ball)
-"""Operators that neither permutations nor signs change; a Box that is symmetric about 0 is one too."""
-FAIR = (*EVEN, NonNegative, Simplex)
-"""Operators that no permutation changes; a Box with one lower and one upper bound is one too."""
+SIGN_SYMMETRIC = (Zero, L1, L2, SquaredL2, ElasticNet, Huber, L1Ball, L2Ball)
+"""Operators that neither permutations nor sign changes affect; so is a Box that is symmetric about 0."""
+ORDER_SYMMETRIC = (*SIGN_SYMMETRIC, NonNegative, Simplex)
+"""Operators that no permutation affects; so is a Box with one lower and one upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class NuclearNorm(Operator):
-    """``lam`` times the sum of the singular values of x as a matrix of this shape; soft thresholds them."""
+    """``lam`` times the sum of the singular values of x as a matrix of this shape; its prox soft-thresholds them."""
 
     lam: float
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        at_least_zero(self, "lam")
-        matrix_shape(self)
+        at_least_zero(self, lam=self.lam)
+        object.__setattr__(self, "shape", matrix_shape(self, self.shape))
 
     def __call__(self, x: Array) -> float:
-        sized(self, x, math.prod(self.shape))
+        shaped(self, x, self.shape)
         return float(self.lam * _singular_values(np.reshape(x, self.shape)).sum())
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
-        sized(self, x, math.prod(self.shape))
-        if not np.isfinite(x).all():
-            return np.full_like(x, np.nan)
-        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
-        return np.reshape((U * soft(s, t * self.lam)) @ V, x.shape)
+        x = as_point(x, t)
+        shaped(self, x, self.shape)
+        return _svd_prox(L1(self.lam), x, t, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class SingularValues(Operator):
-    """psi of the singular values of x as a matrix of this shape, for a psi that permutations and signs leave alone."""
+    """psi of the singular values of x as a matrix of this shape, for a psi without preferred signs or order."""
 
     psi: Operator
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
         even = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and self.psi.lo == -np.asarray(self.psi.hi)
-        if not (isinstance(self.psi, EVEN) or even):
+        if not (isinstance(self.psi, SIGN_SYMMETRIC) or even):
             raise InputError(f"SingularValues needs a psi that signs and order leave alone, not {self.psi!r}.")
-        matrix_shape(self)
+        object.__setattr__(self, "shape", matrix_shape(self, self.shape))
 
     def __call__(self, x: Array) -> float:
-        sized(self, x, math.prod(self.shape))
+        shaped(self, x, self.shape)
         return self.psi(_singular_values(np.reshape(x, self.shape)))
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
-        sized(self, x, math.prod(self.shape))
-        if not np.isfinite(x).all():
-            return np.full_like(x, np.nan)
-        U, s, V = np.linalg.svd(x.reshape(self.shape), full_matrices=False)
-        return np.reshape((U * self.psi.prox(s, t)) @ V, x.shape)
+        x = as_point(x, t)
+        shaped(self, x, self.shape)
+        return _svd_prox(self.psi, x, t, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Eigenvalues(Operator):
-    """psi of the eigenvalues of x as a symmetric n by n matrix, for a psi that permutations leave alone."""
+    """psi of the eigenvalues of x as a symmetric n by n matrix, for a psi that ignores the order of its arguments."""
 
     psi: Operator
     n: int
 
     def __post_init__(self) -> None:
         fair = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and isinstance(self.psi.hi, float)
-        if not (isinstance(self.psi, FAIR) or fair):
+        if not (isinstance(self.psi, ORDER_SYMMETRIC) or fair):
             raise InputError(f"Eigenvalues needs a psi that no order of its arguments changes, not {self.psi!r}.")
         if self.n < 1:
             raise InputError(f"Eigenvalues needs n >= 1, not n = {self.n}.")
@@ -91,23 +94,31 @@ class Eigenvalues(Operator):
     def __call__(self, x: Array) -> float:
         sized(self, x, self.n**2)
         X = np.reshape(x, (self.n, self.n))
-        if not largest(X - X.T) <= INSIDE * largest(X):
+        if not max_abs(X - X.T) <= INSIDE * max_abs(X):
             return math.inf
         return self.psi(np.asarray(np.linalg.eigvalsh((X + X.T) / 2), dtype=np.float64))
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         sized(self, x, self.n**2)
         X = x.reshape(self.n, self.n)
         if not np.isfinite(X).all():
             return np.full_like(x, np.nan)
         w, V = np.linalg.eigh((X + X.T) / 2)
-        P = (V * self.psi.prox(w, t)) @ V.T
+        P = (V * self.psi.prox(w, t)) @ V.T  # symmetric up to rounding
         return np.reshape((P + P.T) / 2, x.shape)
 
 
+def _svd_prox(psi: Operator, x: Array, t: float, shape: tuple[int, int]) -> Array:
+    """The prox of psi at the singular values of x; NaN if an entry is not finite."""
+    if not np.isfinite(x).all():
+        return np.full_like(x, np.nan)
+    U, s, V = np.linalg.svd(x.reshape(shape), full_matrices=False)
+    return np.reshape((U * psi.prox(s, t)) @ V, x.shape)
+
+
 def _singular_values(X: Array) -> Array:
-    """The singular values; NaN where an entry is not finite, where LAPACK would refuse."""
+    """The singular values; NaN if an entry is not finite, which LAPACK would refuse."""
     if not np.isfinite(X).all():
         return np.full(min(X.shape), np.nan)
     return np.asarray(np.linalg.svd(X, compute_uv=False), dtype=np.float64)
@@ -119,10 +130,10 @@ def psd(n: int) -> Eigenvalues:
 
 
 def spectral_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
-    """The matrices whose largest singular value is the radius at most."""
+    """The matrices whose largest singular value is at most the radius."""
     return SingularValues(Box(-L2Ball(radius).radius, radius), shape)
 
 
 def nuclear_ball(radius: float, shape: tuple[int, int]) -> SingularValues:
-    """The matrices whose singular values add up to the radius at most."""
+    """The matrices whose singular values sum to at most the radius."""
     return SingularValues(L1Ball(radius), shape)

@@ -2,8 +2,8 @@
 
 Where the same function h of one number is added to every coordinate (here ``l1 |x_i|`` and the bounds), the prox of the
 sum is the prox of h after that of an *anisotropic* total variation: h's prox is monotone, so it keeps the order of any
-two coordinates or makes them equal, and the subgradient stays one (Friedman, Hastie, Hoefling and Tibshirani, "Pathwise
-coordinate optimization", 2007, for l1). It is not so for the isotropic one, whose inner solver takes h in.
+two coordinates or makes them equal, and a subgradient remains one (Friedman, Hastie, Hoefling and Tibshirani, "Pathwise
+coordinate optimization", 2007, for l1). The isotropic one has no such property, so its inner solver includes h.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from typing import Any
 import numpy as np
 
 from proxskip.prox import kernels
-from proxskip.prox.contract import Iterative, Watch
-from proxskip.prox.parts import INSIDE, Operator, at_least_zero, largest, matrix_shape, sized, soft, start
+from proxskip.prox.contract import Iterative, StoppingRule
+from proxskip.prox.parts import INSIDE, Operator, as_point, at_least_zero, matrix_shape, max_abs, shaped, soft_threshold
 from proxskip.types import Array, InputError
 
-WORTH_THREADS = 1 << 15
-"""Pixels from which the rows are dealt to threads."""
+MIN_PIXELS_FOR_THREADS = 1 << 15
+"""From this many pixels on, the rows are divided among threads."""
 
 
-def _bounded(psi: Any) -> None:
-    at_least_zero(psi, "lam")
-    at_least_zero(psi, "l1")
+def _bounded(psi: TV1D | TV2D) -> None:
+    at_least_zero(psi, lam=psi.lam, l1=psi.l1)
     if not (psi.lo <= psi.hi and psi.lo < math.inf and psi.hi > -math.inf):
         raise InputError(f"{type(psi).__name__} needs lo <= hi, with numbers between, not {psi.lo} and {psi.hi}.")
 
 
-def _pointwise(psi: Any, x: Array) -> float:
-    """``l1 sum_i |x_i|``, infinite outside the bounds."""
+def _pointwise(psi: TV1D | TV2D, x: Array) -> float:
+    """``l1 sum_i |x_i|``; infinity outside the bounds."""
     outside = np.max(np.abs(x - np.clip(x, psi.lo, psi.hi)), initial=0.0)
-    return float(psi.l1 * np.abs(x).sum()) if outside <= INSIDE * largest(x) else math.inf
+    return float(psi.l1 * np.abs(x).sum()) if outside <= INSIDE * max_abs(x) else math.inf
 
 
-def _pointwise_prox(psi: Any, x: Array, t: float) -> Array:
-    return np.clip(soft(x, t * psi.l1), psi.lo, psi.hi)
+def _pointwise_prox(psi: TV1D | TV2D, x: Array, t: float) -> Array:
+    return np.clip(soft_threshold(x, t * psi.l1), psi.lo, psi.hi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +60,29 @@ class TV1D(Operator):
         return float(self.lam * np.abs(np.diff(np.ravel(x))).sum()) + _pointwise(self, x)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
+        x = as_point(x, t)
         if not np.isfinite(x).all():
             return np.full_like(x, np.nan)
         flat, n = np.ascontiguousarray(x).ravel(), x.size
+        # The queue holds the place of each knot and its jumps in slope and intercept.
         y, queue, ends = np.empty(n), np.empty((3, 2 * n + 2)), np.empty((2, n))
         kernels.tv1d(flat, t * self.lam, y, *queue, *ends)
         return _pointwise_prox(self, y, t).reshape(x.shape)
 
 
 class TV2D(Iterative):
-    """``lam`` times the total variation of x as an image of this shape, with forward differences; inexact.
+    """``lam`` times the total variation of x as an image of this shape, with forward differences; inexact prox.
 
     Isotropic: the Euclidean norms of the pairs of differences, by accelerated projected gradients on the dual (Beck and
     Teboulle, "Fast gradient-based algorithms for constrained total variation image denoising", 2009). Anisotropic: the
     differences' absolute values, by exact one-dimensional solves along all rows and all columns in turn, accelerated
-    (Chambolle and Pock, "A remark on accelerated block coordinate descent", 2015). Both start anew where the momentum
-    points uphill (O'Donoghue and Candes, 2015), and stop at the tolerance, at ``max_iterations`` or where the gap no
-    longer falls: rounding hides what is below about ``1e-8 sqrt(t psi(y))``.
+    (Chambolle and Pock, "A remark on accelerated block coordinate descent", 2015). Both restart when the momentum
+    points uphill (O'Donoghue and Candes, 2015). They stop at the tolerance, at ``max_iterations``, or when the gap no
+    longer falls: rounding hides errors below about ``1e-8 sqrt(t psi(y))``.
 
     Args:
-        l1, lo, hi: also ``l1 sum_i |x_i|``, and ``lo <= x <= hi``.
-        threads: as many as there are cores, where the image is large; the result does not depend on it.
+        l1, lo, hi: add ``l1 sum_i |x_i|`` and the bounds ``lo <= x <= hi``.
+        threads: for large images, one per core unless given; the result does not depend on it.
     """
 
     def __init__(
@@ -98,11 +98,10 @@ class TV2D(Iterative):
         warm: bool = True,
         threads: int | None = None,
     ):
-        self.lam, self.shape, self.isotropic = float(lam), shape, bool(isotropic)
+        self.lam, self.shape, self.isotropic = float(lam), matrix_shape(self, shape), bool(isotropic)
         self.l1, self.lo, self.hi = float(l1), float(lo), float(hi)
         self.threads = threads
         _bounded(self)
-        matrix_shape(self)
         self._begin(tolerance, max_iterations, warm)
 
     def __repr__(self) -> str:
@@ -117,11 +116,11 @@ class TV2D(Iterative):
         self._dual: tuple[Array, ...] | None = None
 
     def __call__(self, x: Array) -> float:
-        sized(self, x, math.prod(self.shape))
+        shaped(self, x, self.shape)
         image = np.reshape(x, self.shape)
         down, right = np.diff(image, axis=0), np.diff(image, axis=1)
         if self.isotropic:
-            both = np.zeros((2, *self.shape))
+            both = np.zeros((2, *self.shape))  # the differences, zero in the last row and the last column
             both[0, :-1], both[1, :, :-1] = down, right
             variation = float(np.hypot(*both).sum())
         else:
@@ -129,8 +128,8 @@ class TV2D(Iterative):
         return self.lam * variation + _pointwise(self, x)
 
     def prox(self, x: Array, t: float) -> Array:
-        x = start(x, t)
-        sized(self, x, math.prod(self.shape))
+        x = as_point(x, t)
+        shaped(self, x, self.shape)
         image = np.ascontiguousarray(x.reshape(self.shape))
         if not np.isfinite(image).all():
             raise InputError("TV2D was given an image with numbers that are not finite.")
@@ -138,68 +137,71 @@ class TV2D(Iterative):
         return y.reshape(x.shape)
 
     def _isotropic(self, x: Array, t: float) -> Array:
+        # (p, q): the dual of the vertical and horizontal differences; (r, s): the same after the momentum step.
         m, lam, l1 = self.shape[0], t * self.lam, t * self.l1
         p, q = self._started(2, t)
         r, s, turn, gap, y = p.copy(), q.copy(), np.empty(m), np.empty(m), np.empty_like(x)
         r_new, s_new = np.empty_like(p), np.empty_like(q)
-        watch, k, spread = Watch(self.tolerance, self.max_iterations), 0, self._spread
+        rule, k, spread = StoppingRule(self.tolerance, self.max_iterations), 0, self._spread
         h = (l1, self.lo, self.hi)
         while True:
-            if watch.iterations % 10 == 0:
+            if rule.iterations % 10 == 0:  # the gap costs as much as a step
                 spread(m, kernels.iso_gap, x, lam, *h, p, q, y, gap)
-                if watch.done(math.sqrt(gap.sum()), y):
+                if rule.done(math.sqrt(gap.sum()), y):
                     break
             spread(m, kernels.iso_step, x, lam, *h, k / (k + 3.0), p, q, r, s, r_new, s_new, turn)
             r, s, r_new, s_new = r_new, s_new, r, s
             k = self._turned(turn, ((r, p), (s, q)), k)
-            watch.iterations += 1
-        return self._ended(watch, (p, q), t)
+            rule.iterations += 1
+        return self._ended(rule, (p, q), t)
 
     def _anisotropic(self, x: Array, t: float) -> Array:
+        # c: the dual of the columns' part, ahead: the same after the momentum step; u: the dual of the rows' part.
         (m, n), lam = self.shape, t * self.lam
         (c,) = self._started(1, t)
         ahead, u, y, turn, gap = c.copy(), np.empty_like(x), np.empty_like(x), np.empty(n), np.empty(m)
-        watch, k, spread = Watch(self.tolerance, self.max_iterations), 0, self._spread
+        rule, k, spread = StoppingRule(self.tolerance, self.max_iterations), 0, self._spread
         while True:
             spread(m, kernels.rows, x, ahead, lam, u)
             spread(n, kernels.columns, x, u, lam, y, c, ahead, k / (k + 3.0), turn)
             spread(m, kernels.rows_gap, y, u, lam, gap)
-            watch.iterations += 1
-            if watch.done(math.sqrt(gap.sum()), y):
+            rule.iterations += 1
+            if rule.done(math.sqrt(gap.sum()), y):
                 break
             k = self._turned(turn, ((ahead, c),), k)
-        return _pointwise_prox(self, self._ended(watch, (c,), t), t)
+        return _pointwise_prox(self, self._ended(rule, (c,), t), t)
 
     def _started(self, count: int, t: float) -> tuple[Array, ...]:
-        """The dual variables: of the last call, in the scale of this step, or zero."""
+        """The dual variables to start from: those of the last call, scaled to this step t, or zero."""
         if self.warm and self._dual is not None:
             return tuple(t * p for p in self._dual)
         return tuple(np.zeros(self.shape) for _ in range(count))
 
     def _turned(self, turn: Array, pairs: tuple[tuple[Array, Array], ...], k: int) -> int:
-        """The next step of the momentum; where it points uphill it starts anew."""
+        """The next k of the momentum k/(k + 3); 0, a restart, when the momentum points uphill."""
         if turn.sum() <= 0:
             return k + 1
         for ahead, here in pairs:
             ahead[:] = here
         return 0
 
-    def _ended(self, watch: Watch, dual: tuple[Array, ...], t: float) -> Array:
+    def _ended(self, rule: StoppingRule, dual: tuple[Array, ...], t: float) -> Array:
         self._dual = tuple(p / t for p in dual) if self.warm else None
-        self._record(watch.accuracy, watch.iterations)
-        return watch.y
+        self._record(rule.accuracy, rule.iterations)
+        return rule.y
 
     def _spread(self, count: int, kernel: Callable[..., Any], *given: Any) -> None:
-        """``kernel(*given, lo, hi)`` over ``range(count)``, on threads where it is worth it."""
+        """``kernel(*given, lo, hi)`` over ``range(count)``, on several threads for large images."""
         threads = self.threads or len(os.sched_getaffinity(0))
-        if threads == 1 or math.prod(self.shape) < WORTH_THREADS:
+        if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
             kernel(*given, 0, count)
             return
+        # The kernels write disjoint rows, so the threads need no lock, and their number does not matter.
         ends = np.linspace(0, count, threads + 1).astype(int).tolist()
         list(_pool(os.getpid(), threads).map(partial(kernel, *given), ends[:-1], ends[1:]))
 
 
 @cache
 def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
-    """One pool a process: threads do not survive a fork."""
+    """One pool per process, since threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="proxskip-tv")

@@ -19,7 +19,7 @@ from proxskip.links.graphs import Graph, from_matrix
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.sharded import Remote, add_client, matrix_parts
+from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
 from proxskip.types import Array
@@ -65,9 +65,9 @@ def identity(problem: Problem) -> dict[str, Any]:
         "clients": problem.n,
         "samples": problem.N,
         "d": problem.d,
-        "loss": f.loss if isinstance(f, (LinearModel, Remote)) else type(f).__name__,
+        "loss": f.loss if isinstance(f, (LinearModel, RemoteClient)) else type(f).__name__,
         "lambda": problem.l2,
-        "dtype": str(f.dtype) if isinstance(f, (LinearModel, Remote)) else "float64",
+        "dtype": str(f.dtype) if isinstance(f, (LinearModel, RemoteClient)) else "float64",
         "batch": problem.batch,
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
@@ -81,7 +81,7 @@ def fingerprint(problem: Problem) -> str:
     digest = hashlib.sha256()
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
-        if isinstance(f, Remote):
+        if isinstance(f, RemoteClient):
             digest.update(f.fact.digest.encode())
         else:
             add_client(digest, f, problem.d)

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from proxskip import theory
-from proxskip.problems import operators
-from proxskip.problems.glm import LinearModel
-from proxskip.problems.spectrum import check_adjoint
+from proxskip.problems import operators, oracles
+from proxskip.problems.spectrum import is_matrix
+from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
 SMALL = 500
@@ -55,25 +54,27 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
         raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
     if isinstance(f, (tuple, list)) and len(f) == 2 and all(callable(part) for part in f):
         value, gradient = f
-    elif callable(getattr(f, "value", None)) and callable(getattr(f, "gradient", None)):
-        value, gradient = f.value, f.gradient
+    elif pair := oracles.value_and_gradient(f):
+        value, gradient = pair
     else:
         raise InputError(
             f"f of type {type(f).__name__} has no value(x) and gradient(x); give both, or a pair of callables."
         )
     d = math.prod(shape)
-    if hasattr(f, "d") and int(f.d) != d:
-        raise InputError(f"f has {f.d} unknowns but x0 has {d} numbers.")
-    flat = len(shape) == 1 or isinstance(f, LinearModel) or hasattr(f, "d")
-    L = getattr(f, "L", None) if L is None else L
+    known = oracles.dimension_of(f)
+    if known is not None and known != d:
+        raise InputError(f"f has {known} unknowns but x0 has {d} numbers.")
+    flat = len(shape) == 1 or known is not None
+    L = oracles.smoothness_of(f) if L is None else L
     if mu is None and mu_needed:
-        mu = getattr(f, "mu", None)
+        mu = oracles.strong_convexity_of(f)
     L = None if L is None else theory.positive("L", L)
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:
         L, mu = theory.ordered(L, mu)
-    sampled = _gradient(f.minibatch_gradient, shape, flat) if hasattr(f, "minibatch_gradient") else None
-    rows = int(getattr(f, "N", 1)) if sampled else 1
+    of_rows = oracles.minibatch_gradient_of(f)
+    sampled = None if of_rows is None else _gradient(of_rows, shape, flat)
+    rows = oracles.rows_of(f) if sampled else 1
     return Smooth(f, _value(value, shape, flat), _gradient(gradient, shape, flat), d, L, mu, rows, sampled)
 
 
@@ -137,14 +138,14 @@ def first_L(f: Smooth, x: Array, g: Array) -> float:
 def sampling(f: Smooth, batch: Any) -> int:
     """The batch, if f is a finite sum that has so many rows."""
     b = theory.whole("batch", batch)
-    if not hasattr(f.of, "minibatch_gradient") or not hasattr(f.of, "N") or not getattr(f.of, "has_rows", True):
+    if not oracles.can_sample(f.of):
         raise InputError(
             "minibatches need an f with rows: Logistic, LeastSquares, Softmax with a matrix, or your own with N, "
             "L_rows and minibatch_gradient(x, rows)."
         )
     if b > f.rows:
         raise InputError(f"batch = {b} is larger than the {f.rows} rows of f.")
-    if not hasattr(f.of, "L_rows"):
+    if oracles.row_smoothness_of(f.of) is None:
         raise InputError("f has no L_rows, the largest smoothness of one row, which the step for minibatches needs.")
     return b
 
@@ -158,9 +159,9 @@ def expected_smoothness(f: Smooth, batch: int, x: Array | None = None) -> theory
 
 def spread(f: Smooth, x: Array, most: int = 512) -> float:
     """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or from at most so many of its rows."""
-    if hasattr(f.of, "gradient_variance"):
-        return float(f.of.gradient_variance(x))
-    rng = np.random.Generator(np.random.Philox(0))
+    if (variance := oracles.gradient_variance_of(f.of)) is not None:
+        return float(variance(x))
+    rng = generator(0)
     picked = np.arange(f.rows) if f.rows <= most else rng.choice(f.rows, most, replace=False)
     g = f.gradient(x)
     assert f.batch_gradient is not None
@@ -172,19 +173,16 @@ class Linear:
     """D with its squared norm, asked once: a matrix, or an operator of scipy or pylops."""
 
     def __init__(self, D: Any, d: int, norm: float | None) -> None:
-        if isinstance(D, np.ndarray) or not hasattr(D, "shape"):
-            D = np.asarray(D)
-        if len(D.shape) != 2 or D.shape[1] != d:
-            raise InputError(f"D has shape {tuple(D.shape)} but there are {d} unknowns; it must have {d} columns.")
-        if np.issubdtype(getattr(D, "dtype", np.float64) or np.float64, np.complexfloating):
+        D = operators.as_operator(np.asarray(D) if isinstance(D, np.ndarray) else D, d, dtype=None)
+        if operators.is_complex(D):
             raise InputError("D is complex; it must be real.")
-        if isinstance(D, np.ndarray) or scipy.sparse.issparse(D):
+        if is_matrix(D):
             D = np.asarray(D, dtype=np.float64) if isinstance(D, np.ndarray) else D.astype(np.float64)
             entries = D if isinstance(D, np.ndarray) else D.data
             if not (np.isfinite(entries).all() and np.any(entries)):
                 raise InputError("D must hold finite numbers, and not zeros alone.")
         else:
-            check_adjoint("D", D)
+            operators.check_adjoint("D", D)
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
         if hasattr(D, "toarray") or isinstance(D, np.ndarray):
@@ -197,7 +195,7 @@ class Linear:
 
     def _doubt(self, norm: float, steps: int = 12) -> None:
         """A few steps of the power method bound the norm from below."""
-        v = np.random.Generator(np.random.Philox(1)).standard_normal(self.shape[1])
+        v = generator(1).standard_normal(self.shape[1])
         for _ in range(steps):
             v /= np.linalg.norm(v)
             w = np.asarray(self.of @ v)

@@ -11,7 +11,7 @@ import scipy.sparse
 
 from proxskip import theory
 from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
-from proxskip.problems import operators
+from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
 from proxskip.seam import Method
@@ -35,9 +35,10 @@ def prepare(
     if name in NAMES:
         _check_name(name, psi, D, batch, eps)
     if x0 is None:
-        if not hasattr(f, "d"):
+        d = oracles.dimension_of(f)
+        if d is None:
             raise InputError("give x0: f does not say how many unknowns there are.")
-        x0 = np.zeros(int(f.d))
+        x0 = np.zeros(d)
     if scipy.sparse.issparse(x0):
         raise InputError("x0 is sparse; give an array.")
     if np.iscomplexobj(x0):

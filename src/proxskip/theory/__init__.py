@@ -2,3 +2,4 @@
 
 from proxskip.theory.numbers import *  # noqa: F403
 from proxskip.theory.theorems import *  # noqa: F403
+from proxskip.theory.theorems import CohortConstants as Participation  # noqa: F401

@@ -1,4 +1,4 @@
-"""What may come in: numbers that a theorem can be applied to, refused with one sentence otherwise."""
+"""Checks of the numbers that enter a theorem; a wrong one is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import numpy as np
 
 from proxskip.types import InputError
 
+__all__ = [
+    "ROUNDING", "accuracy", "below_two_over_L", "kappa", "known", "nonnegative", "ordered", "positive",
+    "probability", "whole", "whole_seed",
+]  # fmt: skip
+
 ROUNDING = 1e-9
-"""Relative slack when two numbers that may have been computed separately are compared."""
+"""Relative tolerance when numbers that were computed separately are compared."""
 
 
 def positive(name: str, value: float | None) -> float:
@@ -57,7 +62,7 @@ def accuracy(eps: float) -> float:
     """The target accuracy as a float, refused unless it lies in (0, 1)."""
     number = positive("eps", eps)
     if number >= 1:
-        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error shall fall.")
+        raise InputError(f"eps = {number:g} must lie in (0, 1): it is the factor by which the error is to be reduced.")
     return number
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from proxskip.theory import ROUNDING, accuracy, kappa, nonnegative, ordered, probability, whole
 
@@ -16,7 +17,7 @@ from proxskip.theory import ROUNDING, accuracy, kappa, nonnegative, ordered, pro
 
 @dataclass(frozen=True, slots=True)
 class Table1Row:
-    """One method of Table 1; floats are per client and upwards, None where a number was not given.
+    """One method of Table 1. Floats are those that a client sends; a number is None if its input was not given.
 
     Args:
         better_than_gd: whether ``rounds`` is smaller than GD's here; never for a rate that is not linear.
@@ -36,6 +37,27 @@ class Table1Row:
     paper_better: bool | None
     exchanges_per_round: float
     total_floats: float | None
+
+
+def _row(
+    gd_rounds: float,
+    d: int | None,
+    method: str,
+    local_steps: float,
+    step: tuple[str, float],
+    rounds: tuple[str, float | None],
+    floats: tuple[str, float] = ("d", 1.0),
+    exchanges: float = 1.0,
+    linear: bool = True,
+    paper_better: bool | None = False,
+) -> Table1Row:
+    """One row from (formula, value) pairs; the value of ``floats`` is in units of d."""
+    sent = None if d is None else floats[1] * d
+    total = None if sent is None or rounds[1] is None else sent * rounds[1]
+    better = None if rounds[1] is None else linear and rounds[1] < gd_rounds * (1 - ROUNDING)
+    return Table1Row(
+        method, local_steps, floats[0], sent, *step, linear, *rounds, better, paper_better, exchanges, total
+    )
 
 
 def table1(
@@ -72,21 +94,7 @@ def table1(
     drift = None if G2 is None or nonnegative("G2", G2) == 0 else G2 / (mu * n * K * eps)
     extra = 1.0 if q is None else probability("q", q)
 
-    def row(
-        method: str,
-        steps: float,
-        step: tuple[str, float],
-        rounds: tuple[str, float | None],
-        floats: tuple[str, float] = ("d", 1.0),
-        exchanges: float = 1.0,
-        linear: bool = True,
-        paper_better: bool | None = False,
-    ) -> Table1Row:
-        sent = None if width is None else floats[1] * width
-        total = None if sent is None or rounds[1] is None else sent * rounds[1]
-        better = None if rounds[1] is None else linear and rounds[1] < k * log * (1 - ROUNDING)
-        return Table1Row(method, steps, floats[0], sent, *step, linear, *rounds, better, paper_better, exchanges, total)
-
+    row = partial(_row, k * log, width)
     one, local = ("1/L", 1 / L), ("1/(K L)", 1 / (K * L))
     slow = ("kappa log(1/eps)", k * log)
     shared = ("d < # < 2d, 2d counted" if q is None else "(1 + q) d", 1 + extra)

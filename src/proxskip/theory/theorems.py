@@ -34,12 +34,20 @@ from proxskip.theory.numbers import (
 )
 from proxskip.types import Array, InputError
 
+__all__ = [
+    "CohortConstants", "Decentralized", "ExpectedSmoothness", "Stochastic", "bernoulli_cohort", "best_p",
+    "binomial_sizes", "bounded_variance", "check_tau", "cohort_constants", "communications", "decaying_step",
+    "decentralized", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
+    "largest_step", "minibatch_smoothness", "minibatch_variance", "noise_ball", "nu", "psi_lyapunov",
+    "scaffnew_lyapunov", "scaffnew_p", "scaffnew_zeta", "sharp_rate", "small_step_p", "split_lyapunov", "split_p",
+    "split_tau", "split_zeta", "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step",
+    "uniform_cohort", "zeta",
+]  # fmt: skip
+
 Numbers: TypeAlias = float | Sequence[float] | Array
 
 
 # -- ProxSkip: Theorem 3.6 and Corollary 3.7 -----------------------------------------------------------------
-
-
 def largest_step(L: float) -> float:
     """``gamma = 1/L``, the largest step size of Theorem 3.6 of the paper."""
     return 1 / positive("L", L)
@@ -97,8 +105,6 @@ def communications(eps: float, gamma: float, mu: float | None, p: float) -> floa
 
 
 # -- SProxSkip: Theorem 5.5 and Corollary 5.6 ----------------------------------------------------------------
-
-
 class ExpectedSmoothness(NamedTuple):
     """``E|g(x) - grad f(x*)|^2 <= 2 es_A D_f(x, x*) + es_C`` (Assumption 5.2 of the paper)."""
 
@@ -129,6 +135,7 @@ def stochastic(eps: float, es_A: float, es_C: float, mu: float | None, psi0: flo
     es_A, mu = positive("es_A", es_A), known(mu)
     if mu > es_A * (1 + ROUNDING):
         raise InputError(f"es_A = {es_A:g} is smaller than mu = {mu:g}; expected smoothness needs es_A >= L >= mu.")
+    # The second bound makes the noise ball gamma^2 C / (gamma mu) at most eps/2.
     gamma = min(1 / es_A, eps * mu / (2 * es_C)) if es_C > 0 else 1 / es_A
     log = max(0.0, math.log(2 * psi0 / eps))
     return Stochastic(gamma, best_p(gamma, mu), log / (gamma * mu), log / math.sqrt(gamma * mu))
@@ -195,8 +202,6 @@ def _batch(m: int, b: int) -> tuple[int, int]:
 
 
 # -- Scaffnew with weights and own step sizes ----------------------------------------------------------------
-
-
 def scaffnew_zeta(gammas: Numbers, mus: Numbers, p: float) -> float:
     """``min(min_i gamma_i mu_i, p^2)`` for sum_i w_i f_i with gamma_i <= 1/L_i.
 
@@ -226,8 +231,6 @@ def _slowest(gammas: Numbers, mus: Numbers) -> float:
 
 
 # -- SplitSkip (Theorem D.1) and Decentralized Scaffnew (Theorem 5.7) ----------------------------------------
-
-
 class Decentralized(NamedTuple):
     """Parameters of Theorem 5.7 and their rate; regime is "skip" (p < 1) or "every iteration" (p = 1)."""
 
@@ -286,8 +289,6 @@ def decentralized(L: float, mu: float | None, delta: float, lmax: float = 1.0) -
 
 
 # -- gradient tracking (DIGing) ------------------------------------------------------------------------------
-
-
 def tracking_rate(gamma: float, mu: float | None, L: float, sigma: float) -> float:
     """The spectral radius of a 3 x 3 matrix that bounds one step of gradient tracking; below 1 it contracts.
 
@@ -314,7 +315,7 @@ def tracking_step(L: float, mu: float | None, sigma: float) -> float:
     """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
     L, mu = ordered(L, mu)
     grid = np.geomspace(1e-9, 2, 400) / L
-    for _ in range(4):
+    for _ in range(4):  # each pass looks more closely between the neighbours of the best point
         rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
         k = int(np.argmin(rates))
         best = float(grid[k])
@@ -328,7 +329,7 @@ def tracking_step(L: float, mu: float | None, sigma: float) -> float:
 # size s:  E sum_i |x+ - x*|^2 = sum_i |xhat_i - x*|^2 - nu V, E sum_{i in S} |x+ - xhat_i|^2 = (s-1)/(n-1) V.
 
 
-class Participation(NamedTuple):
+class CohortConstants(NamedTuple):
     """``a = E[(s-1)+]/(n-1)`` and the largest safe ``chi = E[nu(s)]`` for cohorts of random size s."""
 
     a: float
@@ -343,7 +344,7 @@ def nu(n: int, s: int) -> float:
     return 1.0 if n == s else n * (s - 1) / (s * (n - 1))
 
 
-def cohort_constants(n: int, sizes: Mapping[int, float]) -> Participation:
+def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     """``a`` and ``chi`` for cohorts that are uniform given their size, ``sizes`` = {size: probability}.
 
     An empty cohort is redrawn, so size 0 is left out and the rest rescaled.
@@ -354,15 +355,15 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> Participation:
     drawn = {s: prob for s, prob in sizes.items() if s != 0 and prob > 0}
     rest = math.fsum(drawn.values())
     if n == 1 and rest > 0:
-        return Participation(1.0, 1.0)
+        return CohortConstants(1.0, 1.0)
     chi = math.fsum(prob * nu(n, s) for s, prob in drawn.items())
     if chi <= 0:
         raise InputError(f"cohorts of one among n = {n} clients cannot work: h could never learn; take c >= 2.")
     a = math.fsum(prob * (s - 1) for s, prob in drawn.items()) / (n - 1)
-    return Participation(min(1.0, a / rest), min(1.0, chi / rest))
+    return CohortConstants(min(1.0, a / rest), min(1.0, chi / rest))
 
 
-def uniform_cohort(n: int, c: int) -> Participation:
+def uniform_cohort(n: int, c: int) -> CohortConstants:
     """``cohort_constants`` for c of n clients, uniformly; c = n is everybody, a = chi = 1."""
     return cohort_constants(n, {whole("c", c): 1.0})
 
@@ -372,6 +373,7 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     n, prob = whole("n", n), probability("prob", prob)
     if prob == 1:
         return {n: 1.0}
+    # In logarithms, since the binomial coefficients overflow; ``front`` also divides by P[somebody takes part].
     skip = math.log1p(-prob)
     front = math.lgamma(n + 1) - math.log(-math.expm1(n * skip))
     logs = (
@@ -380,7 +382,7 @@ def binomial_sizes(n: int, prob: float) -> dict[int, float]:
     return {s: math.exp(front + log) for s, log in logs}
 
 
-def bernoulli_cohort(n: int, prob: float) -> Participation:
+def bernoulli_cohort(n: int, prob: float) -> CohortConstants:
     """``cohort_constants`` when each client takes part with probability prob; an empty draw is redrawn."""
     return cohort_constants(n, binomial_sizes(n, prob))
 
@@ -403,8 +405,6 @@ def tamuna_p(gamma: float, mu: float | None, chi: float, a: float) -> float:
 
 
 # -- Lyapunov functions --------------------------------------------------------------------------------------
-
-
 def psi_lyapunov(x: Array, h: Array, x_star: Array, h_star: Array, gamma: float, p: float) -> float:
     """``Psi = |x - x*|^2 + (gamma/p)^2 |h - h*|^2``, h* = grad f(x*) (section 3.3 of the paper)."""
     ratio = positive("gamma", gamma) / probability("p", p)
@@ -445,7 +445,7 @@ def gossip_pinv(W: Array) -> Array:
     values, vectors = np.linalg.eigh(np.eye(n) - np.asarray(W, dtype=np.float64))
     if n > 1 and values[1] <= 1e-12:
         raise InputError(f"1 - lambda_2(W) = {values[1]:g} is not positive; the graph must be connected.")
-    V = vectors[:, 1:]
+    V = vectors[:, 1:]  # without the constant vector, whose eigenvalue is zero
     return np.asarray((V / values[1:]) @ V.T)
 
 
@@ -482,7 +482,7 @@ def _norm2(u: Array, v: Array) -> float:
 
 
 def _rows2(U: Array, V: Array, H: Array) -> Array:
-    """One squared distance per client, where U or V may be the same (d,) vector for all of them."""
+    """One squared distance per client; U or V may be one (d,) vector for all of them."""
     for one in (U, V):
         if np.shape(one) not in (np.shape(H), np.shape(H)[1:]):
             raise InputError(f"shape {np.shape(one)} does not fit the clients' h of shape {np.shape(H)}.")

@@ -26,7 +26,7 @@ from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
-from proxskip.problems.sharded import Elsewhere, Files, Remote, Sharded, agree, as_source
+from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
 from proxskip.seam import Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -137,7 +137,7 @@ class RayEngine(Engine):
                 sizes = [f.N for f in facts]
                 weights = sizes if weights == "rows" and None not in sizes else None
             about = {"split": "shards", "data": f"{source.n} shards"}
-            remotes = [Remote(f) for f in facts]
+            remotes = [RemoteClient(f) for f in facts]
             made = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()

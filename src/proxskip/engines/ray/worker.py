@@ -21,10 +21,10 @@ from ray.experimental import internal_kv
 
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
-from proxskip.links.graphs import Part
+from proxskip.links.graphs import GraphRows
 from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.sharded import Fact, Look, Source, data_held, fact, load_client, look_at, no_more_than
+from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Request, Size, Work
 from proxskip.types import Array, Indices, Vectors
 
@@ -120,7 +120,7 @@ class Worker:
         """Clients that were made elsewhere."""
         self.first, self.clients, self.packed = first, list(clients), None
 
-    def look(self, source: Source, first: int, last: int) -> list[Look]:
+    def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
         """Read the shards of clients first to last - 1, and say what they hold."""
         self.first, self.packed = first, None
         with no_more_than(self.most):
@@ -216,7 +216,7 @@ class Worker:
         self,
         run: str,
         epoch: int,
-        part: Part,
+        part: GraphRows,
         takes: Sequence[int],
         gives: Mapping[int, Indices],
         peers: Mapping[int, Any],
