@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.results import checkpoint
+from proxskip.results import atomic, checkpoint
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
@@ -59,7 +59,7 @@ class Folder:
 
     def describe(self) -> None:
         """Write what was asked for."""
-        checkpoint.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
+        atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
         """Write everything."""
@@ -69,8 +69,8 @@ class Folder:
         result.trace.to_npz(self.path / "trace.npz")
         buffer = io.BytesIO()
         np.save(buffer, result.x, allow_pickle=False)
-        checkpoint.atomic_write(self.path / "x.npy", buffer.getvalue())
-        checkpoint.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+        atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
+        atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:

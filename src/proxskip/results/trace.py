@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.results.checkpoint import atomic_write, atomic_write_text
+from proxskip.results.atomic import atomic_write, atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
