@@ -303,8 +303,7 @@ def _splitskip(o: Namespace, problem: Problem) -> SplitSkip:
 def _pdhg(o: Namespace, problem: Problem) -> PDHG:
     made = PDHG.theory(problem)
     gamma = o.gamma if isinstance(o.gamma, float) else made.gamma
-    room = max(1.0 / gamma - (problem.L_global - made.mu), 0.0)
-    tau = room / operators.operator_norm2(problem.D) if o.tau is None else o.tau
+    tau = PDHG.largest_tau(problem, gamma, made.mu) if o.tau is None else o.tau
     return PDHG(gamma, tau, made.mu)
 
 

@@ -48,6 +48,12 @@ class PDHG:
         smooth = max(problem.L_global - mu, 1e-3 * problem.L_global)
         return cls(0.5 / smooth, smooth / operators.operator_norm2(operator_of(problem)), mu)
 
+    @staticmethod
+    def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:
+        """The largest tau with gamma (L - mu + tau |DD'|) <= 1; 0 if gamma leaves no room."""
+        room = max(1.0 / gamma - (problem.L_global - mu), 0.0)
+        return room / operators.operator_norm2(operator_of(problem))
+
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1."""
         theory.positive("tau", self.tau)
