@@ -152,6 +152,8 @@ def test_the_certificate_is_what_it_says(method: str, psi: Any) -> None:
     res = ps.minimize(f, psi, np.zeros(f.d), method=method, tol=1e-9)
     assert res.success
     assert res.status is ps.Status.CONVERGED == 0
+    assert ps.End is ps.Status
+    assert ps.End.LIMIT is ps.Status.MAX_ROUNDS == 1
     gamma, g = 1 / f.L, f.gradient(res.x)
     residual = np.linalg.norm(g if psi is None else (res.x - psi.prox(res.x - gamma * g, gamma)) / gamma)
     assert res.certificate == pytest.approx(residual, rel=1e-3, abs=1e-13)

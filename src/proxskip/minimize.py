@@ -223,11 +223,11 @@ def _loop(
         if not known and (limit := stop.limit(run.round, run)) is not None:
             return _give_up(run, Status.LIMIT, f"stopped {limit} without reaching the tolerance", tol)
         known = known or run.advance()
-        if known and run.round - recorded >= max(1, run.round // 100):
+        if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round
             if _record(run, track, callback):
                 return _give_up(run, Status.LIMIT, "stopped by the callback", tol)
-        if known and run.diverged:
+        if known and run.watch.diverged(run.bound):
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
         if known and run.bound <= tol:
             certificate = run.certify(run.best)
@@ -354,7 +354,7 @@ def _doubts(run: Descent) -> list[str]:
             f"{type(theirs).__name__} stops after some iterations, and nobody knows how exact its prox is; "
             "the certificate takes it for exact."
         )
-        warnings.warn(said[-1], prox.ProxWarning, stacklevel=4)
+        warnings.warn(said[-1], prox.ProxWarning, stacklevel=5)
     return said
 
 

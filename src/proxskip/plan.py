@@ -105,7 +105,7 @@ def plan_task(
     rows = together([one.row(eps) for one in pilots])
     pairs = sorted(zip(rows, pilots, strict=True), key=lambda pair: pair[0].seconds)
     winner = pairs[0][1]
-    if asked is not None:
+    if asked is not None:  # later pilots saw the tolerance that earlier ones had set, not the caller's
         winner.run.asked = asked
     for _, one in pairs[1:]:
         one.run.close()
@@ -179,7 +179,7 @@ class FunctionPilot:
             then, before, calls = run.seconds, run.solo.iterations, len(times)
             known = run.advance()
             done = run.solo.iterations - before
-            if done:
+            if done:  # a step is what remains of a round without its proxes
                 self.steps.append((run.seconds - then - sum(times[calls:])) / done)
             if known:
                 self.curve.append((run.solo.iterations, run.bound))

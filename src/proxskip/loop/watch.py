@@ -97,7 +97,9 @@ class CertificateWatch:
     """The verdicts on one minimisation, from its bounds on the certificate so far."""
 
     first: float = math.inf
-    """The first finite bound."""
+    """The first bound."""
+    ceiling: float = math.inf
+    """The bound above which the run counts as diverged."""
     best: float = math.inf
     """The last bound that was 1 % below the best before it."""
     best_iteration: int = 0
@@ -110,24 +112,20 @@ class CertificateWatch:
         """Take in the next bound."""
         if self.first == math.inf:
             self.first = bound
+            self.ceiling = CERTIFICATE_BLOWN_UP * max(bound, 1e-300) if math.isfinite(bound) else math.inf
         self.since += 1
         if bound < 0.99 * self.best:
             self.best, self.best_iteration, self.best_failures, self.since = bound, iterations, inner_failures, 0
 
     def diverged(self, bound: float) -> bool:
         """Whether the bound is NaN, or far beyond the first one."""
-        first = self.first
-        return math.isnan(bound) or (math.isfinite(first) and bound > CERTIFICATE_BLOWN_UP * max(first, 1e-300))
+        return not bound <= self.ceiling  # true for NaN too
 
-    def stalled(self, iterations: int, inner_failures: int, rate: float | None) -> bool:
-        """Whether the bounds did not fall for long enough.
-
-        Args:
-            rate: gamma mu, the contraction that the theory is sure of; None if mu is unknown.
-        """
+    def stalled(self, iterations: int, inner_failures: int, gamma: float, mu: float | None) -> bool:
+        """Whether the bounds did not fall for long enough; gamma mu is the rate that the theory is sure of."""
         if self.since < STALLED_BOUNDS:
             return False
-        slowest = 20_000 if rate is None else 10.0 / rate
+        slowest = 20_000 if mu is None else 10.0 / (gamma * mu)
         too_long = iterations - self.best_iteration > max(slowest, 0.3 * iterations)
         return too_long or inner_failures - self.best_failures >= STALLED_BOUNDS
 

@@ -142,10 +142,13 @@ class Pilot(Protocol):
 
 def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
     """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
+    # 1. a few iterations of each, to learn what a step and a call cost
     for one in pilots:
         one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
+    # 2. first pilots of about equal cost
     for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
         one.extend(n)
+    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
     for _ in range(MAX_EXTENSIONS * len(pilots)):
         rows = together([one.row(eps) for one in pilots])
         best = min(row.seconds for row in rows)
@@ -213,7 +216,7 @@ def predict(
     """
     reached = min((b for _, b in curve if math.isfinite(b)), default=math.inf)
     rate, level = slope(curve)
-    if reached <= eps:
+    if reached <= eps:  # the pilot got there: nothing is extrapolated
         needed, rate = float(next(k for k, b in curve if b <= eps)), math.inf
     elif hopeless or rate <= 0:
         needed, rate = math.inf, 0.0
@@ -239,12 +242,13 @@ def slope(curve: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    points = points[:: max(1, len(points) // 60)]
+    points = points[:: max(1, len(points) // 60)]  # at most about 120 points: all pairs are compared
     k, v = (np.array(c, dtype=np.float64) for c in zip(*points, strict=True))
     i, j = np.triu_indices(len(k), 1)
     apart = (k[j] - k[i]) >= 0.25 * (k[-1] - k[0])
     i, j = i[apart], j[apart]
     fall = float(np.median((v[i] - v[j]) / (k[j] - k[i])))
+    # each point extrapolated to the end of the curve with this slope; the median of these levels
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
 

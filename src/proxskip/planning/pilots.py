@@ -99,7 +99,7 @@ class ClientPilot:
     def exchange(self) -> float:
         """Seconds of one exchange, with the bytes that the pilot counted."""
         s = self.result.summary()
-        each = max(1, s["exchanges"]) * self.problem.n
+        each = max(1, s["exchanges"]) * self.problem.n  # totals over clients and exchanges become means
         proxes = self.prox * s["prox_evals"] / max(1, s["exchanges"])
         return float(self.network.exchange(s["bytes_down"] / each, s["bytes_up"] / each) + proxes)
 
@@ -137,7 +137,7 @@ def _median_seconds(problem: Problem, i: int, x: Any) -> float:
         then = time.perf_counter()
         f.gradient(x) if rows is None else f.minibatch_gradient(x, rows)
         times.append(time.perf_counter() - then)
-    return float(np.median(times[2:]))
+    return float(np.median(times[2:]))  # the first calls may compile or fill caches
 
 
 def prox_seconds(problem: Problem, t: float) -> float:

@@ -79,6 +79,7 @@ def replace_keeping(
 
 
 def _second_entry(path: Path, other: Path) -> None:
+    """Give the file a second name: a hard link, or a copy where there are none."""
     try:
         os.link(path, other)
     except OSError:  # a file system without hard links: a copy serves as well
@@ -91,6 +92,7 @@ def _second_entry(path: Path, other: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
+    """A name for a temporary file in the same folder, so that a rename stays on one file system."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
@@ -103,7 +105,7 @@ def _write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
         try:
             for piece in pieces:
                 rest = memoryview(piece)
-                while rest:
+                while rest:  # a write may be short, and one of 2 GiB or more fails on some systems
                     rest = rest[os.write(descriptor, rest[: 1 << 30]) :]
             os.fsync(descriptor)
         finally:
@@ -120,6 +122,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Make renames in the folder survive a power loss."""
     if os.name == "nt":  # no folder can be opened there; renames are journalled
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -66,7 +66,7 @@ class _OtherVersion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved, which generation it is, and a note when it is not the one that was asked for."""
+    """A loaded checkpoint: its content, its generation, and a note if the newest one could not be read."""
 
     arrays: dict[str, AnyArray]
     meta: dict[str, Any]
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], *, name: str = "checkpoint") -> Path:
-    """Save ``arrays`` (f8, i8, u8, f4) and ``meta`` (JSON) as the current generation; the last one is kept.
+    """Save ``arrays`` (f8, i8, u8, f4) and ``meta`` (JSON) as the current generation; the one before is kept.
 
     Lists in ``meta`` come back for tuples, and keys come back sorted; NaN and infinities are kept.
 
@@ -190,7 +190,7 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
 
 
 class _Source:
-    """A file read once, front to back, into a sha256; nothing beyond ``size`` is ever asked for."""
+    """A file that is read once, front to back, into a sha256; never more is read than the file holds."""
 
     def __init__(self, file: BinaryIO) -> None:
         status = os.fstat(file.fileno())

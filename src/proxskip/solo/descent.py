@@ -155,7 +155,8 @@ class Descent:
             known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
-        self.spent, self.began = self.seconds, math.nan
+        self.spent += time.perf_counter() - self.began
+        self.began = math.nan
         return known
 
     def _round(self) -> bool:
@@ -261,8 +262,7 @@ class Descent:
     @property
     def stalled(self) -> bool:
         """Whether the bound has stopped falling."""
-        rate = None if self.f.mu is None else self.gamma * self.f.mu
-        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, rate)
+        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, self.f.mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
     @property

@@ -129,6 +129,7 @@ class SoloClient:
         return x
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
+        # a lower bound on L; above the current L, backtracking has to raise it
         self.steepest = max(self.steepest, curvature(x, g, y, k))
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep(self.steepest)
@@ -184,6 +185,7 @@ class CompiledClient(SoloClient):
 
 def client_of(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> SoloClient:
     """f as a client, with the engine's kernel where there is one for it."""
+    # the kernel wants one weight for all rows
     if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
         return CompiledClient(f, batch, seed, threads)
     return SoloClient(f, batch, seed, backtrack)
@@ -251,7 +253,7 @@ class SoloExchange:
         return new
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
-        u = y / t
+        u = y / t  # Moreau: prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)
         w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
         new = y - t * w
         self.last = (y, new, t)
@@ -270,6 +272,7 @@ class SoloExchange:
         if self.inner is None:
             return self._exact(x, t)
         self.proxes += 1
+        # an error e of the prox moves the bound by at most spoils * e: allow it a share of the certificate
         if self.inner_tol is None and self.hope < math.inf:
             self.inner.tolerance = INNER_ERROR_SHARE * self.hope / spoils
         missed = self.inner.failures

@@ -64,6 +64,7 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
     d = math.prod(shape)
     if hasattr(f, "d") and int(f.d) != d:
         raise InputError(f"f has {f.d} unknowns but x0 has {d} numbers.")
+    # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or isinstance(f, LinearModel) or hasattr(f, "d")
     L = getattr(f, "L", None) if L is None else L
     if mu is None and mu_needed:
@@ -118,6 +119,7 @@ def curvature(x: Array, g: Array, y: Array, k: Array) -> float:
     moved, turned = float(np.dot(dg, dx)), float(np.dot(dg, dg))
     if not math.isfinite(turned):
         return math.inf
+    # below this the difference of the gradients is rounding, and its quotient with the step would mean nothing
     tiny = 1e-14 * (float(np.dot(g, g)) + float(np.dot(k, k)))
     return turned / moved if turned > tiny and moved > 0 else 0.0
 
@@ -184,7 +186,7 @@ class Linear:
             if not (np.isfinite(entries).all() and np.any(entries)):
                 raise InputError("D must hold finite numbers, and not zeros alone.")
         else:
-            check_adjoint("D", D)
+            check_adjoint("D", D)  # whether D.T is the transpose of D
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
         if hasattr(D, "toarray") or isinstance(D, np.ndarray):
