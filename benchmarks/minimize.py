@@ -17,7 +17,7 @@ import proxskip as ps
 from proxskip import prox
 from proxskip.plan import _candidates, plan_task
 from proxskip.solo.descent import Descent
-from proxskip.solo.recipes import prepare, recipe
+from proxskip.solo.setup import method_maker, prepare
 
 EPS = 1e-7
 RATIOS = (0.3, 1.0, 10.0, 30.0, 100.0, 1000.0)
@@ -90,7 +90,7 @@ def overhead(d: int = 100) -> list[str]:
         task, x0 = prepare(
             Free(d), Nothing(), np.ones(d), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
         )  # fmt: skip
-        run = Descent(task, recipe(name), x0)
+        run = Descent(task, method_maker(name), x0)
         best = math.inf
         for _ in range(30):
             done, then = run.solo.iterations, time.perf_counter()
@@ -128,7 +128,7 @@ def truth(f: Any, psi: Any) -> tuple[Any, Any, dict[Any, tuple[float, int]]]:
     task, x0 = prepare(f, psi, None, "auto", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)
     out: dict[Any, tuple[float, int]] = {}
     for name, p in _candidates(task):
-        run = Descent(task, recipe(name, p=p), x0, tol=EPS)
+        run = Descent(task, method_maker(name, p=p), x0, tol=EPS)
         while run.best.bound > EPS and run.solo.iterations < 400_000 and not run.stalled:
             run.advance()
         out[name, p] = (run.solo.iterations if run.best.bound <= EPS else math.inf, run.solo.proxes)

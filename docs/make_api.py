@@ -113,7 +113,7 @@ def entry(name: str, thing: Any) -> str:
     if not inspect.isclass(thing):
         return f"- **`{name}{signature(thing)}`**\n  {first_line(thing)}\n"
     if issubclass(thing, enum.Enum):
-        return f"- **`{name}`**: {', '.join(f'`{member.name}`' for member in thing)}\n  {first_line(thing)}\n"
+        return f"- **`{name}`**: {', '.join(f'`{member}`' for member in thing.__members__)}\n  {first_line(thing)}\n"
     bare = issubclass(thing, Exception) or getattr(thing, "_is_protocol", False)
     lines = [f"- **`{name}{'' if bare else signature(thing)}`**\n  {first_line(thing)}"]
     return "\n".join(lines + [f"  - {line}" for line in members(thing)]) + "\n"

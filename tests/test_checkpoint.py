@@ -26,17 +26,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import draws
-from proxskip.results import checkpoint
-from proxskip.results.checkpoint import (
-    CheckpointError,
-    atomic_write,
-    atomic_write_json,
-    atomic_write_text,
-    differences,
-    load,
-    safe_name,
-    save,
-)
+from proxskip.results import atomic, checkpoint
+from proxskip.results.atomic import atomic_write, atomic_write_json, atomic_write_text
+from proxskip.results.checkpoint import CheckpointError, differences, load, safe_name, save
+from proxskip.results.plain import canonical
 from proxskip.types import InputError
 
 FUZZ = int(os.environ.get("PROXSKIP_FUZZ", max(600, draws(2000))))
@@ -90,7 +83,7 @@ def sealed(body: bytes) -> bytes:
 
 def build(header: Any, data: bytes = b"", version: int = 1, length: int | None = None) -> bytes:
     """A file with a right sha256 around whatever header is given."""
-    raw = header if isinstance(header, bytes) else checkpoint._canonical(header)
+    raw = header if isinstance(header, bytes) else canonical(header)
     prefix = struct.pack("<8sII", b"PROXSKIP", version, len(raw) if length is None else length)
     return sealed(prefix + raw + data)
 
@@ -174,7 +167,7 @@ json_values = st.recursive(
 def test_meta_round_trips_with_nan_infinity_and_signed_zero(tmp_path: Path, meta: dict[str, Any]) -> None:
     save(tmp_path, {}, meta)
     found = load(tmp_path).meta
-    assert checkpoint._canonical(found) == checkpoint._canonical(meta)
+    assert canonical(found) == canonical(meta)
     assert differences(meta, found) == []
 
 
@@ -430,7 +423,7 @@ def test_crash_at_every_operation(
         start(folder, kind)
         faulty = FaultyOs(k, mode, links)
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint, "os", faulty)
+            patched.setattr(atomic, "os", faulty)
             finished, message = False, ""
             try:
                 put(folder, 3)
@@ -468,7 +461,7 @@ def test_atomic_write_crash_at_every_operation(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(b"old")
         faulty = FaultyOs(k, mode)
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint, "os", faulty)
+            patched.setattr(atomic, "os", faulty)
             try:
                 atomic_write(path, b"new and longer")
             except (Crash, OSError):
@@ -575,7 +568,7 @@ class RecordingOs:
 def test_power_loss_leaves_the_old_or_the_new_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     start(tmp_path / "run", kind)
     recording = RecordingOs(tmp_path / "run")
-    monkeypatch.setattr(checkpoint, "os", recording)
+    monkeypatch.setattr(atomic, "os", recording)
     put(tmp_path / "run", 3)
     monkeypatch.undo()
     seen = set()
@@ -882,7 +875,7 @@ def test_atomic_write_survives_short_writes(tmp_path: Path, monkeypatch: pytest.
         def write(self, descriptor: int, data: memoryview) -> int:
             return os.write(descriptor, data[:3])
 
-    monkeypatch.setattr(checkpoint, "os", Short())
+    monkeypatch.setattr(atomic, "os", Short())
     atomic_write(tmp_path / "a", b"0123456789")
     assert (tmp_path / "a").read_bytes() == b"0123456789"
     assert same_as(load(save(tmp_path, *state(1)).parent), 1)

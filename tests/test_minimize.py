@@ -16,11 +16,10 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import proxskip as ps
 from conftest import close, quadratics
 from proxskip import prox
-from proxskip.minimize import End
 from proxskip.prox import ProxWarning
 from proxskip.solo import functions
 from proxskip.solo.descent import Descent
-from proxskip.solo.recipes import prepare, recipe
+from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 TOL = 1e-12
@@ -78,7 +77,7 @@ def walk(method: Any, f: Any, psi: Any, rounds: int, D: Any = None, x0: Any = No
     x0 = np.ones(f.d) if x0 is None else x0
     norm = 1.0 if D is not None and not isinstance(D, np.ndarray) else None
     task, start = prepare(f, psi, x0, name, D=D, L=None, mu=None, D_norm=norm, batch=None, eps=None, p=0.5)
-    run = Descent(task, recipe(name) if isinstance(method, str) else lambda p, s: method, start, seed=7)
+    run = Descent(task, method_maker(name) if isinstance(method, str) else lambda p, s: method, start, seed=7)
     xs, duals = [], []
     for _ in range(rounds):
         run.advance()
@@ -156,7 +155,9 @@ def test_the_certificate_is_what_it_says(method: str, psi: Any) -> None:
     f = quadratic()
     res = ps.minimize(f, psi, np.zeros(f.d), method=method, tol=1e-9)
     assert res.success
-    assert res.status is End.CONVERGED == 0
+    assert res.status is ps.Status.CONVERGED == 0
+    assert ps.End is ps.Status
+    assert ps.End.LIMIT is ps.Status.MAX_ROUNDS == 1
     gamma, g = 1 / f.L, f.gradient(res.x)
     residual = np.linalg.norm(g if psi is None else (res.x - psi.prox(res.x - gamma * g, gamma)) / gamma)
     assert res.certificate == pytest.approx(residual, rel=1e-3, abs=1e-13)
@@ -195,7 +196,7 @@ def test_the_bound_of_a_prox_is_never_below_the_certificate() -> None:
         task, x0 = prepare(
             f, psi, np.zeros(f.d), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
         )
-        run = Descent(task, recipe(name), x0)
+        run = Descent(task, method_maker(name), x0)
         for _ in range(60):
             run.advance()
             residual = np.linalg.norm(run.x - psi.prox(run.x - gamma * f.gradient(run.x), gamma)) / gamma
@@ -470,7 +471,7 @@ def test_sproxskip_has_the_constants_of_expected_smoothness() -> None:
     L_b = ps.theory.minibatch_smoothness(200, 10, f.L, f.L_rows)
     assert res.parameters["gamma"] == pytest.approx(1 / (2 * L_b))
     assert res.parameters["p"] == pytest.approx(math.sqrt(res.parameters["gamma"] * f.mu))
-    assert res.status is End.LIMIT
+    assert res.status is ps.Status.LIMIT
     problem = ps.Problem([f], psi=ps.prox.L1(0.01), batch=10)
     assert res.parameters["gamma"] == pytest.approx(1 / problem.es_A)
     assert res.passes == pytest.approx((res.nit * 10 + (res.ngrad - res.nit) * 200) / 200)
@@ -666,7 +667,7 @@ def test_a_step_above_the_theorem_warns_and_one_that_diverges_says_so() -> None:
         assert ps.minimize(F, ps.prox.L1(0.05), ZERO, gamma=1.5 / F.L, tol=1e-6).warnings
     with pytest.warns(UnsafeStepWarning):
         res = ps.minimize(F, ps.prox.L1(0.05), np.ones(30), gamma=40 / F.L, allow_unsafe_step=True)
-    assert res.status is End.DIVERGED
+    assert res.status is ps.Status.DIVERGED
     assert not res.success
     assert np.isfinite(res.x).all()
     assert np.isfinite(res.fun)
@@ -783,7 +784,7 @@ def test_an_inner_solver_that_misses_its_tolerance_is_told() -> None:
     """The status says so, and x is the best certified one."""
     floor = 1e-5
     res = ps.minimize(F, Rough(0.05, floor), ZERO, tol=1e-8, max_iter=20_000)
-    assert res.status is End.INEXACT
+    assert res.status is ps.Status.INEXACT
     assert not res.success
     assert "inner solver" in res.message
     assert res.inner_failures > 0
@@ -859,17 +860,17 @@ def test_a_coarse_inner_tolerance_is_named() -> None:
 def test_limits_are_kept() -> None:
     for limit in ("max_iter", "max_grad", "max_prox"):
         res = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-12, method="proxgd", **{limit: 20})
-        assert res.status is End.LIMIT
+        assert res.status is ps.Status.LIMIT
         assert {"max_iter": res.nit, "max_grad": res.ngrad - 1, "max_prox": res.nprox}[limit] <= 20
     steep = quadratic(kappa=1e12)  # far from its end after millions of steps
     res = ps.minimize(steep, ps.prox.L1(1e-9), ZERO, tol=1e-30, seconds=0.05, method="proxgd", max_iter=10**9)
-    assert res.status is End.LIMIT
+    assert res.status is ps.End.LIMIT
     assert 0.05 <= res.seconds < 60
 
 
 def test_a_tolerance_below_rounding_ends() -> None:
     res = ps.minimize(F, ps.prox.L1(0.05), ZERO, tol=1e-30)
-    assert res.status is End.STALLED
+    assert res.status is ps.Status.STALLED
     assert res.certificate < 1e-13
 
 
@@ -896,7 +897,7 @@ def test_the_callback_sees_records_and_can_stop() -> None:
 
     res = ps.minimize(F, ps.prox.L1(0.05), ZERO, callback=callback)
     assert len(rows) == 5
-    assert res.status is End.LIMIT
+    assert res.status is ps.Status.LIMIT
 
 
 def test_same_seed_same_answer() -> None:
@@ -930,7 +931,7 @@ def test_the_loop_itself_is_cheap() -> None:
         task, x0 = prepare(
             Free(), Wrong(lambda x, t: x), np.ones(50), name, D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None
         )  # fmt: skip
-        run = Descent(task, recipe(name), x0)
+        run = Descent(task, method_maker(name), x0)
         best, unit, rounds = math.inf, math.inf, 20 if name == "proxskip" else 500
         for _ in range(8):
             done = run.solo.iterations
@@ -943,7 +944,7 @@ def test_the_loop_itself_is_cheap() -> None:
 
 def test_the_bound_holds_for_an_inexact_prox_too() -> None:
     task, x0 = prepare(F, Rough(0.05, 1e-3), ZERO, "proxskip", D=None, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)  # fmt: skip
-    run = Descent(task, recipe("proxskip"), x0, tol=1e-8)
+    run = Descent(task, method_maker("proxskip"), x0, tol=1e-8)
     raw = []
     for _ in range(80):
         run.advance()

@@ -16,10 +16,10 @@ from proxskip import prox
 from proxskip.cli import main
 from proxskip.plan import _candidates, plan_task
 from proxskip.planning import forecast
-from proxskip.planning.forecast import Plan, Row, predict, slope, together
+from proxskip.planning.forecast import Plan, PlanRow, predict, slope, together
 from proxskip.planning.pilots import Network, clients_gradient
 from proxskip.solo.descent import Descent
-from proxskip.solo.recipes import prepare, recipe
+from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError
 
 
@@ -38,7 +38,7 @@ def truth(f: Any, psi: Any, D: Any = None) -> tuple[Any, Array, dict[tuple[str, 
     task, x0 = prepare(f, psi, None, "auto", D=D, L=None, mu=None, D_norm=None, batch=None, eps=None, p=None)
     needed = {}
     for name, p in _candidates(task):
-        run = Descent(task, recipe(name, p=p), x0, tol=EPS)
+        run = Descent(task, method_maker(name, p=p), x0, tol=EPS)
         while run.best.bound > EPS and run.solo.iterations < 100_000:
             run.advance()
         needed[name, p] = (run.solo.iterations, run.solo.proxes)
@@ -182,8 +182,8 @@ def test_a_slope_is_read_from_the_tail_and_is_not_moved_by_a_few_bad_rounds() ->
     assert slope([(k, 1.0) for k in range(50)])[0] == 0.0
 
 
-def row(name: str, p: float | None, iterations: float, reached: float = 1e-3, rate: float = 0.1) -> Row:
-    return Row(name, p, rate, iterations, (p or 1.0) * iterations, 1.0, 10.0, 0.0, math.nan, 100, reached)
+def row(name: str, p: float | None, iterations: float, reached: float = 1e-3, rate: float = 0.1) -> PlanRow:
+    return PlanRow(name, p, rate, iterations, (p or 1.0) * iterations, 1.0, 10.0, 0.0, math.nan, 100, reached)
 
 
 def test_skipping_more_takes_no_fewer_iterations() -> None:

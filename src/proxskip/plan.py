@@ -1,11 +1,11 @@
 """Which method and which p: short pilots of each candidate, and the seconds of a gradient, a prox and an exchange.
 
-Worst-case theory makes p = 1/sqrt(kappa) optimal whatever things cost, and never prefers ProxSkip to FISTA. So it is
-shown beside the plan and does not decide. What decides is measured on the problem itself: every candidate runs for a
-few hundred gradients; the slope of its certificate over the last part of the pilot, with the measured seconds of one
-gradient and of one prox at the step it is called with, predicts the time to eps. The first part of a run is mostly
-faster than the rest, so a short pilot promises too much: whichever candidate looks best runs on, each time twice as
-far, until one that has gone 40 % of its predicted way still looks best.
+In the worst case p = 1/sqrt(kappa) is optimal whatever a prox costs, and ProxSkip is never better than FISTA. So the
+theory is shown beside the plan and does not decide. What decides is measured on the problem itself: every candidate
+runs for a few hundred gradients; the slope of its certificate over the last part of the pilot and the measured seconds
+of one gradient and of one prox predict the time to eps. The first part of a run is mostly faster than the rest, so a
+short pilot is too optimistic: the candidate that looks best runs on, each time twice as far, until one that has run
+40 % of its predicted iterations still looks best.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.planning.forecast import FEW, PILOT, WORTH, Plan, Row, predict, race, together
-from proxskip.planning.pilots import Network, remote_pilots
+from proxskip.planning.forecast import (
+    MIN_PILOT_SHARE,
+    MIN_SLOPE_POINTS,
+    PILOT_GRADIENTS,
+    Plan,
+    PlanRow,
+    predict,
+    race,
+    together,
+)
+from proxskip.planning.pilots import Network, client_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.solo.descent import Descent, Task
-from proxskip.solo.recipes import prepare, recipe
+from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 
@@ -37,8 +46,8 @@ def plan(
     mu: float | None = None,
     D_norm: float | None = None,
     seed: int = 0,
-    pilot: int = PILOT,
-    worth: float = WORTH,
+    pilot: int = PILOT_GRADIENTS,
+    worth: float = MIN_PILOT_SHARE,
     costs: tuple[float, float] | None = None,
     network: Any = None,
     threads: int | None = None,
@@ -48,8 +57,8 @@ def plan(
     Args:
         f, psi, x0, D, L, mu, D_norm: as in ``minimize``; or f a Problem with clients, and ``network`` a Network.
         pilot: gradients of a first pilot.
-        worth: the part of its predicted iterations that a candidate must have gone before it is chosen.
-        costs: seconds of one gradient and of one prox where they are to be used, in place of those measured here.
+        worth: the share of its predicted iterations that a candidate's pilot must have run before it is chosen.
+        costs: seconds of one gradient and of one prox on another machine, in place of those measured here.
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> from proxskip.prox import L1
@@ -80,8 +89,8 @@ def plan_task(
     *,
     eps: float,
     seed: int,
-    pilot: int = PILOT,
-    worth: float = WORTH,
+    pilot: int = PILOT_GRADIENTS,
+    worth: float = MIN_PILOT_SHARE,
     costs: tuple[float, float] | None = None,
     threads: int | None = None,
 ) -> Plan:
@@ -91,12 +100,12 @@ def plan_task(
     asked = None if inner is None else inner.tolerance
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        pilots = [Lone(task, x0, name, p, eps, seed, threads, costs) for name, p in candidates]
+        pilots = [FunctionPilot(task, x0, name, p, eps, seed, threads, costs) for name, p in candidates]
         race(pilots, eps, pilot, worth)
     rows = together([one.row(eps) for one in pilots])
     pairs = sorted(zip(rows, pilots, strict=True), key=lambda pair: pair[0].seconds)
     winner = pairs[0][1]
-    if asked is not None:
+    if asked is not None:  # later pilots saw the tolerance that earlier ones had set, not the caller's
         winner.run.asked = asked
     for _, one in pairs[1:]:
         one.run.close()
@@ -114,7 +123,7 @@ def plan_task(
 
 
 def _candidates(task: Task) -> list[tuple[str, float | None]]:
-    """Methods, and for those that skip some p around the theorem's, rather larger: f may be better than its mu says."""
+    """Methods, and for those that skip several p, mostly above the theorem's: f may be better than its mu says."""
     if task.f.mu is not None and task.f.L is not None:
         best = theory.best_p(1.0 / task.f.L, task.f.mu)
         grid = sorted({min(1.0, s * best) for s in (1 / 3, 1.0, 3.0, 10.0)}, reverse=True)
@@ -133,15 +142,15 @@ def _federated(
     problem: Problem, network: Network | None, eps: float, seed: int, pilot: int, worth: float, threads: int | None
 ) -> Plan:
     """The plan for clients: the same race, with exchanges over the network in the place of proxes."""
-    pilots = remote_pilots(problem, network, eps, seed, threads)
+    pilots = client_pilots(problem, network, eps, seed, threads)
     race(pilots, eps, pilot, worth)
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
     notes = () if problem.mu is not None else ("mu is unknown, so no theorem stands beside the pilots.",)
     return Plan(tuple(rows), eps, "exchange", sum(one.spent for one in pilots), notes)
 
 
-class Lone:
-    """A pilot of ``minimize``: its run, and the times of its rounds."""
+class FunctionPilot:
+    """A pilot of one function: a minimisation under way, with the seconds of its steps and proxes."""
 
     def __init__(
         self,
@@ -155,29 +164,29 @@ class Lone:
         costs: tuple[float, float] | None,
     ) -> None:
         self.name, self.p, self.eps, self.costs = name, p, eps, costs
-        self.run = Descent(task, recipe(name, p=p), x0, seed=seed, tol=eps, threads=threads)
+        self.run = Descent(task, method_maker(name, p=p), x0, seed=seed, tol=eps, threads=threads)
         self.run.solo.prox_times = []
         self.curve: list[tuple[int, float]] = []
         self.steps: list[float] = []
         self.zeta: tuple[Any, float | None] | None = None
 
     def extend(self, iterations: int) -> None:
-        """On to so many iterations and a slope's points, unless it is done."""
+        """Run to this many iterations and enough points for a slope, unless the pilot is done."""
         run = self.run
         times = run.solo.prox_times
         assert times is not None
-        while (run.solo.iterations < iterations or len(self.curve) < FEW) and not self.done:
+        while (run.solo.iterations < iterations or len(self.curve) < MIN_SLOPE_POINTS) and not self.done:
             then, before, calls = run.seconds, run.solo.iterations, len(times)
             known = run.advance()
             done = run.solo.iterations - before
-            if done:
+            if done:  # a step is what remains of a round without its proxes
                 self.steps.append((run.seconds - then - sum(times[calls:])) / done)
             if known:
                 self.curve.append((run.solo.iterations, run.bound))
 
     @property
     def done(self) -> bool:
-        """Converged, or beyond hope."""
+        """Whether the pilot converged or failed."""
         return self.run.best.bound <= self.eps or self.run.diverged or self.run.stalled
 
     @property
@@ -186,11 +195,11 @@ class Lone:
         return self.run.seconds
 
     def _measured(self) -> tuple[float, float]:
-        """Medians: of a step, and of a prox over the second half of the pilot."""
+        """Median seconds of a step, and of a prox over the second half of the pilot (its cost depends on x)."""
         proxes = self.run.solo.prox_times or [0.0]
         return float(np.median(self.steps or [math.nan])), float(np.median(proxes[len(proxes) // 2 :]))
 
-    def row(self, eps: float) -> Row:
+    def row(self, eps: float) -> PlanRow:
         """The prediction."""
         run = self.run
         step, call = self.costs or self._measured()

@@ -16,7 +16,7 @@ from proxskip.links.cohorts import Everyone, Given, Participation, as_participat
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit
 from proxskip.loop.loop import Callback, Loop
-from proxskip.loop.stop import Stop
+from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result
@@ -104,7 +104,7 @@ def resume(
     keep = folder.reopen(Path(path))
     folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
     method, participation = description.revive(keep.config)
-    limits = {k: keep.config["stop"].get(k) for k in Stop.__slots__} | more
+    limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
     stop = Stop(**limits)
     method, notes = prepare(method, problem, participation, insist=True)
     stop.check(problem)

@@ -37,7 +37,7 @@ from proxskip.experiments import settings
 from proxskip.problems.federated import Problem
 from proxskip.report import plots
 from proxskip.results import folder, text
-from proxskip.results.checkpoint import atomic_write_json
+from proxskip.results.atomic import atomic_write_json
 from proxskip.run import resume
 from proxskip.theory.table1 import table1
 from proxskip.types import EngineError, InputError, UnsafeStepWarning

@@ -17,6 +17,7 @@ from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description
+from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
 from proxskip.run import resume, run
 from proxskip.seam import Method
@@ -165,7 +166,7 @@ class Bench:
             part.begin(name)
             value = compute()
             path.parent.mkdir(parents=True, exist_ok=True)
-            checkpoint.atomic_write_json(path, content | {"value": value})
+            atomic_write_json(path, content | {"value": value})
         return json.loads(path.read_text(encoding="utf-8"))["value"]
 
     def tries(
@@ -197,7 +198,7 @@ class Bench:
                     _stop_if_asked(result)
                     gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
                     at[k].parent.mkdir(parents=True, exist_ok=True)
-                    checkpoint.atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
+                    atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
 
     def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:

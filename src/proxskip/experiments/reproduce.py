@@ -20,6 +20,7 @@ from proxskip.experiments.pace import Pace, Show
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Report
 from proxskip.results import checkpoint, description
+from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.run import make_engine
 from proxskip.types import InputError
 
@@ -136,7 +137,7 @@ def settle(order: Order, data_sha256: str | None) -> None:
         _same(order, found, settings)
         return
     order.out.mkdir(parents=True, exist_ok=True)
-    checkpoint.atomic_write_json(order.out / STAMP, settings)
+    atomic_write_json(order.out / STAMP, settings)
 
 
 def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
@@ -179,7 +180,7 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
         done = True
     finally:
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
+        atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
 
 
 @contextmanager
@@ -206,7 +207,7 @@ def write_results(order: Order, bench: Bench, kept: dict[str, tuple[Experiment, 
         [claim for name in chosen for claim in kept[name][1]],
         [kept[name][0] for name in chosen],
     )
-    checkpoint.atomic_write_json(order.out / RESULTS, figures.to_json(made))
+    atomic_write_json(order.out / RESULTS, figures.to_json(made))
     return made
 
 
@@ -263,4 +264,4 @@ def draw(made: Report, out: Path, pace: Pace) -> None:
         if e.panels:
             pace.say(f"drawing {e.id}")
             plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
-    checkpoint.atomic_write_text(out / PAGE, report.page(made))
+    atomic_write_text(out / PAGE, report.page(made))

@@ -16,7 +16,7 @@ from proxskip.links.sums import weighted_sum
 from proxskip.loop import measure
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.stop import Stop
-from proxskip.loop.watch import Watch
+from proxskip.loop.watch import RunWatch
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result, Status
@@ -120,7 +120,7 @@ class Loop:
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
-        self.watch = Watch.of(self.method, self.judged, self.x0, self.h0, residual0)
+        self.watch = RunWatch.of(self.method, self.judged, self.x0, self.h0, residual0)
         self.claims = self.method.claims(self.judged)
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed

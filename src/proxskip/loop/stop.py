@@ -1,37 +1,81 @@
-"""When to stop: limits, and tolerances that must all hold."""
+"""When to stop: limits, and tolerances that must all hold. The same rules for ``run`` and for ``minimize``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from proxskip.loop.line import Ledger
+from proxskip import theory
 from proxskip.problems.federated import Problem
 from proxskip.types import InputError
 
-MANY_ROUNDS = 1_000_000
-"""Where a run with nothing but a tolerance gives up."""
+RUN_RULES = ("rounds", "iterations", "seconds", "tol", "target")
+"""The rules of a run, under the names that run folders keep them."""
+MAX_ROUNDS = 1_000_000
+"""Rounds after which a run with nothing but a tolerance gives up."""
+MAX_GRADIENTS = 10_000_000
+"""Gradients after which ``minimize`` with nothing but a tolerance gives up."""
+
+
+class Counts(Protocol):
+    """What limits are compared with: the ledger of a run, or a minimisation under way."""
+
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def prox_evals(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When to stop: whichever comes first of the limits, or all of the tolerances together."""
+    """When to stop: whichever comes first of the limits, or all of the tolerances together.
+
+    Args:
+        rounds, iterations, seconds: limits.
+        tol, target: tolerances for the gradient norm (or the certificate of ``minimize``), and for f - f*.
+        gradients, proxes: limits of ``minimize`` alone; a gradient is a local step of its only client.
+    """
 
     rounds: int | None = None
     iterations: int | None = None
     seconds: float | None = None
     tol: float | None = None
     target: float | None = None
+    gradients: int | None = None
+    proxes: int | None = None
+
+    @classmethod
+    def for_minimize(cls, tol: float, max_iter: Any, max_grad: Any, max_prox: Any, seconds: Any) -> Stop:
+        """The rules of ``minimize``, checked under the names of its arguments."""
+        for name, value in (("max_iter", max_iter), ("max_grad", max_grad), ("max_prox", max_prox)):
+            if value is not None:
+                theory.whole(name, value)
+        if seconds is not None:
+            theory.positive("seconds", seconds)
+        return cls(
+            iterations=max_iter,
+            seconds=seconds,
+            tol=theory.positive("tol", tol),
+            gradients=max_grad or MAX_GRADIENTS,
+            proxes=None if max_prox is None else max_prox - 1,  # one is kept for the certificate
+        )
 
     @property
     def rules(self) -> dict[str, Any]:
-        """All rules by name, None for those that were not given."""
-        return {k: getattr(self, k) for k in self.__slots__}
+        """The rules of a run by name, None for those that were not given."""
+        given = (self.rounds, self.iterations, self.seconds, self.tol, self.target)
+        return dict(zip(RUN_RULES, given, strict=True))
 
     def check(self, problem: Problem) -> None:
-        """At least one rule, each of them positive."""
+        """A run needs at least one rule, and each of them must be positive."""
+        if self.gradients is not None or self.proxes is not None:
+            raise InputError("gradients and proxes are limits of minimize; limit a run by rounds or iterations.")
         given = {k: v for k, v in self.rules.items() if v is not None}
         if not given:
             raise InputError("nothing says when to stop; give rounds, iterations, seconds, tol or target.")
@@ -51,17 +95,23 @@ class Stop:
         return self.tol is not None or self.target is not None
 
     def reached(self, row: dict[str, float]) -> bool:
-        """All tolerances hold at this record."""
+        """Whether all tolerances hold at this record."""
         good = self.tol is None or row["grad_norm"] <= self.tol
         return self.asked and good and (self.target is None or row["gap"] <= self.target)
 
-    def limit(self, round: int, ledger: Ledger) -> str | None:
-        """Which limit is reached, in words."""
-        unbounded = self.rounds is None and self.iterations is None and self.seconds is None
-        if round >= (np.inf if self.rounds is None else self.rounds) or (unbounded and round >= MANY_ROUNDS):
+    def limit(self, round: int, counts: Counts) -> str | None:
+        """Which limit is reached, in words; None if there is none."""
+        if self.rounds is not None:
+            if round >= self.rounds:
+                return f"after {round} rounds"
+        elif round >= MAX_ROUNDS and self.iterations is None and self.seconds is None and self.gradients is None:
             return f"after {round} rounds"
-        if self.iterations is not None and ledger.iterations >= self.iterations:
-            return f"after {ledger.iterations} iterations"
-        if self.seconds is not None and ledger.seconds >= self.seconds:
-            return f"after {ledger.seconds:.3g} seconds"
+        if self.iterations is not None and counts.iterations >= self.iterations:
+            return f"after {counts.iterations} iterations"
+        if self.gradients is not None and counts.local_steps >= self.gradients:
+            return f"after {counts.local_steps} gradients"
+        if self.proxes is not None and counts.prox_evals >= self.proxes:
+            return f"after {counts.prox_evals} proxes"
+        if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
+            return f"after {seconds:.3g} seconds"
         return None

@@ -1,4 +1,9 @@
-"""Is the run still going where the theorem says? Divergence and stalling, without false alarms.
+"""Divergence and stalling, without false alarms: ``RunWatch`` for runs, ``CertificateWatch`` for ``minimize``.
+
+Both say DIVERGED when a measure of optimality is no longer finite or is far above where it began, and STALLED when it
+has not fallen over a time in which the theorem promises that it falls. They differ in what they know.
+
+``RunWatch`` sees the residual at records, which may be far apart, on clients that are not alike:
 
 * DIVERGED: a value is no longer finite, or the residual is 100 times larger than the method's transient can make it.
   By the Lyapunov function, h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so the yardstick holds that factor: a warm
@@ -8,10 +13,19 @@
   What grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
   logistic loss this is the only sign of a step size that is far too large, since gradients are bounded there. It needs
   a known mu, and exact gradients (minibatches have a noise floor).
+
+``CertificateWatch`` sees a bound on the certificate after every prox of one function, and keeps the best point:
+
+* DIVERGED: the bound is NaN, or 1e8 times the first one. The start may lie near x* by chance, and the best point is
+  returned in any case, so there is no need to be quick.
+* STALLED: over 30 bounds in a row none was 1 % below the best, and this lasted 10/(gamma mu) iterations (20,000 if mu
+  is unknown) and 30 % of the run; or an inner solver missed its tolerance 30 times meanwhile. Minibatches are no
+  exception: their noise floor is where ``minimize`` has to stop.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,15 +36,21 @@ from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.types import Array
 
-WINDOW = 5.0
-FALLEN = 0.9
-GROWN = 1.2
-BLOWN_UP = 100.0
+STALL_WINDOW = 5.0
+"""Length of the window for stalling, in units of 1/zeta iterations."""
+LEVEL_FROM, LEVEL_TO = 0.9, 1.2
+"""Ratios of the residual's means over the two halves of the window between which it counts as level."""
+RUN_BLOWN_UP = 100.0
+"""How far above its yardstick the residual of a run may rise."""
+CERTIFICATE_BLOWN_UP = 1e8
+"""How far above the first bound on the certificate a later one may rise."""
+STALLED_BOUNDS = 30
+"""Bounds (or failures of an inner solver) without progress before a minimisation may count as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Set up once from the method, the problem and the start."""
+class RunWatch:
+    """The verdicts on a run; set up once from the method, the problem and the start."""
 
     blown_up: float
     window: float | None
@@ -38,7 +58,7 @@ class Watch:
     L: float
 
     @staticmethod
-    def of(method: Method, problem: Problem, x0: Array, h0: Array, residual0: float) -> Watch:
+    def of(method: Method, problem: Problem, x0: Array, h0: Array, residual0: float) -> RunWatch:
         """What this run may do at most, and how long it may take to fall."""
         amplification, zeta = _pace(method, problem)
         G = problem.client_gradients(x0) - h0
@@ -46,19 +66,19 @@ class Watch:
         yardstick = max(residual0, (1.0 + amplification) * drift)
         eps = float(np.finfo(dtype_of(problem.clients[0])).eps)
         watched = zeta is not None and problem.batch is None
-        return Watch(
-            blown_up=BLOWN_UP * yardstick if yardstick > 0 else np.inf,
-            window=WINDOW / zeta if watched and zeta else None,
+        return RunWatch(
+            blown_up=RUN_BLOWN_UP * yardstick if yardstick > 0 else np.inf,
+            window=STALL_WINDOW / zeta if watched and zeta else None,
             noise=100 * eps * (1.0 + amplification) * drift,
             L=100 * eps * problem.L_max,
         )
 
     def diverged(self, residual: float) -> bool:
-        """No longer finite, or far beyond what the transient allows."""
+        """Whether the residual is no longer finite, or far beyond what the transient allows."""
         return not bool(np.isfinite(residual)) or residual > self.blown_up
 
     def stalled(self, trace: Trace, x: Array) -> bool:
-        """No fall over the last window, although the one before it is over too."""
+        """Whether the residual did not fall over the last window, although one before it is over too."""
         t = trace["iterations"]
         if self.window is None or t[-1] < 2 * self.window:
             return False
@@ -69,7 +89,45 @@ class Watch:
             return False
         now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
         floor = self.noise + self.L * float(np.linalg.norm(x))
-        return bool(now > floor and FALLEN * before < now < GROWN * before)
+        return bool(now > floor and LEVEL_FROM * before < now < LEVEL_TO * before)
+
+
+@dataclass(slots=True)
+class CertificateWatch:
+    """The verdicts on one minimisation, from its bounds on the certificate so far."""
+
+    first: float = math.inf
+    """The first bound."""
+    ceiling: float = math.inf
+    """The bound above which the run counts as diverged."""
+    best: float = math.inf
+    """The last bound that was 1 % below the best before it."""
+    best_iteration: int = 0
+    best_failures: int = 0
+    """Calls of an inner solver that had missed their tolerance by then."""
+    since: int = 0
+    """Bounds seen since then."""
+
+    def see(self, bound: float, iterations: int, inner_failures: int) -> None:
+        """Take in the next bound."""
+        if self.first == math.inf:
+            self.first = bound
+            self.ceiling = CERTIFICATE_BLOWN_UP * max(bound, 1e-300) if math.isfinite(bound) else math.inf
+        self.since += 1
+        if bound < 0.99 * self.best:
+            self.best, self.best_iteration, self.best_failures, self.since = bound, iterations, inner_failures, 0
+
+    def diverged(self, bound: float) -> bool:
+        """Whether the bound is NaN, or far beyond the first one."""
+        return not bound <= self.ceiling  # true for NaN too
+
+    def stalled(self, iterations: int, inner_failures: int, gamma: float, mu: float | None) -> bool:
+        """Whether the bounds did not fall for long enough; gamma mu is the rate that the theory is sure of."""
+        if self.since < STALLED_BOUNDS:
+            return False
+        slowest = 20_000 if mu is None else 10.0 / (gamma * mu)
+        too_long = iterations - self.best_iteration > max(slowest, 0.3 * iterations)
+        return too_long or inner_failures - self.best_failures >= STALLED_BOUNDS
 
 
 def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:

@@ -82,12 +82,13 @@ class PDHG(Method):
         """tau as large as the gamma that is taken allows."""
         made = cls.theory(problem)
         gamma = given["gamma"] if isinstance(given.get("gamma"), float) else made.gamma
-        return cls(gamma, given.get("tau") or cls.largest_tau(gamma, problem, made.mu), made.mu)
+        return cls(gamma, given.get("tau") or cls.largest_tau(problem, gamma, made.mu), made.mu)
 
     @staticmethod
-    def largest_tau(gamma: float, problem: Problem, mu: float = 0.0) -> float:
-        """The largest tau with  gamma (L - mu + tau |DD'|) <= 1."""
-        return max(1.0 / gamma - (problem.L_global - mu), 0.0) / operators.operator_norm2(operator_of(problem))
+    def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:
+        """The largest tau with gamma (L - mu + tau |DD'|) <= 1; 0 if gamma leaves no room."""
+        room = max(1.0 / gamma - (problem.L_global - mu), 0.0)
+        return room / operators.operator_norm2(operator_of(problem))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma (L - mu + tau |DD'|) <= 1."""

@@ -9,32 +9,33 @@ from typing import Any, Protocol
 
 import numpy as np
 
-PILOT = 300
+PILOT_GRADIENTS = 300
 """Gradients of a first pilot; one that skips runs for a dozen proxes, and no other pilot costs more than that."""
-WORTH = 0.4
-"""The part of its predicted iterations that a candidate must have gone before its prediction is believed."""
-CLOSE = 1.25
-"""Candidates predicted to take at most so many times longer than the best must have gone that far too."""
-FEW = 8
-"""Points from which a slope is read at least; a first pilot of a method that skips holds so many proxes."""
-LEAST = 20
+MIN_PILOT_SHARE = 0.4
+"""The share of its predicted iterations that a candidate's pilot must have run before the prediction is trusted."""
+CLOSE_FACTOR = 1.25
+"""Candidates within this factor of the best predicted time must have run that share too."""
+MIN_SLOPE_POINTS = 8
+"""The least points from which a slope is estimated."""
+MIN_PILOT_ITERATIONS = 20
 """Iterations of the shortest pilot."""
-RUNGS = 14
-TAIL = 0.5
-"""The part of a pilot from which its slope is read."""
+MAX_EXTENSIONS = 14
+"""How often pilots are extended at most, per candidate."""
+TAIL_SHARE = 0.5
+"""The last part of a pilot, from which its slope is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One candidate: what was measured, what is predicted, what the worst case says.
+class PlanRow:
+    """One candidate: measured costs, predicted costs, and the worst case of the theory.
 
     Args:
         name, p: the method, and the probability of a prox (or an exchange) where it skips.
-        rate: the certificate falls by exp(-rate) an iteration, at the end of the pilot; inf where it got to eps.
+        rate: the certificate falls by exp(-rate) per iteration at the end of the pilot; inf if the pilot reached eps.
         iterations, calls: predicted iterations, and proxes or exchanges, to eps.
-        step_seconds, call_seconds: of one iteration without its prox, and of one prox or exchange.
-        seconds: predicted.
-        worst_case: iterations by the theorem; nan where there is none.
+        step_seconds, call_seconds: seconds of one iteration without its prox, and of one prox or exchange.
+        seconds: predicted seconds to eps.
+        worst_case: iterations by the theorem; nan if there is none.
         pilot: iterations of the pilot; ``reached`` is its last certificate.
     """
 
@@ -58,9 +59,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates, the fastest first; print it for a table. ``best`` is the choice."""
+    """The candidates, fastest first; print it for a table. ``best`` is the choice."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     eps: float
     call: str
     pilot_seconds: float
@@ -70,13 +71,13 @@ class Plan:
     run: Any = field(default=None, repr=False, compare=False)
 
     @property
-    def best(self) -> Row:
+    def best(self) -> PlanRow:
         """The candidate with the least predicted time."""
         return self.rows[0]
 
     @property
     def sentence(self) -> str:
-        """Which wins, by how much, and over what."""
+        """The recommendation, with the cost of a prox and the margin."""
         best, other = self.best, self._other()
         ratio = best.call_seconds / best.step_seconds if best.step_seconds else math.inf
         cost = f"{_one(self.call)} costs {ratio:.3g} gradients here"
@@ -88,7 +89,7 @@ class Plan:
         skips = "skipping pays" if best.p is not None and best.p < 1 else "skipping does not pay"
         return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
 
-    def _other(self) -> Row | None:
+    def _other(self) -> PlanRow | None:
         """The best of the other kind: one that skips against one that does not."""
         skips = self.best.p is not None and self.best.p < 1
         others = [r for r in self.rows if (r.p is not None and r.p < 1) is not skips]
@@ -126,7 +127,7 @@ class Plan:
 
 
 class Pilot(Protocol):
-    """A candidate under way."""
+    """A candidate's short run, which can be extended."""
 
     name: str
     p: float | None
@@ -136,19 +137,22 @@ class Pilot(Protocol):
     def done(self) -> bool: ...
     @property
     def spent(self) -> float: ...
-    def row(self, eps: float) -> Row: ...
+    def row(self, eps: float) -> PlanRow: ...
 
 
 def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
-    """All a little, at equal cost; then whichever looks best twice as far, until one that has gone far still does."""
+    """Run all pilots at equal cost, then extend the best-looking ones until a well-tested one still looks best."""
+    # 1. a few iterations of each, to learn what a step and a call cost
     for one in pilots:
-        one.extend(LEAST if one.p is None else math.ceil(3 / one.p))
+        one.extend(MIN_PILOT_ITERATIONS if one.p is None else math.ceil(3 / one.p))
+    # 2. first pilots of about equal cost
     for one, n in zip(pilots, _first_lengths(pilots, eps, first), strict=True):
         one.extend(n)
-    for _ in range(RUNGS * len(pilots)):
+    # 3. extend whichever looks best, until all that look best have run the share that makes a prediction trustworthy
+    for _ in range(MAX_EXTENSIONS * len(pilots)):
         rows = together([one.row(eps) for one in pilots])
         best = min(row.seconds for row in rows)
-        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE * best]
+        close = [k for k, row in enumerate(rows) if row.seconds <= CLOSE_FACTOR * best]
         unsure = [k for k in close if not (pilots[k].done or rows[k].pilot >= worth * rows[k].iterations)]
         if not math.isfinite(best):
             unsure = [k for k, one in enumerate(pilots) if not one.done]
@@ -158,8 +162,9 @@ def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
         pilots[k].extend(2 * rows[k].pilot)
 
 
-def together(rows: Sequence[Row]) -> list[Row]:
-    """Skipping more often takes no more iterations: a smaller p needs at least what a larger one, or p = 1, does."""
+def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
+    """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
+    # the method that each one becomes for p = 1
     chains = {"proxskip": "proxgd", "splitskip": "papc", "scaffnew": "gd"}
     out = []
     for row in rows:
@@ -176,17 +181,17 @@ def together(rows: Sequence[Row]) -> list[Row]:
 
 
 def _first_lengths(pilots: Sequence[Pilot], eps: float, first: int) -> list[int]:
-    """Iterations of the first pilots: so many as give a skipping one a dozen proxes, the others for the same money."""
+    """Iterations of the first pilots: about a dozen proxes for a skipping one, and no more seconds for the others."""
     rows = [one.row(eps) for one in pilots]
 
-    def cost(row: Row, n: float) -> float:
+    def cost(row: PlanRow, n: float) -> float:
         return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
 
-    enough = [first if row.p is None else math.ceil(1.5 * FEW / row.p) for row in rows]
+    enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
     skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
-    money = min(skipping, default=math.inf)
+    budget = min(skipping, default=math.inf)
     return [
-        n if row.p is not None else min(n, max(LEAST, int(money / max(cost(row, 1), 1e-12))))
+        n if row.p is not None else min(n, max(MIN_PILOT_ITERATIONS, int(budget / max(cost(row, 1), 1e-12))))
         for row, n in zip(rows, enough, strict=True)
     ]
 
@@ -203,42 +208,47 @@ def predict(
     call: float,
     share: float,
     worst_case: float,
-) -> Row:
-    """A candidate's row, from the curve of its pilot and what a step and a call cost; ``share`` is calls a step."""
+) -> PlanRow:
+    """A candidate's row, from the curve of its pilot and the seconds of a step and a call.
+
+    Args:
+        share: calls per step.
+    """
     reached = min((b for _, b in curve if math.isfinite(b)), default=math.inf)
     rate, level = slope(curve)
-    if reached <= eps:
+    if reached <= eps:  # the pilot got there: nothing is extrapolated
         needed, rate = float(next(k for k, b in curve if b <= eps)), math.inf
     elif hopeless or rate <= 0:
         needed, rate = math.inf, 0.0
     else:
         needed = done + math.log(max(level, eps) / eps) / rate
     calls = share * needed + 1
-    return Row(name, p, rate, needed, calls, step, call, needed * step + calls * call, worst_case, done, reached)
+    return PlanRow(name, p, rate, needed, calls, step, call, needed * step + calls * call, worst_case, done, reached)
 
 
 def slope(curve: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """The fall of log(certificate) an iteration over the tail of a curve, and the level at its end.
+    """The fall of log(certificate) per iteration over the tail of a curve, and the level at its end.
 
-    The median of the slopes between pairs of points far apart (Theil and Sen), which a few bad rounds do not
-    move; where it does not fall, that over the whole curve.
+    The median of the slopes between pairs of points far apart (Theil and Sen), which is robust to a few bad rounds;
+    over the whole curve if the tail does not fall.
     """
     points = [(k, math.log(b)) for k, b in curve if math.isfinite(b) and b > 0]
     if len(points) < 3:
         return 0.0, curve[-1][1] if curve else math.inf
-    from_here = points[-1][0] * (1 - TAIL)
+    from_here = points[-1][0] * (1 - TAIL_SHARE)
     tail = [q for q in points if q[0] >= from_here]
-    fall, level = _theil_sen(tail if len(tail) >= FEW else points[-FEW:])
+    fall, level = _theil_sen(tail if len(tail) >= MIN_SLOPE_POINTS else points[-MIN_SLOPE_POINTS:])
     return (fall, level) if fall > 0 else _theil_sen(points)
 
 
 def _theil_sen(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    points = points[:: max(1, len(points) // 60)]
+    points = points[:: max(1, len(points) // 60)]  # at most about 120 points: all pairs are compared
     k, v = (np.array(c, dtype=np.float64) for c in zip(*points, strict=True))
     i, j = np.triu_indices(len(k), 1)
     apart = (k[j] - k[i]) >= 0.25 * (k[-1] - k[0])
     i, j = i[apart], j[apart]
     fall = float(np.median((v[i] - v[j]) / (k[j] - k[i])))
+    # each point extrapolated to the end of the curve with this slope; the median of these levels
     level = float(np.exp(np.median(v + fall * (k - k[-1]))))
     return max(fall, 0.0), level
 

@@ -1,4 +1,4 @@
-"""The planner for clients: what a method costs over a network, from pilots with ``run``."""
+"""Planning for clients: what a method costs over a network, from pilots with ``run``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.methods import GD, Accelerated, ProxGD, Scaffnew
-from proxskip.planning.forecast import Row, predict
+from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
+from proxskip.results.result import Result, Status
 from proxskip.run import run
 from proxskip.seam import Method
 from proxskip.types import InputError, UnsafeStepWarning
 
+FAILED = (Status.DIVERGED, Status.STALLED)
+
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Where the clients will be.
+    """The network between the server and its clients.
 
     Args:
-        latency: seconds from the server to a client and, again, back.
-        bandwidth: bytes a second of one client, each way; ``up`` if the way up is slower.
-        speed: how fast a client computes, with this machine as one.
+        latency: seconds of one way between the server and a client.
+        bandwidth: bytes per second of one client, each way; ``up`` if the way up is slower.
+        speed: how fast a client computes, relative to this machine.
     """
 
     latency: float = 0.05
@@ -36,18 +39,19 @@ class Network:
 
     def __post_init__(self) -> None:
         theory.nonnegative("latency", self.latency)
-        for name in ("bandwidth", "speed", "up"):
-            if (value := getattr(self, name)) is not None:
-                theory.positive(name, value)
+        theory.positive("bandwidth", self.bandwidth)
+        theory.positive("speed", self.speed)
+        if self.up is not None:
+            theory.positive("up", self.up)
 
     def exchange(self, down: float, up: float) -> float:
-        """Seconds of one exchange of so many bytes a client."""
+        """Seconds of one exchange of ``down`` and ``up`` bytes per client."""
         return 2 * self.latency + down / self.bandwidth + up / (self.up or self.bandwidth)
 
 
 @dataclass
-class Remote:
-    """A pilot with clients: run from the start, each time as far as asked for."""
+class ClientPilot:
+    """A pilot with clients; extending it runs again from the start, which costs at most as much again."""
 
     name: str
     p: float | None
@@ -60,28 +64,34 @@ class Remote:
     seed: int
     threads: int | None
     spent: float = 0.0
-    result: Any = None
+    _result: Result | None = None
 
     def extend(self, iterations: int) -> None:
-        """To so many local steps of a client."""
+        """Run to this many iterations, unless the pilot is done."""
         if self.done:
             return
         then = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
-            self.result = run(
+            self._result = run(
                 self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads
             )
         self.spent += time.perf_counter() - then
 
     @property
     def done(self) -> bool:
-        """Converged or beyond hope."""
-        return self.result is not None and self.result.status.name in ("CONVERGED", "DIVERGED", "STALLED")
+        """Whether the pilot converged or failed."""
+        return self._result is not None and self._result.status in (Status.CONVERGED, *FAILED)
+
+    @property
+    def result(self) -> Result:
+        """The last run."""
+        assert self._result is not None
+        return self._result
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """Local steps, and the gradient norm."""
+        """Iterations and gradient norms."""
         trace = self.result.trace
         return [(int(k), float(g)) for k, g in zip(trace["iterations"], trace["grad_norm"], strict=True)]
 
@@ -89,11 +99,11 @@ class Remote:
     def exchange(self) -> float:
         """Seconds of one exchange, with the bytes that the pilot counted."""
         s = self.result.summary()
-        each = max(1, s["exchanges"]) * self.problem.n
+        each = max(1, s["exchanges"]) * self.problem.n  # totals over clients and exchanges become means
         proxes = self.prox * s["prox_evals"] / max(1, s["exchanges"])
         return float(self.network.exchange(s["bytes_down"] / each, s["bytes_up"] / each) + proxes)
 
-    def row(self, eps: float) -> Row:
+    def row(self, eps: float) -> PlanRow:
         """The prediction."""
         curve, s = self.curve, self.result.summary()
         zeta = self.method.zeta(self.problem)
@@ -103,7 +113,7 @@ class Remote:
             curve,
             eps,
             done=s["iterations"],
-            hopeless=self.result.status.name in ("DIVERGED", "STALLED"),
+            hopeless=self.result.status in FAILED,
             step=self.gradient,
             call=self.exchange,
             share=s["exchanges"] / max(1, s["iterations"]) if self.p is None else self.p,
@@ -111,10 +121,10 @@ class Remote:
         )
 
 
-def clients_gradient(problem: Problem, network: Network, most: int = 32) -> float:
-    """Seconds of one local step of the slowest client, there: the largest median over (at most so many) clients."""
+def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) -> float:
+    """Seconds of one local step of the slowest client on the network: the largest median over the largest clients."""
     sizes = problem.sizes or [1] * problem.n
-    picked = np.argsort(-np.asarray(sizes), kind="stable")[:most]
+    picked = np.argsort(-np.asarray(sizes), kind="stable")[:max_clients]
     x = np.zeros(problem.d)
     return max(_median_seconds(problem, int(i), x) for i in picked) / network.speed
 
@@ -127,7 +137,7 @@ def _median_seconds(problem: Problem, i: int, x: Any) -> float:
         then = time.perf_counter()
         f.gradient(x) if rows is None else f.minibatch_gradient(x, rows)
         times.append(time.perf_counter() - then)
-    return float(np.median(times[2:]))
+    return float(np.median(times[2:]))  # the first calls may compile or fill caches
 
 
 def prox_seconds(problem: Problem, t: float) -> float:
@@ -162,18 +172,18 @@ def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
     return out
 
 
-def remote_pilots(
+def client_pilots(
     problem: Problem, network: Network | None, eps: float, seed: int, threads: int | None
-) -> list[Remote]:
-    """All candidates, before their first step; f* is not asked for."""
+) -> list[ClientPilot]:
+    """The pilots of all candidates, before their first step."""
     if network is not None and not isinstance(network, Network):
         raise InputError("network must be a Network(latency, bandwidth, speed).")
     network = network or Network()
-    quiet = replace(problem)
-    quiet.__dict__["solution"] = None  # nobody plans what is solved already
+    unsolved = replace(problem)
+    unsolved.__dict__["solution"] = None  # a cached property: otherwise each pilot would compute f* for its trace
     gradient = clients_gradient(problem, network)
     prox = prox_seconds(problem, 1.0 / problem.L)
     return [
-        Remote(name, p, method, quiet, network, gradient, prox, eps, seed, threads)
-        for name, p, method in candidates(quiet)
+        ClientPilot(name, p, method, unsolved, network, gradient, prox, eps, seed, threads)
+        for name, p, method in candidates(unsolved)
     ]

@@ -12,34 +12,22 @@ One file, little-endian, nothing between its parts:
 A reader trusts no number in it: each size is compared with the size of the file before anything is allocated,
 and nothing is returned before the sha256 has been compared.
 
-How ``save`` replaces NAME without a moment in which neither generation is whole:
-
-    1. write and fsync a new file beside it                     NAME = old   NAME.previous = older
-    2. give the old NAME a second, temporary, directory entry
-    3. rename the new file to NAME, fsync the folder            NAME = new   NAME.previous = older
-    4. rename the second entry to NAME.previous, fsync          NAME = new   NAME.previous = old
-
-NAME is never absent and never half written, and the older generation is let go only when the new one is on
-disk, so a crash anywhere leaves the old or the new state under NAME. Step 2 checks the old sha256 first: a
-damaged NAME does not push out a whole NAME.previous. The order of generations assumes one writer per name and
-folder; two writers would still leave only whole files.
+``save`` keeps the generation before as NAME.previous and replaces both so that a crash at any moment leaves at least
+one of them whole (see ``atomic``). The old sha256 is checked first: a damaged NAME does not push out a whole
+NAME.previous.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 import struct
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -47,13 +35,14 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
+from proxskip.results.atomic import remove_stale, replace_keeping
+from proxskip.results.plain import canonical, checked_plain, cut
 from proxskip.types import InputError
 
 MAGIC = b"PROXSKIP"
 VERSION = 1
 DTYPES = ("<f8", "<i8", "<u8", "<f4")
 HEADER_LIMIT = 1 << 20  # parsed JSON takes up to 40 times its text, and loading must stay below 64 MB beside the arrays
-STALE_SECONDS = 3600.0
 
 _PREFIX = struct.Struct("<8sII")
 _SEAL = hashlib.sha256().digest_size
@@ -77,7 +66,7 @@ class _OtherVersion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved, which generation it is, and a note when it is not the one that was asked for."""
+    """A loaded checkpoint: its content, its generation, and a note if the newest one could not be read."""
 
     arrays: dict[str, AnyArray]
     meta: dict[str, Any]
@@ -89,7 +78,7 @@ class Checkpoint:
 
 
 def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], *, name: str = "checkpoint") -> Path:
-    """Save ``arrays`` (f8, i8, u8, f4) and ``meta`` (JSON) as the current generation; the last one is kept.
+    """Save ``arrays`` (f8, i8, u8, f4) and ``meta`` (JSON) as the current generation; the one before is kept.
 
     Lists in ``meta`` come back for tuples, and keys come back sorted; NaN and infinities are kept.
 
@@ -104,11 +93,11 @@ def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], 
     pieces = _encode(arrays, meta)
     try:
         current.parent.mkdir(parents=True, exist_ok=True)
-        _commit(current, previous, pieces)
+        replace_keeping(current, previous, pieces, _whole)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"cannot save {current}: {reason}; what was saved before is intact.") from error
-    _tidy(current)
+    remove_stale(current)
     return current
 
 
@@ -150,37 +139,11 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str
     return list(_differences("", saved, wanted))
 
 
-# ----------------------------------------------------------------------------------------------- single files
-
-
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that its name holds the old or the new bytes at every moment, power loss included."""
-    path = Path(path)
-    temp = _write_beside(path, [data])
-    try:
-        os.replace(temp, path)
-    except BaseException:
-        _remove(temp)
-        raise
-    _sync_folder(path.parent)
-
-
-def atomic_write_text(path: Path, text: str) -> None:
-    """``atomic_write`` in UTF-8, line ends as given."""
-    atomic_write(path, text.encode("utf-8"))
-
-
-def atomic_write_json(path: Path, obj: Any) -> None:
-    """``atomic_write`` as standard JSON: keys in the order given, NaN and infinities null, arrays lists."""
-    plain = _without_nan(_checked_plain(obj, "the object", lists=True))
-    atomic_write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
-
-
 def safe_name(name: str) -> str:
     """``name`` itself if it can be a file name or run id everywhere; InputError otherwise."""
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", name):
         return name
-    raise InputError(f"{_cut(repr(name))} cannot be a name: use 1 to 64 of A-Z a-z 0-9 . _ - and no dot at the start.")
+    raise InputError(f"{cut(repr(name))} cannot be a name: use 1 to 64 of A-Z a-z 0-9 . _ - and no dot at the start.")
 
 
 # ------------------------------------------------------------------------------------------------- writing
@@ -199,7 +162,7 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
     offset = 0
     for name, given in arrays.items():
         if not isinstance(name, str):
-            raise InputError(f"an array is called {_cut(repr(name))}: only text can be a name.")
+            raise InputError(f"an array is called {cut(repr(name))}: only text can be a name.")
         array = np.asarray(given)
         dtype = array.dtype.newbyteorder("<")
         if dtype.str not in DTYPES:
@@ -210,8 +173,8 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
         entries.append(entry)
         data.append(little.reshape(-1).view(np.uint8).data)
         offset += little.nbytes
-    plain = _checked_plain({"arrays": entries, "meta": meta}, "the checkpoint", lists=False)
-    header = _canonical(plain)
+    plain = checked_plain({"arrays": entries, "meta": meta}, "the checkpoint", lists=False)
+    header = canonical(plain)
     if len(header) > HEADER_LIMIT:
         raise InputError(
             f"meta and array names take {len(header)} bytes of {HEADER_LIMIT}: put long lists into arrays."
@@ -223,91 +186,11 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
     return [*pieces, digest.digest()]
 
 
-def _commit(current: Path, previous: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """The four steps at the top of this file."""
-    new = _write_beside(current, pieces)
-    aside = _beside(previous)
-    try:
-        keep = _whole(current)
-        if keep:
-            _second_entry(current, aside)
-        os.replace(new, current)
-        _sync_folder(current.parent)
-        if keep:
-            os.replace(aside, previous)
-            _sync_folder(current.parent)
-    finally:
-        _remove(new)
-        _remove(aside)
-
-
-def _second_entry(path: Path, other: Path) -> None:
-    try:
-        os.link(path, other)
-    except OSError:  # a file system without hard links: a copy serves as well
-        shutil.copyfile(path, other)
-        descriptor = os.open(other, os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-
-
-def _write_beside(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
-    """A new, complete, fsynced file in the folder of ``path``; none at all if that fails."""
-    temp = _beside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temp, flags, 0o666)
-    try:
-        try:
-            for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[os.write(descriptor, rest[: 1 << 30]) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except BaseException:
-        _remove(temp)
-        raise
-    return temp
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # no folder can be opened there; renames are journalled
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such operation
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _tidy(current: Path) -> None:
-    """Remove what killed savers left behind; an hour is longer than any save that is still alive."""
-    with contextlib.suppress(OSError):
-        for path in list(current.parent.glob(f".{current.name}.*.tmp")):
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                _remove(path)
-
-
 # ------------------------------------------------------------------------------------------------- reading
 
 
 class _Source:
-    """A file read once, front to back, into a sha256; nothing beyond ``size`` is ever asked for."""
+    """A file that is read once, front to back, into a sha256; never more is read than the file holds."""
 
     def __init__(self, file: BinaryIO) -> None:
         status = os.fstat(file.fileno())
@@ -386,7 +269,7 @@ def _fill_array(source: _Source, dtype: str, shape: tuple[int, ...]) -> AnyArray
     try:
         array: AnyArray = np.empty(shape, dtype=dtype)
     except (ValueError, MemoryError) as error:
-        raise _Damaged(f"an array of shape {_cut(str(shape))} cannot be made: {error}") from None
+        raise _Damaged(f"an array of shape {cut(str(shape))} cannot be made: {error}") from None
     source.fill(array.reshape(-1).view(np.uint8).data)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -395,10 +278,10 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tupl
     """Names, dtypes and shapes of arrays that fill ``available`` bytes exactly, and the meta dict."""
     try:
         header = json.loads(raw.decode("utf-8"))
-        canonical = _canonical(header)  # refuses repeated keys, and every second way to write the same header
+        again = canonical(header)  # refuses repeated keys, and every second way to write the same header
     except (ValueError, RecursionError):
         raise _Damaged("its header is not JSON") from None
-    if canonical != raw or not isinstance(header, dict) or set(header) != {"arrays", "meta"}:
+    if again != raw or not isinstance(header, dict) or set(header) != {"arrays", "meta"}:
         raise _Damaged("its header is not the one proxskip writes")
     if not isinstance(header["meta"], dict) or not isinstance(header["arrays"], list):
         raise _Damaged("its header is not the one proxskip writes")
@@ -408,7 +291,7 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tupl
     for entry in header["arrays"]:
         name, dtype, shape, nbytes = _parse_entry(entry, end)
         if name in names:
-            raise _Damaged(f"two arrays are called {_cut(repr(name))}")
+            raise _Damaged(f"two arrays are called {cut(repr(name))}")
         names.add(name)
         entries.append((name, dtype, shape))
         end += nbytes
@@ -420,80 +303,21 @@ def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tupl
 def _parse_entry(entry: Any, offset: int) -> tuple[str, str, tuple[int, ...], int]:
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS or not isinstance(entry["name"], str):
         raise _Damaged("its header describes something that is not an array")
-    shown = f"array {_cut(repr(entry['name']))}"
+    shown = f"array {cut(repr(entry['name']))}"
     dtype, shape = entry["dtype"], entry["shape"]
     if dtype not in DTYPES:
-        raise _Damaged(f"{shown} has dtype {_cut(repr(dtype))}, which is none of {' '.join(DTYPES)}")
+        raise _Damaged(f"{shown} has dtype {cut(repr(dtype))}, which is none of {' '.join(DTYPES)}")
     if not isinstance(shape, list) or len(shape) > 64 or not all(type(k) is int and 0 <= k < 2**63 for k in shape):
-        raise _Damaged(f"{shown} has shape {_cut(repr(shape))}")
+        raise _Damaged(f"{shown} has shape {cut(repr(shape))}")
     itemsize = np.dtype(dtype).itemsize
     if math.prod(k for k in shape if k) * itemsize >= 2**63:  # also where another dimension is 0
-        raise _Damaged(f"{shown} has shape {_cut(repr(shape))}, which no array can have")
+        raise _Damaged(f"{shown} has shape {cut(repr(shape))}, which no array can have")
     nbytes = math.prod(shape) * itemsize
     if type(entry["nbytes"]) is not int or entry["nbytes"] != nbytes:
-        raise _Damaged(f"{shown} claims {_cut(repr(entry['nbytes']))} bytes and its shape needs {nbytes}")
+        raise _Damaged(f"{shown} claims {cut(repr(entry['nbytes']))} bytes and its shape needs {nbytes}")
     if type(entry["offset"]) is not int or entry["offset"] != offset:
-        raise _Damaged(f"{shown} claims offset {_cut(repr(entry['offset']))} instead of {offset}")
+        raise _Damaged(f"{shown} claims offset {cut(repr(entry['offset']))} instead of {offset}")
     return entry["name"], dtype, tuple(shape), nbytes
-
-
-# ---------------------------------------------------------------------------------------------------- JSON
-
-
-def _canonical(plain: Any) -> bytes:
-    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode("ascii")
-
-
-def _checked_plain(value: Any, field: str, *, lists: bool) -> Any:
-    try:
-        return _plain(value, field, lists)
-    except RecursionError:
-        raise InputError(f"{field} is nested too deeply, or contains itself: flatten it.") from None
-
-
-def _plain(value: Any, field: str, lists: bool) -> Any:
-    """``value`` in the types JSON has, or InputError; ``lists`` allows arrays to become lists."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, (np.bool_, np.integer)):
-        return value.item()
-    if isinstance(value, float) or (isinstance(value, np.floating) and value.itemsize <= 8):
-        return float(value)
-    if isinstance(value, int) and abs(value) < 2**256:
-        return int(value)
-    if isinstance(value, str) and _is_text(value):
-        return value
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str) or not _is_text(key):
-                raise InputError(f"{field} has the key {_cut(repr(key))}: only text can be a key.")
-        return {key: _plain(item, f"{field}.{key}", lists) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{field}[{k}]", lists) for k, item in enumerate(value)]
-    if lists and isinstance(value, np.ndarray):
-        return _plain(value.tolist(), field, lists)
-    raise InputError(
-        f"{_cut(field)} is a {type(value).__name__} that JSON cannot hold: "
-        "use numbers (below 2**256), text, None, lists and dicts."
-    )
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode("utf-8")  # no lone surrogates: two of them would come back as one character
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _without_nan(plain: Any) -> Any:
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    if isinstance(plain, dict):
-        return {key: _without_nan(item) for key, item in plain.items()}
-    if isinstance(plain, list):
-        return [_without_nan(item) for item in plain]
-    return plain
 
 
 # ---------------------------------------------------------------------------------------------- differences
@@ -505,17 +329,17 @@ def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any
         if key in saved and key in wanted and isinstance(saved[key], Mapping) and isinstance(wanted[key], Mapping):
             yield from _differences(f"{field}.", saved[key], wanted[key])
             continue
-        old = _checked_plain(saved[key], field, lists=True) if key in saved else None
-        new = _checked_plain(wanted[key], field, lists=True) if key in wanted else None
+        old = checked_plain(saved[key], field, lists=True) if key in saved else None
+        new = checked_plain(wanted[key], field, lists=True) if key in wanted else None
         if key not in saved:
-            yield f"{field}: not saved, now {_cut(repr(new))}"
+            yield f"{field}: not saved, now {cut(repr(new))}"
         elif key not in wanted:
-            yield f"{field}: saved {_cut(repr(old))}, now absent"
+            yield f"{field}: saved {cut(repr(old))}, now absent"
         elif not _same(old, new):
             a, b = repr(old), repr(new)
             end = min(len(a), len(b))
             start = next((k for k in range(end) if a[k] != b[k]), end)
-            yield f"{field}: saved {_cut(a, start)}, now {_cut(b, start)}"
+            yield f"{field}: saved {cut(a, start)}, now {cut(b, start)}"
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -527,11 +351,3 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     return bool(a == b) or (isinstance(a, float) and isinstance(b, float) and a != a and b != b)
-
-
-def _cut(text: str, around: int = 0) -> str:
-    """At most 80 characters of ``text``, containing position ``around``."""
-    if len(text) <= 80:
-        return text
-    start = max(0, around - 30)
-    return ("..." if start else "") + text[start : start + 70] + ("..." if start + 70 < len(text) else "")

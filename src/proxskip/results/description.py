@@ -1,4 +1,4 @@
-"""What a run is and what it did, in words and numbers: its configuration, its measurements, its summary."""
+"""The description of a run as plain data: its configuration, and the summary of what it did."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parameters(method: Method) -> dict[str, Any]:
 
 
 def identity(problem: Problem) -> dict[str, Any]:
-    """What makes this problem this problem."""
+    """What identifies a problem: its data, split, weights, constants and a fingerprint."""
     f = problem.clients[0]
     return {
         "data": problem.info.get("data"),
@@ -77,7 +77,7 @@ def identity(problem: Problem) -> dict[str, Any]:
 
 
 def fingerprint(problem: Problem) -> str:
-    """A digest of the clients' data and weights (for oracles of unknown make, of L, mu and two gradients)."""
+    """A digest of the clients' data and weights (for a user's own oracles, of L, mu and two gradients)."""
     digest = hashlib.sha256()
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
@@ -89,7 +89,7 @@ def fingerprint(problem: Problem) -> str:
 
 
 def _operator(D: Any) -> str | None:
-    """The operator D in a word: its digest where it is a matrix, its kind and shape where it is not."""
+    """The operator D as text: the digest of a matrix, the type and shape of any other operator."""
     if D is None:
         return None
     name = f"{type(D).__name__} of shape {tuple(D.shape)}"
@@ -153,7 +153,7 @@ def summary(
     notes: tuple[str, ...],
     cluster: dict[str, Any] | None = None,
 ) -> Summary:
-    """The content of summary.json; null where a field does not apply."""
+    """The content of summary.json; a field that does not apply is null."""
     end: dict[str, Any] = {
         "status": status.name,
         "success": status is Status.CONVERGED,
@@ -179,7 +179,7 @@ SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay
 
 
 def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
-    """What ran: the problem, its constants, the method's parameters."""
+    """The first part of a summary: the problem, its constants, the method's parameters."""
     given, about = config["parameters"], config["problem"]
     graph = given.get("graph")
     constants = {k: getattr(problem, k) for k in ("L", "L_kind", "L_max", "L_global", "mu", "kappa")}
@@ -199,7 +199,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
 
 
 def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
-    """What came of it: the ledger, and the measurements at the returned x."""
+    """The last part of a summary: the ledger, and the measurements at the returned x."""
     return {
         "rounds": int(row["round"]),
         **{k: int(row[k]) for k in COUNTED},
@@ -219,7 +219,7 @@ def _mixing(graph: dict[str, Any]) -> Array:
 
 
 def versions() -> dict[str, str]:
-    """What this was computed with."""
+    """The versions of Python, proxskip and what it computes with."""
     out = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
     for name in ("numpy", "scipy", "numba"):
         try:

@@ -1,4 +1,4 @@
-"""A run folder: spec.toml, summary.json, trace.csv and .npz, x.npy, and a checkpoint to go on from."""
+"""A run folder: spec.toml, summary.json, trace.csv and .npz, x.npy, and a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.results import checkpoint
+from proxskip.results import atomic, checkpoint
+from proxskip.results.checkpoint import Checkpoint
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
 FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
-SECONDS_BETWEEN = 30.0
-LONG_LIST = 32
-LIFTED = "__array__"
+SECONDS_BETWEEN_CHECKPOINTS = 30.0
+MAX_LIST_IN_HEADER = 32
+"""Longer lists of numbers are stored as arrays of the checkpoint, and not in its header."""
+ARRAY_KEY = "__array__"
+"""Marks, in the header, a list that is stored as the array of this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a checkpoint holds: arrays, and plain data."""
+    """The content of a checkpoint: arrays, and plain data."""
 
     arrays: dict[str, Any]
     meta: dict[str, Any]
@@ -36,50 +39,51 @@ class Folder:
     path: Path
     config: dict[str, Any]
     every: int | None = None
-    checkpoint: Any = None
+    checkpoint: Checkpoint | None = None
     last: float = field(default_factory=time.monotonic)
 
     def due(self, round: int) -> bool:
-        """Whether it is time for another checkpoint (which one never changes what the run computes)."""
+        """Whether it is time for another checkpoint; when they are written never changes what the run computes."""
         if self.every is not None:
             return round % self.every == 0
-        return time.monotonic() - self.last > SECONDS_BETWEEN
+        return time.monotonic() - self.last > SECONDS_BETWEEN_CHECKPOINTS
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
         lists: dict[str, Any] = {}
-        meta = _lift(state.meta | {"config": self.config}, lists)
+        meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
         checkpoint.save(self.path, state.arrays | lists, meta)
         self.last = time.monotonic()
 
     def begin(self, state: State) -> None:
-        """The first checkpoint, and then spec.toml: a folder that has it can be resumed."""
+        """Write the first checkpoint and then spec.toml, so that a folder with a spec.toml can be resumed."""
         self.save(state)
         self.describe()
 
     def describe(self) -> None:
-        """Write what was asked for."""
-        checkpoint.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
+        """Write spec.toml: the configuration of the run."""
+        atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
-        """Write everything."""
+        """Write the last checkpoint and all results."""
         self.save(state)
         self.describe()
         result.trace.to_csv(self.path / "trace.csv")
         result.trace.to_npz(self.path / "trace.npz")
         buffer = io.BytesIO()
         np.save(buffer, result.x, allow_pickle=False)
-        checkpoint.atomic_write(self.path / "x.npy", buffer.getvalue())
-        checkpoint.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+        atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
+        atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
-    """A folder for a new run; one that holds a run already is refused unless ``force``."""
+    """Make the folder of a new run; one that already holds a run is refused unless ``force``."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder.")
+    # the files of an older run are removed: a mixture of two runs must never be found in one folder
     held = [name for name in FILES if (path / name).exists()]
     if held and not force:
         raise InputError(
@@ -92,34 +96,40 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
 
 
 def reopen(path: Path) -> Folder:
-    """A folder to go on in."""
+    """Open the folder of a run to resume."""
     if not path.is_dir():
         raise InputError(f"{path} is no run folder; there is nothing to resume.")
     saved = checkpoint.load(path)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
-    meta = _lower(saved.meta, saved.arrays)
+    meta = _arrays_to_lists(saved.meta, saved.arrays)
     return Folder(path, meta["config"], None, replace(saved, meta=meta))
 
 
-def _lift(data: Any, lists: dict[str, Any]) -> Any:
+def _lists_to_arrays(data: Any, lists: dict[str, Any]) -> Any:
     """Plain data with its long lists of numbers moved to ``lists``, so that a checkpoint's header stays short."""
     if isinstance(data, Mapping):
-        return {k: _lift(v, lists) for k, v in data.items()}
+        return {k: _lists_to_arrays(v, lists) for k, v in data.items()}
     if not isinstance(data, (list, tuple)):
         return data
-    flat = np.asarray(data) if len(data) > LONG_LIST and all(isinstance(v, (int, float)) for v in data) else None
+    flat = (
+        np.asarray(data) if len(data) > MAX_LIST_IN_HEADER and all(isinstance(v, (int, float)) for v in data) else None
+    )
     if flat is None or flat.dtype.kind not in "if":
-        return [_lift(v, lists) for v in data]
+        return [_lists_to_arrays(v, lists) for v in data]
     lists[f"list.{len(lists)}"] = flat
-    return {LIFTED: f"list.{len(lists) - 1}"}
+    return {ARRAY_KEY: f"list.{len(lists) - 1}"}
 
 
-def _lower(data: Any, arrays: Mapping[str, Any]) -> Any:
-    """What ``_lift`` was given."""
+def _arrays_to_lists(data: Any, arrays: Mapping[str, Any]) -> Any:
+    """The inverse of ``_lists_to_arrays``."""
     if isinstance(data, Mapping):
-        return arrays[data[LIFTED]].tolist() if LIFTED in data else {k: _lower(v, arrays) for k, v in data.items()}
-    return [_lower(v, arrays) for v in data] if isinstance(data, list) else data
+        return (
+            arrays[data[ARRAY_KEY]].tolist()
+            if ARRAY_KEY in data
+            else {k: _arrays_to_lists(v, arrays) for k, v in data.items()}
+        )
+    return [_arrays_to_lists(v, arrays) for v in data] if isinstance(data, list) else data
 
 
 def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -1,23 +1,35 @@
-"""What a run gives back."""
+"""What ``run`` returns, and how a run may end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
 from proxskip.results.trace import Trace
 from proxskip.types import Array, Indices, Vectors
 
 
-class Status(Enum):
-    """How a run ended."""
+class Status(IntEnum):
+    """How a run or a minimisation ended; 0 is success, as in scipy.
 
-    CONVERGED = "converged"
-    MAX_ROUNDS = "max-rounds"
-    DIVERGED = "diverged"
-    STALLED = "stalled"
-    INTERRUPTED = "interrupted"
+    MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
+    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED.
+    """
+
+    CONVERGED = 0
+    MAX_ROUNDS = 1
+    LIMIT = 1
+    DIVERGED = 2
+    STALLED = 3
+    INEXACT = 4
+    INTERRUPTED = 5
+
+    def __str__(self) -> str:
+        return f"Status.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec else str(self)
 
 
 class Summary(dict[str, Any]):
@@ -31,7 +43,7 @@ class Summary(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Result:
-    """The last communicated x, and everything that is known about how it came about.
+    """The last communicated x, how the run ended, its trace and its summary.
 
     ``success`` is true only if a tolerance was asked for and holds at this x.
     """

@@ -1,4 +1,4 @@
-"""A run in words: its numbers as text, and a few lines that say what it did."""
+"""A run as text: formatted numbers, and a report of a few lines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "s
 
 
 def number(value: float | None) -> str:
-    """Three digits, or a dash where there is none."""
+    """Three digits, or a dash if the number is missing or not finite."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
 def gap(value: float | None) -> str:
-    """f - f* and its like: two digits and a power of ten."""
+    """f - f* and similar small numbers: two digits and a power of ten."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.1e}"
 
 
 def count(value: float | None) -> str:
-    """A count: exact where that is short, otherwise with k, M or G."""
+    """A count: exact below ten million, otherwise with k, M or G."""
     if value is None or not math.isfinite(value):
         return "-"
     if abs(value) < 10_000_000:
@@ -40,7 +40,7 @@ def count(value: float | None) -> str:
 
 # -- one run -----------------------------------------------------------------------------------------------------------
 def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: str | None = None) -> str:
-    """A run in a few lines: what was minimised, with which parameters, at what cost, how well, and where it is."""
+    """A run in a few lines: problem, parameters, cost, result, status, and its files."""
     lines = [
         ("problem", _data(s)),
         ("", _function(s)),

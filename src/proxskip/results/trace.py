@@ -1,4 +1,4 @@
-"""Columns of what happened: an append-only table of numbers that survives every file format exactly."""
+"""The trace of a run: an append-only table of numbers that is kept exactly by every file format."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.results.checkpoint import atomic_write, atomic_write_text
+from proxskip.results.atomic import atomic_write, atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
+# the header that numpy writes for a 1-D float64 array, and no other: version 1.0, two bytes of length, then a dict
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(..)"
     rb"\{'descr': '<f8', 'fortran_order': (?:False|True), 'shape': \(([0-9]{1,18}),\), \} *\n",
     re.DOTALL,
 )
 _ZIP_ERRORS = (zipfile.BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, OSError, struct.error)
+# the first characters at which spreadsheets see a formula
 _TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -103,7 +105,7 @@ class Trace:
             if name not in self._position:
                 raise InputError(f"there is no column {name!r}; there are {', '.join(self._position)}.")
             values[self._position[name]] = _number(name, value)
-        if self._length == self._table.shape[1]:
+        if self._length == self._table.shape[1]:  # full: double it, so that appending costs O(1) on average
             bigger = np.empty((len(values), 2 * self._length))
             bigger[:, : self._length] = self._table
             self._table = bigger

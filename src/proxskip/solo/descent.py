@@ -1,4 +1,4 @@
-"""One minimisation under way: a method on f + psi(D x), round by round, with a certificate at every prox."""
+"""A minimisation under way: a method on f + psi(D x), round by round, with a bound on the certificate at every prox."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxskip.engines.cpu.kernels import distance
+from proxskip.loop.line import Ledger
+from proxskip.loop.watch import CertificateWatch
 from proxskip.problems.federated import Problem
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.solo import functions
-from proxskip.solo.exchange import Enough, Overflow, Solo, TooSteep, client
-from proxskip.solo.functions import STEEPER, Linear, Smooth
+from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
+from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
-SLOW_CHECK = 10
-"""Rounds between two certificates that cost a product with D each, where every round has a dual step."""
-PASSES_BETWEEN = 10
-"""Passes of minibatches between two certificates, which cost a pass each."""
-BLOWN_UP = 1e8
-STEEPEST = 1e12
+ROUNDS_BETWEEN_BOUNDS = 10
+"""Rounds between two bounds that cost a product with D each, where every round has a dual step."""
+PASSES_BETWEEN_BOUNDS = 10
+"""Passes of minibatches between two bounds, which cost a full gradient each."""
+MAX_BACKTRACKING = 1e12
 """How far backtracking may raise the first guess of L."""
 
 
 class Point(NamedTuple):
-    """An iterate and what is certified of it."""
+    """An iterate, its dual variable, and a bound on its certificate."""
 
     bound: float
     x: Array
@@ -41,7 +42,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """f + psi(D x) as given: everything about the problem that does not change on the way."""
+    """f + psi(D x) as given: everything about the problem that does not change during a run."""
 
     f: Smooth
     psi: Any
@@ -51,7 +52,7 @@ class Task:
     D_norm: float | None = None
 
     def problem(self, f: Smooth) -> Problem:
-        """What a method sees; with minibatches its L is A of expected smoothness."""
+        """The problem that a method sees; with minibatches its L is A of expected smoothness."""
         A = f if self.batch is None else f.with_L(functions.expected_smoothness(f, self.batch).es_A)
         return Problem([A], psi=self.psi, D=self.D)  # type: ignore[list-item]
 
@@ -66,8 +67,18 @@ class Task:
         return float(self.f.value(x) + self.psi_at(x))
 
 
+def skip_probability(method: Method) -> float | None:
+    """The p of a method that skips; None if it has none."""
+    p: float | None = getattr(method, "p", None)
+    return p
+
+
 class Descent:
-    """The state between rounds. ``advance`` makes one; ``certify`` measures a point."""
+    """The state between rounds. ``advance`` makes one round; ``certify`` measures a point.
+
+    The hot loop counts in plain attributes of the client and the exchange; ``ledger`` collects them, and the properties
+    named like the ledger's fields give single ones.
+    """
 
     def __init__(
         self,
@@ -84,30 +95,31 @@ class Descent:
     ) -> None:
         self.task, self.make, self.tol, self.insist = task, make, tol, insist
         f = task.f
-        g = functions.well_mannered(f, x0)
+        g = functions.first_gradient(f, x0)
         self.backtrack = f.L is None
         self.f = f if f.L is not None else f.with_L(functions.first_L(f, x0, g))
         self.first_L = self.f.L or 1.0
-        self.client = client(self.f, task.batch, seed, self.backtrack, threads)
+        self.client = client_of(self.f, task.batch, seed, self.backtrack, threads)
+        # g, and the gradient that a first guess of L took, are counted
         self.client.calls, self.client.rows = 1 + self.backtrack, (1 + self.backtrack) * f.rows
         self.client.at, self.client.g = x0, g
         self.notes: list[str] = []
         self._set_method()
-        self.solo = Solo(self.client, self.problem, task.shape, seed, inner_tol)
+        self.solo = SoloExchange(self.client, self.problem, task.shape, seed, inner_tol)
         self.solo.L, self.solo.hope = self.f.L or 0.0, max(float(np.linalg.norm(g)), tol)
         if self.solo.inner is not None:
-            self.asked = self.solo.inner.tolerance
+            self.asked = self.solo.inner.tolerance  # given back by ``close``
             self.solo.inner.reset()
             if inner_tol is not None:
                 self.solo.inner.tolerance = inner_tol
         self.solo.watched = self.plain and task.batch is None and self.solo.inner is None
         self._begin(x0, dual)
         self.best = Point(math.inf, x0, dual, 0)
-        self.bound = self.scale = math.inf
-        self.seconds, self.began = 0.0, math.nan
-        self.round = self.since = 0
-        self.mark = (math.inf, 0, 0)
-        self.checked_rows = 0.0
+        self.bound = math.inf
+        self.watch = CertificateWatch()
+        self.spent, self.began = 0.0, math.nan  # seconds of rounds that are over; when the one under way began
+        self.round = 0
+        self.checked_rows = 0
         self.trace = Trace(COLUMNS)
 
     def _set_method(self) -> None:
@@ -119,11 +131,11 @@ class Descent:
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
         self.gamma = float(self.method.gamma)
-        often = self.task.D is None or getattr(self.method, "p", 1.0) < 0.2
-        self.check_every = 1 if often else SLOW_CHECK
+        rare = (skip_probability(self.method) or 1.0) < 0.2
+        self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
 
     def _begin(self, x: Array, dual: Array | None) -> None:
-        """Memory and server at x; ``dual`` is h, or y where there is a D."""
+        """Set the client's memory and the server's vectors at x; ``dual`` is h, or y where there is a D."""
         D = self.task.D
         server = self.method.start(self.problem, x)
         memory = {k: np.zeros(self.f.d) for k in self.method.remembers}
@@ -137,19 +149,15 @@ class Descent:
 
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
-        """One round; True if a new bound on the certificate is known after it. To be called under ``np.errstate``."""
+        """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
         self.began = time.perf_counter()
         try:
             known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
-        self.seconds, self.began = self.elapsed, math.nan
+        self.spent += time.perf_counter() - self.began
+        self.began = math.nan
         return known
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds spent, those of a round under way included."""
-        return self.seconds if math.isnan(self.began) else self.seconds + time.perf_counter() - self.began
 
     def _round(self) -> bool:
         server, memory, solo = self.server, self.solo.memory, self.solo
@@ -159,16 +167,16 @@ class Descent:
             self.round += 1
             return self._due() and self._bound()
         except TooSteep as steep:
-            self.server, solo.memory = server, memory
-            self._take(steep.L)
-        except Enough:
+            self.server, solo.memory = server, memory  # the round is taken back
+            self._raise_L(steep.L)
+        except LimitReached:
             self.server, solo.memory = server, memory
         return False
 
-    def _take(self, seen: float) -> None:
-        """Backtracking: a larger L, and on from the point before this round."""
+    def _raise_L(self, seen: float) -> None:
+        """Backtracking: continue with a larger L from the point before this round."""
         old = self.f.L or 1.0
-        if old > STEEPEST * self.first_L:
+        if old > MAX_BACKTRACKING * self.first_L:
             raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
@@ -190,12 +198,14 @@ class Descent:
     def _due(self) -> bool:
         if self.task.batch is None:
             return self.round % self.check_every == 0
-        return self.client.rows - self.checked_rows >= PASSES_BETWEEN * self.f.rows
+        return self.client.rows - self.checked_rows >= PASSES_BETWEEN_BOUNDS * self.f.rows
 
     def _bound(self) -> bool:
-        """|grad f(x) + s| at x, with what an inexact prox may have spoiled; for psi(D x) see ``solo``."""
+        """|grad f(x) + s| at x plus what an inexact prox may have spoiled; for psi(D x) see ``exchange``."""
         solo, x = self.solo, self.x
         if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
+            # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
+            # without another gradient
             raw = distance(solo.start, x) / self.gamma
             if not math.isfinite(raw):
                 solo.blame()
@@ -216,29 +226,25 @@ class Descent:
             return math.sqrt(v.dot(v))
         y = self.server["y"]
         back = -self.solo.memory["h"] if "h" in self.solo.memory else np.asarray(D.T @ y)
-        self._hold(y, back)
+        self._check_norm(y, back)
         primal, dual = g + back, (D @ x) - s
         return math.sqrt(primal.dot(primal)) + math.sqrt(dual.dot(dual))
 
-    def _hold(self, y: Array, back: Array) -> None:
-        """A norm of D that was given is held against |D'y|/|y|."""
+    def _check_norm(self, y: Array, back: Array) -> None:
+        """Refuse a D_norm below |D'y|/|y|, which bounds the norm of D from below."""
         given, size = self.task.D_norm, float(np.linalg.norm(y))
         if given is not None and (seen := float(np.linalg.norm(back))) > given * size * (1 + 1e-9) and size > 0:
             raise InputError(functions.too_small(given, seen / size))
 
     def _judge(self, x: Array) -> None:
-        """Keep the best point, and tie the next inner solve to how good this one is."""
+        """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
         bound, solo = self.bound, self.solo
-        if self.scale == math.inf:
-            self.scale = bound
-        self.since += 1
-        if bound < 0.99 * self.mark[0]:
-            self.mark, self.since = (bound, solo.iterations, solo.inner_failures), 0
+        self.watch.see(bound, solo.iterations, solo.inner_failures)
         if bound < self.best.bound:
             self.best = Point(bound, x, self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
             solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
-        if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + STEEPER):
+        if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + CURVATURE_SLACK):
             self._warn_steep(L)
 
     def _warn_steep(self, L: float) -> None:
@@ -250,18 +256,45 @@ class Descent:
 
     @property
     def diverged(self) -> bool:
-        """No longer finite, or far beyond the start."""
-        return math.isnan(self.bound) or (math.isfinite(self.scale) and self.bound > BLOWN_UP * max(self.scale, 1e-300))
+        """Whether the bound is no longer finite, or far beyond the first one."""
+        return self.watch.diverged(self.bound)
 
     @property
     def stalled(self) -> bool:
-        """No better over 30 bounds and, but for an inner solver at its end, some time that the theory is sure of."""
-        _, then, failed = self.mark
-        if self.since < 30:
-            return False
-        slowest = 20_000 if self.f.mu is None else 10.0 / (self.gamma * self.f.mu)
-        enough = self.solo.iterations - then > max(slowest, 0.3 * self.solo.iterations)
-        return enough or self.solo.inner_failures - failed >= 30
+        """Whether the bound has stopped falling."""
+        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, self.f.mu)
+
+    # -- counts --------------------------------------------------------------------------------------------------------
+    @property
+    def iterations(self) -> int:
+        """Iterations of the method so far."""
+        return self.solo.iterations
+
+    @property
+    def local_steps(self) -> int:
+        """Gradients so far, full or of a minibatch; those of certificates are included."""
+        return self.client.calls
+
+    @property
+    def prox_evals(self) -> int:
+        """Proxes so far; those of certificates are included."""
+        return self.solo.proxes
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, those of a round under way included."""
+        return self.spent if math.isnan(self.began) else self.spent + time.perf_counter() - self.began
+
+    @property
+    def ledger(self) -> Ledger:
+        """The counts in a run's terms: f is the only client, and ``grad_evals`` counts rows."""
+        return Ledger(
+            iterations=self.solo.iterations,
+            local_steps=self.client.calls,
+            grad_evals=self.client.rows,
+            prox_evals=self.solo.proxes,
+            seconds=self.seconds,
+        )
 
     # -- measures ------------------------------------------------------------------------------------------------------
     def certify(self, point: Point) -> float:
@@ -278,14 +311,14 @@ class Descent:
                 found = self._certificate(x, y, g, D)
             except Overflow:
                 found = math.nan
-        self.seconds += time.perf_counter() - start
+        self.spent += time.perf_counter() - start
         return found
 
     def _certificate(self, x: Array, y: Array | None, g: Array, D: Linear | None) -> float:
         if self.task.psi is None:
             return float(np.linalg.norm(g))
         if D is None:
-            seen = self.client.steepest  # goes before what was said
+            seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
             gap = x - self._last_prox(x - gamma * g, gamma, gamma)
             return (float(np.linalg.norm(gap)) + self._accuracy()) / gamma
@@ -308,18 +341,19 @@ class Descent:
         return 0.0 if last is None else last.accuracy
 
     def row(self) -> dict[str, float]:
-        """The costs so far."""
+        """A row of the trace: the costs so far, and the last bound on the certificate."""
+        counts = self.ledger
         return {
-            "iteration": self.solo.iterations,
-            "ngrad": self.client.calls,
-            "passes": self.client.rows / self.f.rows,
-            "nprox": self.solo.proxes,
-            "seconds": self.seconds,
+            "iteration": counts.iterations,
+            "ngrad": counts.local_steps,
+            "passes": counts.grad_evals / self.f.rows,
+            "nprox": counts.prox_evals,
+            "seconds": counts.seconds,
             "certificate": self.bound,
         }
 
     def close(self) -> None:
-        """Give threads back and leave the operator as it was."""
+        """End the threads, and leave the operator as it was."""
         self.client.close()
         if self.solo.inner is not None:
             self.solo.inner.tolerance = self.asked

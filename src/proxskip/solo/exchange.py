@@ -1,8 +1,8 @@
 """One function without clients: the same methods, with an exchange that costs next to nothing.
 
-``Solo`` is the Exchange of ``seam`` for a single client in the same process. It counts gradients and proxes, checks
-what a prox returns, ties the accuracy of an inexact prox to that of the iterates, and notes at every prox what it
-proves. From  x+ = prox_{t psi}(m)  follows that  s = (m - x+)/t  is a subgradient of psi at x+, so that
+``SoloExchange`` is the Exchange of ``seam`` for a single client in the same process. It counts gradients and proxes,
+checks what a prox returns, ties the accuracy of an inexact prox to that of the iterates, and notes at every prox what
+it proves. From  x+ = prox_{t psi}(m)  follows that  s = (m - x+)/t  is a subgradient of psi at x+, so that
 
     |x+ - prox_{gamma psi}(x+ - gamma grad f(x+))| / gamma  <=  |grad f(x+) + s|      for every gamma > 0,
 
@@ -31,15 +31,15 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.randomness import minibatch, stream
 from proxskip.seam import ClientHalf, SettleHalf
-from proxskip.solo.functions import STEEPER, Smooth, curvature
+from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.types import Array, Indices, InputError, Vectors
 
-SHARE = 0.25
-"""The part of the certificate that an inexact prox may spoil."""
-LONG = 256
-"""Steps of a round after which the limits are looked at."""
-ALWAYS, SOMETIMES = 64, 64
-"""Proxes (and gradients) that are all checked, and after them two of so many."""
+INNER_ERROR_SHARE = 0.25
+"""The share of the certificate that an inexact prox may spoil."""
+STEPS_BETWEEN_LIMIT_CHECKS = 256
+"""Steps of a long round after which the limits are checked."""
+CHECKED_FIRST, CHECK_PERIOD = 64, 64
+"""The first proxes (and gradients) are all checked, and after them two of each period."""
 
 
 class TooSteep(Exception):
@@ -50,7 +50,7 @@ class TooSteep(Exception):
         self.L = L
 
 
-class Enough(Exception):
+class LimitReached(Exception):
     """A limit was reached in the middle of a round."""
 
 
@@ -58,8 +58,8 @@ class Overflow(ArithmeticError):
     """The iterates are no longer finite."""
 
 
-class Alone:
-    """f as the only client; the gradient where it was last taken is kept, and held against L."""
+class SoloClient:
+    """f as the only client; the last gradient is kept, and compared with the one before to check L."""
 
     def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool) -> None:
         self.f, self.batch, self.seed, self.backtrack = f, batch, seed, backtrack
@@ -69,19 +69,19 @@ class Alone:
         self.steepest = 0.0
         """The largest curvature seen between two points."""
         self.enough: Callable[[], bool] = lambda: False
-        """Whether a limit is reached; asked now and then in long rounds."""
+        """Whether a limit is reached; called now and then in long rounds."""
 
     def gradient(self, x: Array, hold: bool = True) -> Array:
         """The full gradient at x, once for the same x.
 
         Args:
-            hold: hold it against L; without, what is steeper is only noted.
+            hold: whether a curvature above L counts in backtracking; otherwise it is only noted.
         """
         if x is not self.at:
             g = self.f.gradient(x)
             self.calls += 1
             self.rows += self.f.rows
-            often = not hold or self.backtrack or self.calls < ALWAYS or self.calls % SOMETIMES < 2
+            often = not hold or self.backtrack or self.calls < CHECKED_FIRST or self.calls % CHECK_PERIOD < 2
             if self.at is not None and often:
                 try:
                     self._steep(self.at, self.g, x, g)
@@ -98,9 +98,9 @@ class Alone:
         g = self.gradient(x)
         left = K - 1
         for k in range(K - 1):
-            if k and k % LONG == 0:
-                left -= LONG
-                self._pause(LONG)
+            if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
+                left -= STEPS_BETWEEN_LIMIT_CHECKS
+                self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
             new = x - gamma * (g - h)
             there = self.f.gradient(new)
             if self.backtrack:
@@ -114,10 +114,10 @@ class Alone:
         self.rows += steps * (self.batch or self.f.rows)
 
     def _pause(self, steps: int) -> None:
-        """So many steps of a long round are done: count them, and leave it where a limit is reached."""
+        """Count these steps of a long round, and leave the round if a limit is reached."""
         self._count(steps)
         if self.enough():
-            raise Enough
+            raise LimitReached
 
     def _sample(self, x: Array, h: Array | float, gamma: Any, K: int) -> Array:
         gradient, b = self.f.batch_gradient, self.batch
@@ -129,8 +129,9 @@ class Alone:
         return x
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
+        # a lower bound on L; above the current L, backtracking has to raise it
         self.steepest = max(self.steepest, curvature(x, g, y, k))
-        if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + STEEPER):
+        if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep(self.steepest)
 
     def send(self, v: Array, codec: Any = None) -> Array:
@@ -138,14 +139,14 @@ class Alone:
         return v
 
     def own(self, values: float | Sequence[float]) -> Any:
-        """The number itself; there is one client."""
+        """The value of the only client."""
         return values if np.ndim(values) == 0 else values[0]  # type: ignore[index]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to close."""
 
 
-class Compiled(Alone):
+class CompiledClient(SoloClient):
     """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
     def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
@@ -158,7 +159,7 @@ class Compiled(Alone):
             self.f = replace(f, gradient=self._gradient)
 
     def _gradient(self, x: Array) -> Array:
-        """x less one step, over its length: a power of two near 1/L, so that neither part drowns the other."""
+        """(x - (one step from x)) / s; the step s is a power of two near 1/L, so that little is lost to rounding."""
         s = 2.0 ** round(-math.log2(self.f.L or 1.0))
         return np.asarray(x - self._steps(x, self.zero, s, 1)) / s
 
@@ -174,9 +175,10 @@ class Compiled(Alone):
         if left == 0:
             return x
         H = np.broadcast_to(np.asarray(h, dtype=np.float64), (1, len(x)))
-        while left > LONG and self.batch is None:  # minibatches are numbered from the beginning of a call
-            x, left = self._steps(x, H, gamma, LONG), left - LONG
-            self._pause(LONG)
+        some = STEPS_BETWEEN_LIMIT_CHECKS
+        while left > some and self.batch is None:  # minibatches are numbered from the beginning of a call
+            x, left = self._steps(x, H, gamma, some), left - some
+            self._pause(some)
         self._count(left)
         return self._steps(x, H, gamma, left)
 
@@ -185,21 +187,22 @@ class Compiled(Alone):
         self.engine.close()
 
 
-def client(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> Alone:
-    """f with the engine's kernel where there is one for it."""
+def client_of(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> SoloClient:
+    """f as a client, with the engine's kernel where there is one for it."""
+    # the kernel wants one weight for all rows
     if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
-        return Compiled(f, batch, seed, threads)
-    return Alone(f, batch, seed, backtrack)
+        return CompiledClient(f, batch, seed, threads)
+    return SoloClient(f, batch, seed, backtrack)
 
 
-class Solo:
-    """One round's Exchange for one function."""
+class SoloExchange:
+    """The Exchange of one round, for one function."""
 
     everyone = True
     cohort: Indices = np.zeros(1, np.int64)
 
     def __init__(
-        self, client: Alone, problem: Problem, shape: tuple[int, ...], seed: int, inner_tol: float | None
+        self, client: SoloClient, problem: Problem, shape: tuple[int, ...], seed: int, inner_tol: float | None
     ) -> None:
         self.client, self.problem, self.seed = client, problem, seed
         self.memory: Vectors = {}
@@ -215,12 +218,12 @@ class Solo:
         self.start: Array | None = None
         self.last: tuple[Array, Array, float] | None = None
         self.spoiled = 0.0
-        """How much the inexactness of the last prox adds to the bound."""
+        """What the inexactness of the last prox adds to the bound."""
         self.L = 0.0
         self.watched = False
-        """Whether somebody looks at the outcome of every prox, and calls ``blame`` where it is not finite."""
+        """Whether the caller looks at the outcome of every prox, and calls ``blame`` where it is not finite."""
         self.prox_times: list[float] | None = None
-        """Seconds of each prox, for whoever puts a list here."""
+        """Seconds of each prox, if a list is put here."""
 
     # -- the seam ------------------------------------------------------------------------------------------------------
     @property
@@ -235,7 +238,7 @@ class Solo:
     def __call__(
         self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, own: Any = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
-        self.start = down[0] if down and K == 1 else None
+        self.start = down[0] if down and K == 1 else None  # for the bound of methods that take a prox at every step
         up, new = half(self.client, self.memory, K, *down)
         if new:
             self.memory = {**self.memory, **new}
@@ -254,7 +257,7 @@ class Solo:
         return new
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
-        u = y / t
+        u = y / t  # Moreau: prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)
         w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
         new = y - t * w
         self.last = (y, new, t)
@@ -273,8 +276,9 @@ class Solo:
         if self.inner is None:
             return self._exact(x, t)
         self.proxes += 1
+        # an error e of the prox moves the bound by at most spoils * e: allow it a share of the certificate
         if self.inner_tol is None and self.hope < math.inf:
-            self.inner.tolerance = SHARE * self.hope / spoils
+            self.inner.tolerance = INNER_ERROR_SHARE * self.hope / spoils
         missed = self.inner.failures
         new = self._plain(self.checked, x, t)
         self.inner_failures += self.inner.failures - missed
@@ -285,10 +289,11 @@ class Solo:
     def _exact(self, x: Array, t: float) -> Array:
         n = self.proxes
         self.proxes = n + 1
-        return self._plain(self.checked if n < ALWAYS or n % SOMETIMES < 2 else self.psi, x, t)
+        # a check costs more than many a prox, so later ones are sampled, in pairs (two points are compared)
+        return self._plain(self.checked if n < CHECKED_FIRST or n % CHECK_PERIOD < 2 else self.psi, x, t)
 
     def blame(self) -> None:
-        """Refuse the last prox if it made something not finite of finite numbers."""
+        """Raise if the last prox was not finite although its input was."""
         if self.last is None or _finite(self.last[1]):
             return
         m, _, t = self.last

@@ -1,4 +1,4 @@
-"""The smooth part f and the operator D of ``minimize``, whatever they come as."""
+"""Adapters for the smooth part f and the operator D of ``minimize``, in all the forms that users give them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from proxskip.problems.spectrum import is_matrix
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
-SMALL = 500
+MAX_WRITTEN_OUT = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
-STEEPER = 1e-3
-"""How much steeper than L says a function may look (rounding) before it is said to be."""
+CURVATURE_SLACK = 1e-3
+"""By how much (relative) a measured curvature may exceed L before L counts as too small; allows for rounding."""
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """f as a function of flat vectors; ``L`` is None where it is to be found by backtracking.
+    """f as a function of flat vectors; ``L`` is None if backtracking has to find it.
 
     Args:
-        of: what the caller gave.
+        of: the object that the caller gave.
         rows: the number of terms of a finite sum, else 1.
-        batch_gradient: the mean gradient of some of its rows, where it has them.
+        batch_gradient: the mean gradient of some rows of a finite sum.
     """
 
     of: Any
@@ -48,7 +48,7 @@ class Smooth:
 def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, mu_needed: bool = True) -> Smooth:
     """f from an object with value and gradient or from that pair of callables, with its constants.
 
-    What is given as L and mu goes before what the object says. mu is asked of it only if it is needed.
+    L and mu override those of the object. Its mu is read only if needed, since it may have to be computed.
     """
     if isinstance(f, type):
         raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
@@ -64,6 +64,7 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
     known = oracles.dimension_of(f)
     if known is not None and known != d:
         raise InputError(f"f has {known} unknowns but x0 has {d} numbers.")
+    # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or known is not None
     L = oracles.smoothness_of(f) if L is None else L
     if mu is None and mu_needed:
@@ -89,7 +90,7 @@ def _value(value: Any, shape: tuple[int, ...], flat: bool) -> Callable[[Array], 
 
 
 def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[..., Array]:
-    """The gradient (of some rows) at a flat x; its shape is checked at every call and its manners at the first."""
+    """The gradient (of some rows) at a flat x, with its shape checked at every call."""
     wanted = (math.prod(shape),) if flat else shape
 
     def checked(x: Array, *rows: Indices) -> Array:
@@ -101,8 +102,8 @@ def _gradient(gradient: Any, shape: tuple[int, ...], flat: bool) -> Callable[...
     return checked
 
 
-def well_mannered(f: Smooth, x: Array) -> Array:
-    """The gradient at x as an array of its own, refused if computing it changes x."""
+def first_gradient(f: Smooth, x: Array) -> Array:
+    """The gradient at x0; refused if computing it changes x, or if it is not finite."""
     before = x.copy()
     with np.errstate(all="ignore"):
         g = f.gradient(x)
@@ -119,12 +120,13 @@ def curvature(x: Array, g: Array, y: Array, k: Array) -> float:
     moved, turned = float(np.dot(dg, dx)), float(np.dot(dg, dg))
     if not math.isfinite(turned):
         return math.inf
+    # below this the difference of the gradients is rounding, and its quotient with the step would mean nothing
     tiny = 1e-14 * (float(np.dot(g, g)) + float(np.dot(k, k)))
     return turned / moved if turned > tiny and moved > 0 else 0.0
 
 
 def first_L(f: Smooth, x: Array, g: Array) -> float:
-    """A first guess for backtracking: how much the gradient turns on a short way downhill."""
+    """A first guess for backtracking: how much the gradient changes over a short step downhill."""
     length = float(np.linalg.norm(g))
     if length == 0:
         return 1.0
@@ -136,7 +138,7 @@ def first_L(f: Smooth, x: Array, g: Array) -> float:
 
 # -- finite sums -------------------------------------------------------------------------------------------------------
 def sampling(f: Smooth, batch: Any) -> int:
-    """The batch, if f is a finite sum that has so many rows."""
+    """The batch, if f is a finite sum with at least that many rows."""
     b = theory.whole("batch", batch)
     if not oracles.can_sample(f.of):
         raise InputError(
@@ -157,12 +159,12 @@ def expected_smoothness(f: Smooth, batch: int, x: Array | None = None) -> theory
     return theory.expected_smoothness(f.rows, batch, f.L, rows, math.nan if x is None else spread(f, x))
 
 
-def spread(f: Smooth, x: Array, most: int = 512) -> float:
-    """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or from at most so many of its rows."""
+def spread(f: Smooth, x: Array, max_rows: int = 512) -> float:
+    """mean_j |grad f_j(x) - grad f(x)|^2: f's own, or over at most ``max_rows`` sampled rows."""
     if (variance := oracles.gradient_variance_of(f.of)) is not None:
         return float(variance(x))
     rng = generator(0)
-    picked = np.arange(f.rows) if f.rows <= most else rng.choice(f.rows, most, replace=False)
+    picked = np.arange(f.rows) if f.rows <= max_rows else rng.choice(f.rows, max_rows, replace=False)
     g = f.gradient(x)
     assert f.batch_gradient is not None
     return float(np.mean([np.sum((f.batch_gradient(x, np.array([j])) - g) ** 2) for j in picked]))
@@ -170,7 +172,7 @@ def spread(f: Smooth, x: Array, most: int = 512) -> float:
 
 # -- the operator D ----------------------------------------------------------------------------------------------------
 class Linear:
-    """D with its squared norm, asked once: a matrix, or an operator of scipy or pylops."""
+    """D with its squared norm, computed once: a matrix, or an operator of scipy or pylops."""
 
     def __init__(self, D: Any, d: int, norm: float | None) -> None:
         D = operators.as_operator(np.asarray(D) if isinstance(D, np.ndarray) else D, d, dtype=None)
@@ -182,19 +184,19 @@ class Linear:
             if not (np.isfinite(entries).all() and np.any(entries)):
                 raise InputError("D must hold finite numbers, and not zeros alone.")
         else:
-            operators.check_adjoint("D", D)
+            operators.check_adjoint("D", D)  # whether D.T is the transpose of D
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
         if hasattr(D, "toarray") or isinstance(D, np.ndarray):
             self.toarray = lambda: D.toarray() if hasattr(D, "toarray") else D
-        elif max(self.shape) <= SMALL:
+        elif max(self.shape) <= MAX_WRITTEN_OUT:
             self.toarray = lambda: np.column_stack([np.asarray(D @ e) for e in np.eye(self.shape[1])])
         self.norm2 = operators.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2
         if norm is not None:
-            self._doubt(norm)
+            self._check_norm(norm)
 
-    def _doubt(self, norm: float, steps: int = 12) -> None:
-        """A few steps of the power method bound the norm from below."""
+    def _check_norm(self, norm: float, steps: int = 12) -> None:
+        """Refuse a norm below what a few steps of the power method find, which is a lower bound."""
         v = generator(1).standard_normal(self.shape[1])
         for _ in range(steps):
             v /= np.linalg.norm(v)
@@ -211,5 +213,5 @@ class Linear:
 
 
 def too_small(norm: float, seen: float) -> str:
-    """The sentence for a norm that is no bound."""
+    """The message for a D_norm that is no upper bound."""
     return f"D_norm = {norm:.6g} is too small: |D v| = {seen:.6g} |v| for some v; give an upper bound, or leave it out."

@@ -1,0 +1,167 @@
+"""From what ``minimize`` is given to a problem and a method by name; everything that can be refused is refused here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip import theory
+from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
+from proxskip.problems import operators
+from proxskip.problems.federated import Problem
+from proxskip.prox import as_prox
+from proxskip.seam import Method
+from proxskip.solo import functions
+from proxskip.solo.descent import Task
+from proxskip.solo.functions import Linear, Smooth
+from proxskip.types import Array, InputError
+
+METHOD_NAMES = (
+    "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "splitskip", "papc", "pdhg",
+)  # fmt: skip
+SOLVE_D = ("splitskip", "papc", "pdhg")
+"""Methods for psi(D x)."""
+WITHOUT_P = ("proxgd", "fista", "fista-restart", "papc", "pdhg")
+"""Methods that take the prox at every step."""
+WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
+"""Methods without h or y."""
+TAKE_P_FROM_MU = ("proxskip", "sproxskip", "splitskip")
+IGNORE_MU = ("proxgd", "fista-restart", "papc")
+
+
+# -- the problem -------------------------------------------------------------------------------------------------------
+def prepare(
+    f: Any, psi: Any, x0: Any, name: str, *, D: Any, L: Any, mu: Any, D_norm: Any, batch: Any, eps: Any, p: Any
+) -> tuple[Task, Array]:
+    """The problem and where to start; raises for all that can be refused without work."""
+    psi = as_prox(psi)
+    if name in METHOD_NAMES:
+        _check_name(name, psi, D, batch, eps)
+    start = _start(f, x0)
+    # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
+    takes_p = name in TAKE_P_FROM_MU and p is None
+    uses_mu = name not in IGNORE_MU and (takes_p or name not in TAKE_P_FROM_MU or eps is not None)
+    smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu)
+    if takes_p and smooth.mu is None:
+        raise InputError(
+            f"mu is unknown, and {name} takes its p from it; give mu, the strong convexity of f, or p, say p = 0.1."
+        )
+    if takes_p and smooth.L is None and D is not None:
+        raise InputError("L is unknown; splitskip takes its p from L and mu, so give L or p.")
+    b = None if batch is None else functions.sampling(smooth, batch)
+    operator = None if D is None else Linear(D, smooth.d, D_norm)
+    return Task(smooth, psi, operator, start.shape, b, None if D_norm is None else float(D_norm)), start.ravel()
+
+
+def _start(f: Any, x0: Any) -> Array:
+    if x0 is None:
+        if not hasattr(f, "d"):
+            raise InputError("give x0: f does not say how many unknowns there are.")
+        x0 = np.zeros(int(f.d))
+    if scipy.sparse.issparse(x0):
+        raise InputError("x0 is sparse; give an array.")
+    if np.iscomplexobj(x0):
+        raise InputError("x0 is complex; it must be real.")
+    start = np.array(x0, dtype=np.float64)
+    if not np.isfinite(start).all() or start.size == 0:
+        raise InputError("x0 must hold finite numbers, one at least.")
+    return start
+
+
+def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
+    """Refuse a named method for a problem that it does not solve."""
+    if D is not None and psi is None:
+        raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
+    if D is not None and name not in (*SOLVE_D, "auto"):
+        raise InputError(f'{name} cannot solve psi(D x); use "splitskip", "papc" or "pdhg".')
+    if D is None and name in SOLVE_D:
+        raise InputError(f'{name} is for psi(D x) and no D was given; use "proxskip" for psi(x).')
+    if name == "sproxskip" and batch is None:
+        raise InputError('sproxskip is for stochastic gradients; give batch, or use "proxskip".')
+    if batch is not None and name not in ("proxgd", "proxskip", "sproxskip", "splitskip", "papc"):
+        raise InputError(f'{name} needs full gradients; leave out batch, or use "sproxskip".')
+    if eps is not None and name != "sproxskip":
+        raise InputError("eps is the accuracy of sproxskip's corollary; give tol instead.")
+
+
+# -- the method --------------------------------------------------------------------------------------------------------
+def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -> None:
+    """Refuse what is no method, and arguments that the method would ignore."""
+    if isinstance(method, type) or not (isinstance(method, str) or hasattr(method, "round")):
+        raise InputError(f"method = {method!r} is neither a name nor a method object such as ProxSkip(gamma, p).")
+    if not isinstance(method, str):
+        if any(v is not None for v in (p, gamma, tau)):
+            raise InputError("a method object has its own p, gamma and tau; leave them out.")
+        if eps is not None:
+            raise InputError("eps lets the corollary choose p and gamma, which a method object has; leave it out.")
+        return
+    if eps is not None and (p is not None or gamma is not None):
+        raise InputError("eps lets the corollary choose p and gamma; leave them out.")
+    if p is not None and method in WITHOUT_P:
+        raise InputError(f"{method} has no p; leave it out.")
+    if tau is not None and method not in (*SOLVE_D, "auto"):
+        raise InputError(f"{method} has no tau; leave it out.")
+    if dual is not None and method in WITHOUT_DUAL:
+        raise InputError(f"{method} has no dual variable; leave dual out.")
+
+
+def check_method(method: Method, task: Task) -> None:
+    """Refuse a method object that would leave out a part of the problem."""
+    for part, there in (("psi", task.psi), ("D", task.D), ("batch", task.batch)):
+        if there is not None and part not in method.handles:
+            raise InputError(f"{method.name} has no {part}, and would leave it out; use another method.")
+    if task.D is None and "D" in method.handles:
+        raise InputError(f"{method.name} is for psi(D x) and no D was given.")
+
+
+def checked_dual(dual: Any, task: Task) -> Array | None:
+    """h or y to start from, as a flat vector of the right length."""
+    if dual is None:
+        return None
+    v = np.array(dual, dtype=np.float64).ravel()
+    want = task.f.d if task.D is None else task.D.shape[0]
+    if v.shape != (want,) or not np.isfinite(v).all():
+        raise InputError(f"dual must be {want} finite numbers; it has shape {np.shape(dual)}.")
+    return v
+
+
+def method_maker(
+    name: str, *, p: float | None = None, gamma: float | None = None, tau: float | None = None
+) -> Callable[[Problem, Smooth], Method]:
+    """A function that makes the method of this name once L is known; arguments override its theorem's choices."""
+    if name not in METHOD_NAMES or name == "auto":
+        raise InputError(f'method "{name}" is not known; use {", ".join(METHOD_NAMES)}, or a method object.')
+
+    def make(problem: Problem, f: Smooth) -> Method:
+        step = 1.0 / problem.L if gamma is None else gamma
+        if name == "proxgd":
+            return ProxGD(step)
+        if name == "fista" and f.mu is not None:
+            root = math.sqrt(min(1.0, step * f.mu))
+            return Accelerated(step, (1.0 - root) / (1.0 + root))
+        if name in ("fista", "fista-restart"):
+            return Fista(step)
+        if name in ("proxskip", "sproxskip"):
+            q = theory.best_p(step, f.mu) if p is None else p
+            return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)
+        if name == "pdhg":
+            step = PDHG.theory(problem, accelerate=False).gamma if gamma is None else gamma
+            return PDHG(step, PDHG.largest_tau(problem, step) if tau is None else tau)
+        return _splitskip(problem, f, step, 1.0 if name == "papc" else p, tau)
+
+    return make
+
+
+def _splitskip(problem: Problem, f: Smooth, step: float, p: float | None, tau: float | None) -> SplitSkip:
+    """SplitSkip with this p, or with the p of its theorem."""
+    norm2 = operators.operator_norm2(problem.D)
+    if p is None:
+        lmin = operators.smallest_positive(problem.D)
+        if lmin is None:
+            raise InputError("the smallest positive eigenvalue of D D' is too expensive to compute here; give p.")
+        p = theory.split_p(step, f.mu, norm2, lmin)
+    return SplitSkip(step, p, theory.split_tau(step, p, norm2) if tau is None else tau)
