@@ -14,8 +14,7 @@ import proxskip as ps
 from conftest import close
 from proxskip import experiments, theory
 from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import (
+from proxskip.experiments.closed_form_quadratics import (
     Affine,
     ClosedForm,
     Factors,
@@ -26,6 +25,7 @@ from proxskip.experiments.quadratics import (
     rounds_to,
     slope,
 )
+from proxskip.experiments.workspace import Workspace
 from proxskip.loop.line import Ledger
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream
@@ -225,9 +225,9 @@ JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
 }
 
 
-def bench_of(name: str, out: Path) -> Bench:
+def workspace_of(name: str, out: Path) -> Workspace:
     preset = experiments.preset(name, quick=True) | SMALL[name]
-    return Bench(out, "digits", preset=preset, base=experiments.preset("data")["digits"], quick=True, threads=1)
+    return Workspace(out, "digits", preset=preset, base=experiments.preset("data")["digits"], quick=True, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment
     out = {}
     for name in SMALL:
         folder = tmp_path_factory.mktemp(name)
-        out[name] = (*experiments.function(name)(bench_of(name, folder)), folder)
+        out[name] = (*experiments.function(name)(workspace_of(name, folder)), folder)
     return out
 
 
@@ -266,8 +266,8 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
         raise AssertionError("computed again")
 
     monkeypatch.setattr(Stepper, "step", again)
-    monkeypatch.setattr("proxskip.experiments.bench.run", again)
-    other, verdicts = experiments.function(name)(bench_of(name, folder))
+    monkeypatch.setattr("proxskip.experiments.workspace.run", again)
+    other, verdicts = experiments.function(name)(workspace_of(name, folder))
     assert other.panels == experiment.panels
     assert verdicts == found
 
@@ -402,7 +402,7 @@ def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     """The certificate sees a theorem that promises three times too much."""
     right = ps.Scaffnew.zeta
     monkeypatch.setattr(ps.Scaffnew, "zeta", lambda self, problem: 3 * right(self, problem))
-    _, found = lyapunov.run(bench_of("lyapunov", tmp_path))
+    _, found = lyapunov.run(workspace_of("lyapunov", tmp_path))
     assert {c.id: c.verdict for c in found}["lyapunov-bound"] == "FAIL"
 
 

@@ -23,7 +23,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from conftest import WEIGHTS, quadratics  # noqa: E402
 from proxskip import flower  # noqa: E402
-from proxskip.flower import Federated, client_app, from_arrays, from_svmlight, roster, strategy  # noqa: E402
+from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 
 METHODS = {
@@ -104,8 +104,8 @@ class Here(Grid):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The strategy's clock, and a home of its own for memories."""
     clock = Clock()
-    right = roster.Post
-    monkeypatch.setattr(strategy.roster, "Post", lambda grid, pause: right(grid, pause, clock, clock.sleep))
+    right = find_clients.Mailbox
+    monkeypatch.setattr(strategy.find_clients, "Mailbox", lambda grid, pause: right(grid, pause, clock, clock.sleep))
     return clock
 
 

@@ -166,7 +166,7 @@ def panel(*series: Series, **more) -> Panel:
 
 
 def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
-    found = plots.looks(
+    found = plots.curve_styles(
         [
             line("a", "fedlin"),
             line("b", "scaffnew"),
@@ -182,7 +182,7 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
     ]
     assert found[1].width > found[0].width > found[2].width
     assert found[2].dashes == found[3].dashes == "--" != found[4].dashes
-    alone = plots.looks([line("a", "local-gd")])
+    alone = plots.curve_styles([line("a", "local-gd")])
     assert alone[0].color == plots._STYLES["local-gd"][0]
 
 
@@ -199,7 +199,7 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
     ],
 )
 def test_no_two_series_of_a_panel_look_the_same(methods):
-    found = plots.looks([line(str(k), m) for k, m in enumerate(methods)])
+    found = plots.curve_styles([line(str(k), m) for k, m in enumerate(methods)])
     assert len({(look.color, look.dashes, look.hollow) for look in found}) == len(methods)
     assert len({look.color for look in found}) == min(len(set(methods)) if len(set(methods)) > 1 else len(methods), 8)
 
@@ -208,12 +208,12 @@ def test_a_series_without_a_name_does_not_look_like_a_method_of_the_figure():
     named = panel(line("a", "scaffnew"), line("b", "fedlin"), line("c"))
     by_position = panel(*(line(str(k), "local-gd") for k in range(8)))
     assert plots.methods_in([named, by_position]) == {"scaffnew", "fedlin"}
-    first, second = (plots.looks(p.series, {"scaffnew", "fedlin"}) for p in (named, by_position))
+    first, second = (plots.curve_styles(p.series, {"scaffnew", "fedlin"}) for p in (named, by_position))
     assert [look.hollow for look in first] == [False, False, True]
     assert all(look.hollow for look in second)
     theirs = {look.color for look in first[:2]}
     assert theirs.isdisjoint(look.color for look in [first[2], *second[:6]])
-    assert not any(look.hollow for look in plots.looks(by_position.series))
+    assert not any(look.hollow for look in plots.curve_styles(by_position.series))
 
 
 def test_a_panel_is_drawn_as_it_says(tmp_path):

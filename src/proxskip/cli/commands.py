@@ -12,16 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from proxskip.cli import planning, show
+from proxskip.cli import output, plan_command
 from proxskip.cli.flags import parser
-from proxskip.cli.progress import Download, Progress, stage
+from proxskip.cli.progress import DownloadProgress, Progress, stage
 from proxskip.cli.runs import (
     BAD_INPUT,
     DONE,
     INTERRUPTED,
     UNEXPECTED,
-    Outcome,
-    Plan,
+    MethodResults,
+    MethodRun,
     check,
     claim,
     clear,
@@ -102,25 +102,25 @@ def _run(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = build.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
-    plan = Plan(name, build.method_of(name, o, problem), out)
+    plan = MethodRun(name, build.method_of(name, o, problem), out)
     check(plan, problem, o)
     _solve(problem, o.quiet)
     clear(out)
     (outcome,) = execute([plan], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
-        show.as_json(found[0] if o.seeds is None else found)
+        output.as_json(found[0] if o.seeds is None else found)
     elif not o.quiet:
         _print_run(outcome, labels, o)
     return outcome.code
 
 
-def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) -> None:
+def _print_run(outcome: MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
     where = None if outcome.plan.out is None else str(outcome.plan.out)
     print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        show.show(show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+        output.show(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
 
 def _compare(o: Namespace) -> int:
@@ -129,7 +129,7 @@ def _compare(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = build.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    plans = [Plan(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    plans = [MethodRun(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
     for plan in plans:
         check(plan, problem, o)
     _solve(problem, o.quiet)
@@ -137,9 +137,9 @@ def _compare(o: Namespace) -> int:
     outcomes = execute(plans, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:
-        show.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+        output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
-        show.show(show.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
+        output.show(output.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
         _print_files(files)
     return worst([outcome.code for outcome in outcomes])
 
@@ -150,7 +150,7 @@ def _title(problem: Problem) -> str:
 
 
 def _keep_comparison(
-    outcomes: Sequence[Outcome], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
+    outcomes: Sequence[MethodResults], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
 ) -> list[Path]:
     """NAME.json, NAME.png and NAME.pdf; the picture is made from the run folders alone."""
     written = out / f"{name}.json"
@@ -201,7 +201,7 @@ def _resume(o: Namespace) -> int:
         result = resume(path, problem, callbacks=(progress,), engine=engine, **limits)
     summary = dict(result.summary())
     if o.json:
-        show.as_json(summary | {"labels": labels})
+        output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(text.report(summary, labels, str(path)))
     return exit_code(result, progress.asked)
@@ -211,11 +211,11 @@ def _resume(o: Namespace) -> int:
 def _theory(o: Namespace) -> int:
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
-        show.as_json([asdict(r) for r in rows])
+        output.as_json([asdict(r) for r in rows])
         return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    show.show(show.table1(rows, title))
+    output.show(output.table1(rows, title))
     print("Rounds: what stands inside the table's O, with the logarithm and constant 1; floats: per client, upwards.")
     missing = [f for f, v in (("--d for the floats", o.d), ("--G2 for LocalGD's rounds", o.G2)) if v is None]
     if missing:
@@ -227,17 +227,17 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            show.as_json([r._asdict() for r in rows])
+            output.as_json([r._asdict() for r in rows])
         else:
-            show.show(show.datasets(rows))
+            output.show(output.datasets(rows))
         return DONE
-    download = Download(o.name, o.quiet)
+    download = DownloadProgress(o.name, o.quiet)
     try:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
     finally:
         download.close()
     if o.json:
-        show.as_json({"name": o.name, "path": str(path)})
+        output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
         print(f"{o.name} is at {path}.")
     return DONE
@@ -249,7 +249,7 @@ def _plot(o: Namespace) -> int:
     made = any(reproduce.is_one(Path(p)) for p in o.folders)
     files = _plot_report(o, reproduce.drawn_over) if made else _plot_runs(o)
     if o.json:
-        show.as_json([str(p) for p in files])
+        output.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
     return DONE
@@ -269,9 +269,9 @@ def _plot_report(o: Namespace, drawn_over: Callable[..., list[Path]]) -> list[Pa
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------
 def _reproduce(o: Namespace) -> int:
-    from proxskip.cli import reproduce
+    from proxskip.cli import reproduce_command
 
-    code, sentence = reproduce.command(o)
+    code, sentence = reproduce_command.command(o)
     return _fail(sentence, code) if sentence else code
 
 
@@ -279,7 +279,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
-    "plan": planning.run,
+    "plan": plan_command.run,
     "theory": _theory,
     "data": _data,
     "plot": _plot,

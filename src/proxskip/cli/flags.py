@@ -6,7 +6,7 @@ import argparse
 import difflib
 from typing import Any, NoReturn
 
-from proxskip.cli.values import cohort, nonnegative, positive, probability, whole
+from proxskip.cli.flag_values import cohort, nonnegative, positive, probability, whole
 from proxskip.experiments import FUNCTIONS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.methods import METHODS
@@ -352,7 +352,9 @@ def _data(p: Parser) -> None:
     acts = p.add_subparsers(dest="act", metavar="list|fetch", required=True)
     listing = acts.add_parser("list", help="every data set with a name, and whether it is here")
     fetch = acts.add_parser(
-        "fetch", help="download a data set, check it, keep it", description="Download a data set, check it, keep it."
+        "fetch",
+        help="download a data set, check it, keep it",
+        description="Download a data set, check it, keep it.",
     )
     fetch.add_argument("name", metavar="NAME")
     for q in (listing, fetch):

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from proxskip.cli import show
+from proxskip.cli import output
 from proxskip.cli.progress import stage
 from proxskip.experiments import build
 from proxskip.plan import plan
@@ -24,7 +24,7 @@ def run(o: Namespace) -> int:
     problem, _ = build.problem_of(build.spec_of([_kind(o)], o))
     made = _made(problem, o)
     if o.json:
-        show.as_json(as_data(made))
+        output.as_json(as_data(made))
     elif not o.quiet:
         print(made)
     return 0 if made.best.seconds < float("inf") else 3

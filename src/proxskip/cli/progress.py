@@ -111,7 +111,7 @@ class Progress:
             self.bar = None
 
 
-class Overall:
+class OverallProgress:
     """How far many experiments are: what runs, how much is done, how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: Any = None) -> None:
@@ -122,7 +122,7 @@ class Overall:
         self.bar: Any = None
         self.task: Any = None
 
-    def __enter__(self) -> Overall:
+    def __enter__(self) -> OverallProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -186,7 +186,7 @@ def stage(text: str, quiet: bool) -> Iterator[None]:
             timer.cancel()
 
 
-class Download:
+class DownloadProgress:
     """Progress of a download, for ``datasets.fetch``."""
 
     def __init__(self, name: str, quiet: bool) -> None:

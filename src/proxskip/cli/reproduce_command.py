@@ -11,27 +11,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from proxskip.cli import show
-from proxskip.cli.progress import Overall
+from proxskip.cli import output
+from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.experiments.bench import Interrupted
-from proxskip.experiments.reproduce import PAGE, RESULTS, Order, reproduce
+from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
+from proxskip.experiments.workspace import Interrupted
 from proxskip.report import figures
-from proxskip.report.figures import Report
+from proxskip.report.figures import ReproductionReport
 
 
 def command(o: Namespace) -> tuple[int, str]:
     """Run it; the exit code, and a sentence where it did not come to its end."""
-    order = Order(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
+    options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
     try:
-        with Overall(o.quiet) as overall, _terminated():
-            report = reproduce(o.experiments, order, overall)
+        with OverallProgress(o.quiet) as overall, _terminated():
+            report = reproduce(o.experiments, options, overall)
     except KeyboardInterrupt:
-        return INTERRUPTED, f"interrupted; the same command goes on where it was ({order.command(o.experiments)})."
+        return INTERRUPTED, f"interrupted; the same command goes on where it was ({options.command(o.experiments)})."
     if o.json:
-        show.as_json(figures.to_json(report))
+        output.as_json(figures.to_json(report))
     elif not o.quiet:
-        _print(report, order.out)
+        _print(report, options.out)
     failed = [c.id for c in report.claims if c.verdict == "FAIL"]
     if o.strict and failed:
         return FAILED_CLAIM, f"{len(failed)} of {len(report.claims)} claims failed: {', '.join(failed)}."
@@ -56,8 +56,8 @@ def _terminated() -> Iterator[None]:
             signal.signal(s, handler)
 
 
-def _print(report: Report, out: Path) -> None:
-    show.show(claims_table(report))
+def _print(report: ReproductionReport, out: Path) -> None:
+    output.show(claims_table(report))
     notes = [c for c in report.claims if c.note]
     for c in notes:
         print(f"{c.id}: {c.note}.")
@@ -66,7 +66,7 @@ def _print(report: Report, out: Path) -> None:
     print(f"written: {out / PAGE}, {out / RESULTS}, {out / 'figures'}")
 
 
-def claims_table(report: Report) -> Any:
+def claims_table(report: ReproductionReport) -> Any:
     """A row a claim: the verdict, what was to be seen, and what was."""
     from rich import box
     from rich.table import Table

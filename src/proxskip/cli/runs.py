@@ -38,7 +38,7 @@ def exit_code(result: Result, asked: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MethodRun:
     """One method to run, once for each seed."""
 
     name: str
@@ -47,10 +47,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MethodResults:
     """What came of a plan: results in the order of the seeds, and the worst exit code."""
 
-    plan: Plan
+    plan: MethodRun
     results: tuple[Result, ...]
     code: int
 
@@ -65,7 +65,7 @@ def worst(codes: Sequence[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def check(plan: Plan, problem: Problem, o: Namespace) -> None:
+def check(plan: MethodRun, problem: Problem, o: Namespace) -> None:
     """Refuse now what the run would refuse later; its warnings come when it runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -96,15 +96,15 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
         getattr(engine, "shutdown", engine.close)()
 
 
-def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[Outcome]:
+def execute(plans: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """All plans, each with all seeds; an interrupted run is the last one."""
     with engine_for(o.engine, o) as engine:
         return _execute(plans, problem, o, spec, engine)
 
 
 def _execute(
-    plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
-) -> list[Outcome]:
+    plans: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
+) -> list[MethodResults]:
     outcomes = []
     for k, plan in enumerate(plans):
         results, codes = [], []
@@ -115,14 +115,14 @@ def _execute(
             codes.append(exit_code(results[-1], progress.asked))
             if codes[-1] == INTERRUPTED:
                 break
-        outcomes.append(Outcome(plan, tuple(results), worst(codes)))
+        outcomes.append(MethodResults(plan, tuple(results), worst(codes)))
         if INTERRUPTED in codes:
             break
     return outcomes
 
 
 def _one(
-    plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
+    plan: MethodRun, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
 ) -> Result:
     out = plan.out if plan.out is None or o.seeds is None else plan.out / f"seed-{o.seed + i}"
     return run(

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxskip.experiments.bench import Bench
+    from proxskip.experiments.workspace import Workspace
     from proxskip.report.figures import Claim, Experiment
 
 FUNCTIONS = {
@@ -22,15 +22,15 @@ FUNCTIONS = {
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",
-    "skipping": "skipping:run",
+    "skipping": "prox_skipping:run",
 }
-"""Every experiment, in the order of the report: its module here and the function that takes a bench."""
+"""Every experiment, in the order of the report: its module here and the function that takes a workspace."""
 
 
-def function(name: str) -> Callable[[Bench], tuple[Experiment, list[Claim]]]:
+def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
     """What runs the experiment of this name."""
     module, _, function = FUNCTIONS[name].partition(":")
-    found: Callable[[Bench], tuple[Experiment, list[Claim]]] = getattr(
+    found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
         importlib.import_module(f"proxskip.experiments.{module}"), function
     )
     return found

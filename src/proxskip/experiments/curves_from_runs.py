@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.experiments.bench import Kept
+from proxskip.experiments.workspace import CachedRun
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
@@ -18,7 +18,7 @@ AXES = ("rounds", "exchanges", "floats", "bytes", "iterations", "local-steps", "
 SHOWN = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
-def series(label: str, runs: Sequence[Kept], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
+def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
     """One curve: a run, or the median of several seeds with a band from the smallest to the largest."""
     traces = [run.trace for run in runs]
     rounds = common_rounds(traces)

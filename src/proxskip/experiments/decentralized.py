@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import Affine, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import Affine, Stepper, filling, rounds_to, slope
+from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.problems.federated import Problem
@@ -26,9 +26,9 @@ BELOW_END = 0.95
 OURS = "decentralized-scaffnew"
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Two condition numbers: with one the theorem's p is 1 on bad graphs, with the other it is below 1 everywhere."""
-    q = bench.preset
+    q = workspace.preset
     links = [graph(name, q["clients"], seed=q["graph_seed"]) for name in q["graphs"]]
     panels, tables = [], []
     for k, kappa in enumerate(q["kappa"]):
@@ -37,14 +37,14 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
             about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
             about |= {"graph": link.name, "kappa": kappa}
             done = (k + (j + 1) / len(links)) / len(q["kappa"])
-            found.append(with_proved(bench.memo("decentralized", about, partial(measure, link, kappa, q), done)))
+            found.append(with_proved(workspace.memo("decentralized", about, partial(measure, link, kappa, q), done)))
         panels += [
             _panel(f"kappa-{kappa:g}", kappa, found, "rounds", q["eps"]),
             _panel(f"floats-{kappa:g}", kappa, found, "floats", q["eps"]),
         ]
         tables.append(_table(kappa, found))
     parameters = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
-    experiment = bench.experiment("decentralized", parameters, panels, tables)
+    experiment = workspace.experiment("decentralized", parameters, panels, tables)
     return claims.said(experiment, judged(experiment))
 
 

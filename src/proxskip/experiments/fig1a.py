@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
-from proxskip.experiments.bench import Bench, Job, Kept
-from proxskip.experiments.curves import panel, series
-from proxskip.experiments.tune import STEPLESS, Candidate, grid, grid_table, tune, winners_table
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.successive_halving import STEPLESS, Candidate, grid, grid_table, tune, winners_table
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.plots import NAMES
 
@@ -31,18 +31,18 @@ KEYS = (
 )
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Tune, run the winners, and let LocalGD show its bias."""
-    asked, flags = bench.preset, problem_flags(bench)
-    problem = bench.problem(**flags)
+    asked, flags = workspace.preset, problem_flags(workspace)
+    problem = workspace.problem(**flags)
     tried: dict[str, list[Candidate]] = {}
     left: dict[str, list[Candidate]] = {}
     for k, name in enumerate(METHODS):
         more = {"q": asked["q"]} if name == "s-local-gd" else {}
         tried[name] = grid(name, problem.L_global, asked["powers"], asked["steps"], **more)
-        left[name] = tune(bench, problem, name, tried[name], asked["rungs"], 0.5 * (k + 1) / len(METHODS))
+        left[name] = tune(workspace, problem, name, tried[name], asked["rungs"], 0.5 * (k + 1) / len(METHODS))
     finals = [(name, c) for name in METHODS for c in left[name]]
-    runs = bench.runs([_job(bench, name, c) for name, c in finals], 0.85)
+    runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.85)
     pairs = [(m, r, c) for r, (m, c) in zip(runs, finals, strict=True)]
     best = partial(_order, eps=asked["eps"])
     won = {name: min(((r, c) for m, r, c in pairs if m == name), key=best) for name in METHODS}
@@ -52,10 +52,13 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
         grid_table("grid", tried, {m: c for m, (_, c) in won.items()}),
     ]
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in KEYS}}
-    panels = [panel("tuned", "each method at its best of the grid", drawn), _tradeoff(bench, flags, problem.L_global)]
-    experiment = bench.experiment("fig1a", parameters, panels, tables)
+    panels = [
+        panel("tuned", "each method at its best of the grid", drawn),
+        _tradeoff(workspace, flags, problem.L_global),
+    ]
+    experiment = workspace.experiment("fig1a", parameters, panels, tables)
     experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked)])
-    return claims.said(experiment, claims_fig1.fig1a(experiment, bench.asserted))
+    return claims.said(experiment, claims_fig1.fig1a(experiment, workspace.asserted))
 
 
 def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> list[str]:
@@ -77,33 +80,33 @@ def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> li
     return notes
 
 
-def problem_flags(bench: Bench) -> dict[str, Any]:
+def problem_flags(workspace: Workspace) -> dict[str, Any]:
     """What the preset says of the problem."""
-    return {k: bench.preset[k] for k in ("l2", "l2_relative", "L")}
+    return {k: workspace.preset[k] for k in ("l2", "l2_relative", "L")}
 
 
-def _order(final: tuple[Kept, Candidate], eps: float) -> tuple[float, float]:
+def _order(final: tuple[CachedRun, Candidate], eps: float) -> tuple[float, float]:
     """Fewest rounds to eps; where nobody gets there, the smallest f - f* at the end."""
     run, _ = final
     return (run.first(eps) or math.inf, run.summary["gap"] or math.inf)
 
 
-def _job(bench: Bench, name: str, winner: Candidate) -> Job:
-    stop = {"rounds": bench.preset["local_gd_rounds" if name == "local-gd" else "rounds"]}
+def _job(workspace: Workspace, name: str, winner: Candidate) -> RunRequest:
+    stop = {"rounds": workspace.preset["local_gd_rounds" if name == "local-gd" else "rounds"]}
     if name not in ("local-gd", *STEPLESS):
-        stop["target"] = bench.preset["target"]
-    return Job(NAMES[name], name, winner.flags, problem_flags(bench), stop)
+        stop["target"] = workspace.preset["target"]
+    return RunRequest(NAMES[name], name, winner.flags, problem_flags(workspace), stop)
 
 
-def _tradeoff(bench: Bench, flags: dict[str, Any], L: float) -> Panel:
+def _tradeoff(workspace: Workspace, flags: dict[str, Any], L: float) -> Panel:
     """LocalGD with one number of local steps: the larger the step, the sooner it stalls, and the higher."""
-    asked = bench.preset
+    asked = workspace.preset
     stop = {"rounds": asked["tradeoff_rounds"]}
     jobs = []
     for k in asked["tradeoff_powers"]:
         given = {"gamma": 2.0**k / L, "K": asked["tradeoff_K"]}
         label = f"gamma L = 1/{2**-k}" if k < 0 else f"gamma L = {2**k}"
-        jobs.append(Job(label, "local-gd", given, flags, stop))
-    runs = bench.runs(jobs, 1.0)
+        jobs.append(RunRequest(label, "local-gd", given, flags, stop))
+    runs = workspace.runs(jobs, 1.0)
     drawn = [series(r.job.label, [r], gamma_L=2.0**k) for r, k in zip(runs, asked["tradeoff_powers"], strict=True)]
     return panel("tradeoff", f"LocalGD, K = {asked['tradeoff_K']}: larger steps stall higher", drawn)

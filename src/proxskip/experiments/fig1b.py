@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
-from proxskip.experiments.bench import Bench, Job, Kept
-from proxskip.experiments.curves import panel, series
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Table
 from proxskip.report.plots import NAMES
 
@@ -15,45 +15,49 @@ FAST = ("scaffnew", "accelerated")
 """Methods that are stopped at the target; the others run for all rounds, which is what the figure is about."""
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Both panels."""
-    made = {name: _panel(bench, name, upto) for name, upto in (("figure", 0.55), ("theorem", 1.0))}
-    problem = bench.problem(**_flags(bench, "figure"))
-    worst = bench.problem(**_flags(bench, "theorem"))
+    made = {name: _panel(workspace, name, upto) for name, upto in (("figure", 0.55), ("theorem", 1.0))}
+    problem = workspace.problem(**_flags(workspace, "figure"))
+    worst = workspace.problem(**_flags(workspace, "theorem"))
     parameters = {
         "lambda": problem.l2,
         "L (global)": problem.L_global,
         "max_i L_i": worst.L_max,
         "max_i L_i / L": worst.L_max / problem.L_global,
-        **{f"{part}.{k}": v for part in made for k, v in bench.preset[part].items()},
+        **{f"{part}.{k}": v for part in made for k, v in workspace.preset[part].items()},
     }
     panels, tables = zip(*made.values(), strict=True)
-    experiment = bench.experiment("fig1b", parameters, panels, tables)
-    return claims.said(experiment, claims_fig1.fig1b(experiment, bench.asserted))
+    experiment = workspace.experiment("fig1b", parameters, panels, tables)
+    return claims.said(experiment, claims_fig1.fig1b(experiment, workspace.asserted))
 
 
-def _panel(bench: Bench, name: str, upto: float) -> tuple[Panel, Table]:
-    runs = bench.runs([_job(bench, name, method) for method in METHODS], upto)
+def _panel(workspace: Workspace, name: str, upto: float) -> tuple[Panel, Table]:
+    runs = workspace.runs([_job(workspace, name, method) for method in METHODS], upto)
     title = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}
     drawn = panel(name, title[name], [series(NAMES[m], [r]) for m, r in zip(METHODS, runs, strict=True)])
     return drawn, _steps(name, title[name], runs)
 
 
-def _job(bench: Bench, name: str, method: str) -> Job:
+def _job(workspace: Workspace, name: str, method: str) -> RunRequest:
     """What a method takes of K and p, and the step size by name."""
-    asked = bench.preset[name]
+    asked = workspace.preset[name]
     takes: dict[str, tuple[str, ...]] = {"gd": (), "accelerated": (), "scaffnew": ("p",), "s-local-gd": ("p",)}
     flags: dict[str, Any] = {k: asked[k] for k in takes.get(method, ("K",)) if k in asked}
     flags["gamma"] = None if asked["gamma"] == "theory" else asked["gamma"]
     stop = {"rounds": asked["rounds"]} | ({"target": asked["target"]} if method in FAST else {})
-    return Job(NAMES[method], method, flags, _flags(bench, name), stop)
+    return RunRequest(NAMES[method], method, flags, _flags(workspace, name), stop)
 
 
-def _flags(bench: Bench, name: str) -> dict[str, Any]:
-    return {"l2": bench.preset["l2"], "l2_relative": bench.preset["l2_relative"], "L": bench.preset[name]["L"]}
+def _flags(workspace: Workspace, name: str) -> dict[str, Any]:
+    return {
+        "l2": workspace.preset["l2"],
+        "l2_relative": workspace.preset["l2_relative"],
+        "L": workspace.preset[name]["L"],
+    }
 
 
-def _steps(name: str, title: str, runs: list[Kept]) -> Table:
+def _steps(name: str, title: str, runs: list[CachedRun]) -> Table:
     rows: list[list[Any]] = []
     for r in runs:
         s = r.summary

@@ -17,8 +17,8 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import Stepper, filling, own_engine
+from proxskip.experiments.closed_form_quadratics import Stepper, filling, own_engine
+from proxskip.experiments.workspace import Workspace
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
@@ -63,13 +63,13 @@ class Case:
         return sorted({round(T * (k / (points - 1)) ** 1.5) for k in range(points)})
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Every case: its curves and its claim."""
-    cases = _cases(bench)
+    cases = _cases(workspace)
     panels, rows, learnt = [], [], []
     for k, case in enumerate(cases):
-        times = case.grid(bench.preset["points"])
-        psi, h = _measure(bench, case, times, (k + 1) / len(cases))
+        times = case.grid(workspace.preset["points"])
+        psi, h = _measure(workspace, case, times, (k + 1) / len(cases))
         panels.append(_panel(case, times, psi))
         if case.exact:
             learnt.append(_learnt(case, times, h))
@@ -81,20 +81,20 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
                "largest (mean - 3 s.e.)/bound"]  # fmt: skip
     table = Table("certificate", "What the theorems say and what was seen", columns, rows)
     keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
-    experiment = bench.experiment("lyapunov", {k: bench.preset[k] for k in keys}, panels, [table])
+    experiment = workspace.experiment("lyapunov", {k: workspace.preset[k] for k in keys}, panels, [table])
     return claims.said(experiment, judged(experiment))
 
 
 # -- what is looked at -------------------------------------------------------------------------------------------------
-def _cases(bench: Bench) -> list[Case]:
-    q = bench.preset
+def _cases(workspace: Workspace) -> list[Case]:
+    q = workspace.preset
     clients = filling(q["clients"], q["d"], q["kappa"])
     alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
     lasso = alone.with_psi(prox.L1(q["psi"]))
     short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
     fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
     gossip = DecentralizedScaffnew.theory(clients, q["graph"])
-    name, seeds, fall = bench.data, q["seeds"], q["fall"]
+    name, seeds, fall = workspace.data, q["seeds"], q["fall"]
     out = [
         Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, seeds, fall),
         Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, seeds, fall),
@@ -102,7 +102,7 @@ def _cases(bench: Bench) -> list[Case]:
         Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, seeds, fall),
     ]
     flags = {k: q["sampling"][k] for k in ("l2", "l2_relative", "psi")}
-    whole = bench.problem(method="sproxskip", **flags)
+    whole = workspace.problem(method="sproxskip", **flags)
     assert whole.N is not None
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     title = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
@@ -112,21 +112,21 @@ def _cases(bench: Bench) -> list[Case]:
         )
     )
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
-    real = bench.problem(**flags)
+    real = workspace.problem(**flags)
     title = f"Scaffnew: {name}, {real.n} clients"
     out.append(Case("scaffnew-data", title, Scaffnew.theory(real), real, q["data_seeds"], q["data"]["fall"]))
     return out
 
 
-def _measure(bench: Bench, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
+def _measure(workspace: Workspace, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
     """(Psi, |h - h*|^2/|h*|^2), one row a seed and one column a time."""
-    about = {"case": case.id, "times": list(times)} | {k: v for k, v in bench.preset.items() if not _words(k)}
-    stepper = Stepper(case.method, case.problem, 0, own_engine(case.problem, bench.threads))
+    about = {"case": case.id, "times": list(times)} | {k: v for k, v in workspace.preset.items() if not _words(k)}
+    stepper = Stepper(case.method, case.problem, 0, own_engine(case.problem, workspace.threads))
     found: list[dict[str, Any]] = []
     for first in range(0, case.seeds, BLOCK):
         seeds = range(first, min(first + BLOCK, case.seeds))
         key = about | {"first": first, "seeds": len(seeds)}
-        found += bench.memo(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
+        found += workspace.memo(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
     stepper.engine.close()
     return np.array([row["psi"] for row in found]), np.array([row["h"] for row in found])
 

@@ -11,7 +11,7 @@ Show = Callable[[str, float, float | None], None]
 """Words, the share that is done, and the seconds to go if they are known."""
 
 
-class Pace:
+class ProgressEstimate:
     """Shares of work, weighted by what each experiment is expected to take; what was found again costs nothing.
 
     The time to go is the time spent on new work, over its share, times the share that is left.
@@ -54,20 +54,20 @@ class Pace:
         return None if self.fresh <= 0 else self.spent / self.fresh * (1.0 - self.done)
 
     @contextmanager
-    def part(self, upto: float | None, count: int) -> Iterator[Part]:
+    def part(self, upto: float | None, count: int) -> Iterator[WorkPart]:
         """Work in ``count`` equal pieces that ends at the share ``upto`` of the experiment."""
         end = self.inside if upto is None else min(1.0, upto)
-        part = Part(self, self.inside, end, max(1, count))
+        part = WorkPart(self, self.inside, end, max(1, count))
         yield part
         part.close()
         self.inside = max(self.inside, end)
 
 
-class Part:
+class WorkPart:
     """Pieces of one experiment; a callback of the runs in it."""
 
-    def __init__(self, pace: Pace, start: float, end: float, count: int) -> None:
-        self.pace, self.start, self.piece = pace, start, max(0.0, end - start) / count
+    def __init__(self, progress: ProgressEstimate, start: float, end: float, count: int) -> None:
+        self.progress, self.start, self.piece = progress, start, max(0.0, end - start) / count
         self.label, self.limit, self.number, self.pieces = "", None, 0, 1
         self.count = count
         self.clock: float | None = None
@@ -85,7 +85,7 @@ class Part:
         self.label = label if self.count == 1 else f"{label} ({self.number} of {self.count})"
         self.clock, self.counted = time.monotonic(), 0.0
         self._at(float(self.number - pieces))
-        self.pace.say(self.label)
+        self.progress.say(self.label)
 
     def close(self) -> None:
         """The piece that was made is complete."""
@@ -104,19 +104,19 @@ class Part:
         self._spent(part)
         words = f"round {step:,}" + (f"/{self.limit:,}" if self.limit else "")
         gap = metrics.get("gap", float("nan"))
-        self.pace.say(f"{self.label}, {words}" + (f", f - f* {gap:.1e}" if gap == gap else ""))
+        self.progress.say(f"{self.label}, {words}" + (f", f - f* {gap:.1e}" if gap == gap else ""))
 
     def on_run_end(self, result: Any) -> None:
         """The run is over, whatever it had left."""
 
     def _at(self, pieces: float) -> None:
-        self.pace.inside = max(self.pace.inside, min(1.0, self.start + self.piece * pieces))
+        self.progress.inside = max(self.progress.inside, min(1.0, self.start + self.piece * pieces))
 
     def _spent(self, part: float) -> None:
         """Count the time since the last call, and the work since then."""
         assert self.clock is not None
         now = time.monotonic()
-        self.pace.spent += now - self.clock
+        self.progress.spent += now - self.clock
         new = max(0.0, part - self.counted) * self.pieces * self.piece
-        self.pace.fresh += new * self.pace.share / self.pace.total
+        self.progress.fresh += new * self.progress.share / self.progress.total
         self.clock, self.counted = now, max(self.counted, part)

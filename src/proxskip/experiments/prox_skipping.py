@@ -13,9 +13,9 @@ import scipy.linalg
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench, Job
-from proxskip.experiments.curves import panel, series
-from proxskip.experiments.quadratics import Stepper, distance2, slope
+from proxskip.experiments.closed_form_quadratics import Stepper, distance2, slope
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import Accelerated, ProxGD, ProxSkip
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
@@ -32,14 +32,14 @@ KINDS: dict[str, tuple[Any, float]] = {
 """Each with the exponent of kappa in its number of prox evaluations."""
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """The sweep over kappa, the sweep over p, and the data set."""
-    q = bench.preset
-    found = {name: _over_kappa(bench, name, 0.2 * (k + 1)) for k, name in enumerate(KINDS)}
-    p, over_p = _over_p(bench, 0.8)
-    panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, p, over_p), _data(bench)]
+    q = workspace.preset
+    found = {name: _over_kappa(workspace, name, 0.2 * (k + 1)) for k, name in enumerate(KINDS)}
+    p, over_p = _over_p(workspace, 0.8)
+    panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, p, over_p), _data(workspace)]
     keys = ("d", "psi", "eps", "seeds", "cost_kappa")
-    experiment = bench.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, found)])
+    experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, found)])
     return claims.said(experiment, judged(experiment))
 
 
@@ -94,32 +94,32 @@ def _measured(kind: Any, kappa: float, factor: float, q: Mapping[str, Any]) -> d
     return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | about
 
 
-def _over_kappa(bench: Bench, name: str, upto: float) -> list[dict[str, Any]]:
-    q, out = bench.preset, []
+def _over_kappa(workspace: Workspace, name: str, upto: float) -> list[dict[str, Any]]:
+    q, out = workspace.preset, []
     for kappa in q["kappa"]:
         about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": kappa, "factor": 1.0}
-        out.append(bench.memo(f"skipping-{name}", about, partial(_measured, KINDS[name][0], kappa, 1.0, q), upto))
+        out.append(workspace.memo(f"skipping-{name}", about, partial(_measured, KINDS[name][0], kappa, 1.0, q), upto))
     return out
 
 
-def _over_p(bench: Bench, upto: float) -> tuple[list[float], list[dict[str, Any]]]:
-    q, out = bench.preset, []
+def _over_p(workspace: Workspace, upto: float) -> tuple[list[float], list[dict[str, Any]]]:
+    q, out = workspace.preset, []
     for power in q["powers"]:
         about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": q["cost_kappa"], "factor": 2.0**power}
         compute = partial(_measured, ProxSkip, q["cost_kappa"], 2.0**power, q)
-        out.append(bench.memo("skipping-proxskip", about, compute, upto))
+        out.append(workspace.memo("skipping-proxskip", about, compute, upto))
     return [r["p"] for r in out], out
 
 
-def _data(bench: Bench) -> Panel:
+def _data(workspace: Workspace) -> Panel:
     """The same three on the data set, by runs."""
-    q = bench.preset["data"]
+    q = workspace.preset["data"]
     flags = {k: q[k] for k in ("l2", "l2_relative", "psi")}
     stop = {"target": q["target"], "rounds": q["rounds"]}
-    runs = bench.runs([Job(NAMES[name], name, {}, flags | {"clients": 1}, stop) for name in KINDS], 1.0)
+    runs = workspace.runs([RunRequest(NAMES[name], name, {}, flags | {"clients": 1}, stop) for name in KINDS], 1.0)
     axes = ("prox", "iterations", "passes", "seconds")
     drawn = [series(NAMES[name], [r], axes=axes) for name, r in zip(KINDS, runs, strict=True)]
-    return panel("data", f"{bench.data}: logistic loss with l1, one function", drawn, "prox", axes)
+    return panel("data", f"{workspace.data}: logistic loss with l1, one function", drawn, "prox", axes)
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from typing import Any
 
 from proxskip import experiments, report
 from proxskip.data import datasets
-from proxskip.experiments.bench import VERSION, Bench
-from proxskip.experiments.pace import Pace, Show
+from proxskip.experiments.progress_estimate import ProgressEstimate, Show
+from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
-from proxskip.report.figures import Claim, Experiment, Report
+from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description
 from proxskip.run import make_engine
 from proxskip.types import InputError
@@ -30,7 +30,7 @@ DEFAULT_DATA = "digits"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReproductionOptions:
     """What was asked for."""
 
     data: str = DEFAULT_DATA
@@ -70,45 +70,45 @@ def check_names(names: Sequence[str]) -> list[str]:
     return [name for name in known if not names or name in names]
 
 
-def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> Report:
+def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | None = None) -> ReproductionReport:
     """Run the named experiments (all if none is named) and write the report.
 
     Args:
         show: hears what is going on: words, the share that is done, the seconds to go.
     """
     chosen = check_names(names)
-    claim_folder(order)
-    make_engine(order.engine, order.threads)  # what is not here is refused before anything is written
-    presets = {name: experiments.preset(name, order.quick) for name in chosen}
-    pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
-    bench = make_bench(order, pace)
-    settle(order, bench.data_sha256)  # reads the data: what cannot be read is refused before anything is written
+    claim_folder(options)
+    make_engine(options.engine, options.threads)  # what is not here is refused before anything is written
+    presets = {name: experiments.preset(name, options.quick) for name in chosen}
+    progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
+    workspace = make_workspace(options, progress)
+    settle(options, workspace.data_sha256)  # reads the data: what cannot be read is refused before anything is written
     for name in chosen:
-        pace.enter(name)
-        with stopwatch(order.out, name) as seconds:
-            experiment, claims = experiments.function(name)(bench.on(presets[name]))
-        experiment = replace(experiment, seconds=seconds(), command=order.command([name]))
-        made = add_results(order, bench, {name: (experiment, claims)})
-        pace.leave()
-    pace.enter("")
-    draw(made, order.out, pace)
+        progress.enter(name)
+        with stopwatch(options.out, name) as seconds:
+            experiment, claims = experiments.function(name)(workspace.on(presets[name]))
+        experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
+        made = add_results(options, workspace, {name: (experiment, claims)})
+        progress.leave()
+    progress.enter("")
+    draw(made, options.out, progress)
     return made
 
 
-def make_bench(order: Order, pace: Pace | None = None) -> Bench:
-    """The bench of an order."""
+def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
+    """The workspace of an options."""
     flags = experiments.preset("data")
-    base = flags.get(order.data, flags["default"])
-    return Bench(
-        order.out, order.settings["data"], base=base, quick=order.quick, engine=order.engine, threads=order.threads,
-        data_dir=order.data_dir, pace=pace,
+    base = flags.get(options.data, flags["default"])
+    return Workspace(
+        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine, threads=options.threads,
+        data_dir=options.data_dir, progress=progress,
     )  # fmt: skip
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
-def claim_folder(order: Order) -> None:
+def claim_folder(options: ReproductionOptions) -> None:
     """Refuse a folder that holds something else."""
-    out = order.out
+    out = options.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder.")
     nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
@@ -120,28 +120,28 @@ def claim_folder(order: Order) -> None:
         if held:
             raise InputError(f"{out / held[0]} is there, and no reproduction; choose a new or an empty folder.")
         return
-    _same(order, {k: v for k, v in found.items() if k in order.settings}, order.settings)
+    _same(options, {k: v for k, v in found.items() if k in options.settings}, options.settings)
 
 
-def _same(order: Order, found: dict[str, Any], now: dict[str, Any]) -> None:
+def _same(options: ReproductionOptions, found: dict[str, Any], now: dict[str, Any]) -> None:
     if other := checkpoint.differences(found, now):
-        raise InputError(f"{order.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+        raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
 
-def settle(order: Order, data_sha256: str | None) -> None:
+def settle(options: ReproductionOptions, data_sha256: str | None) -> None:
     """Make the folder ours, or see that it is."""
-    settings = order.settings | {"data_sha256": data_sha256}
-    found = read_json(order.out / STAMP)
+    settings = options.settings | {"data_sha256": data_sha256}
+    found = read_json(options.out / STAMP)
     if found is not None:
-        _same(order, found, settings)
+        _same(options, found, settings)
         return
-    order.out.mkdir(parents=True, exist_ok=True)
-    checkpoint.atomic_write_json(order.out / STAMP, settings)
+    options.out.mkdir(parents=True, exist_ok=True)
+    checkpoint.atomic_write_json(options.out / STAMP, settings)
 
 
-def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
+def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Claim]]]:
     """The experiments that the folder's results hold already."""
-    found = read_json(order.out / RESULTS)
+    found = read_json(options.out / RESULTS)
     if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
     old = figures.from_json(found)
@@ -183,36 +183,40 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def locked(order: Order) -> Iterator[None]:
+def locked(options: ReproductionOptions) -> Iterator[None]:
     """The folder's results are ours meanwhile, and nobody else writes them."""
-    with open(order.out / STAMP, encoding="utf-8") as stamp:
+    with open(options.out / STAMP, encoding="utf-8") as stamp:
         fcntl.flock(stamp, fcntl.LOCK_EX)
         yield
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(order: Order, bench: Bench, new: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
+def add_results(
+    options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
+) -> ReproductionReport:
     """results.json with these experiments and those that it holds by now, perhaps from another call."""
-    with locked(order):
-        return write_results(order, bench, earlier(order) | new)
+    with locked(options):
+        return write_results(options, workspace, earlier(options) | new)
 
 
-def write_results(order: Order, bench: Bench, kept: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
+def write_results(
+    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
+) -> ReproductionReport:
     """results.json with every experiment that there is."""
     chosen = [name for name in experiments.FUNCTIONS if name in kept]
-    made = Report(
-        f"ProxSkip on {os.path.basename(order.data)}",
-        about(order, bench, sum(kept[name][0].seconds for name in chosen)),
+    made = ReproductionReport(
+        f"ProxSkip on {os.path.basename(options.data)}",
+        about(options, workspace, sum(kept[name][0].seconds for name in chosen)),
         [claim for name in chosen for claim in kept[name][1]],
         [kept[name][0] for name in chosen],
     )
-    checkpoint.atomic_write_json(order.out / RESULTS, figures.to_json(made))
+    checkpoint.atomic_write_json(options.out / RESULTS, figures.to_json(made))
     return made
 
 
-def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
+def about(options: ReproductionOptions, workspace: Workspace, seconds: float) -> dict[str, Any]:
     """Data, constants, versions and machine."""
-    problem = bench.problem()
+    problem = workspace.problem()
     solution = problem.solution
     return {
         "data": problem.info.get("data"),
@@ -227,9 +231,9 @@ def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
         "L_max": problem.L_max,
         "mu": problem.mu,
         "f_star": None if solution is None else solution.f,
-        "quick": order.quick,
-        "engine": order.engine,
-        "command": order.command(),
+        "quick": options.quick,
+        "engine": options.engine,
+        "command": options.command(),
         "seconds": seconds,
         "versions": description.versions(),
     }
@@ -257,10 +261,10 @@ def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(made: Report, out: Path, pace: Pace) -> None:
+def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate) -> None:
     """The figures as PNG and PDF, and the page."""
     for e in made.experiments:
         if e.panels:
-            pace.say(f"drawing {e.id}")
+            progress.say(f"drawing {e.id}")
             plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
     checkpoint.atomic_write_text(out / PAGE, report.page(made))

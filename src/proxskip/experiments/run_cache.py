@@ -18,7 +18,7 @@ from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RunRequest:
     """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
 
     ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
@@ -33,10 +33,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedRun:
     """A finished run as its folder holds it."""
 
-    job: Job
+    job: RunRequest
     folder: Path
     summary: dict[str, Any]
     trace: Trace
@@ -68,7 +68,7 @@ class Kept:
         return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
-def read(job: Job, folder: Path) -> Kept | None:
+def read(job: RunRequest, folder: Path) -> CachedRun | None:
     """The finished run of a folder; None where there is none yet."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -76,7 +76,7 @@ def read(job: Job, folder: Path) -> Kept | None:
         return None
     if summary["status"] == Status.INTERRUPTED.name:
         return None
-    return Kept(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
+    return CachedRun(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
 
 
 def digest(content: Any) -> str:

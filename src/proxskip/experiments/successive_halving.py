@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxskip.experiments.bench import Bench, Kept
+from proxskip.experiments.workspace import CachedRun, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Table
 from proxskip.report.plots import NAMES
@@ -47,7 +47,7 @@ def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **mor
 
 
 def tune(
-    bench: Bench,
+    workspace: Workspace,
     problem: Problem,
     name: str,
     candidates: Sequence[Candidate],
@@ -58,11 +58,11 @@ def tune(
 
     A candidate that diverges is cut at the record that shows it.
     """
-    start, left = bench.pace.inside, list(candidates)
+    start, left = workspace.progress.inside, list(candidates)
     for k, (rounds, keep) in enumerate(rungs):
-        methods = [bench.method(name, problem, **c.flags) for c in left]
+        methods = [workspace.method(name, problem, **c.flags) for c in left]
         text = f"tuning {NAMES[name]}, {rounds} rounds of {len(left)}"
-        gaps = bench.tries(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
+        gaps = workspace.tries(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
         for c, gap in zip(left, gaps, strict=True):
             c.gaps[rounds] = gap
         left = sorted(left, key=lambda c: c.score)[:keep]
@@ -91,7 +91,7 @@ def _cell(c: Candidate, winner: bool) -> str:
 
 
 def winners_table(
-    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[Kept, Candidate]], eps: float
+    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[CachedRun, Candidate]], eps: float
 ) -> Table:
     """What each method won with, and from how many candidates and rounds."""
     rows: list[list[str | float | int | None]] = []

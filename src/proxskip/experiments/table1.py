@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench, Job
-from proxskip.experiments.quadratics import Affine, Factors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import Affine, Factors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
@@ -24,7 +24,7 @@ LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Table1Entry:
     """A row: how the method is made, how its rounds are counted, and the exponent of kappa in the paper's table."""
 
     method: str
@@ -41,47 +41,47 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("gd", "GD", GD.theory, 1.0),
-    Entry("scaffold", "Scaffold", Scaffold.paper_figure, 1.0),
-    Entry("fedlin", "FedLin", FedLin.paper_figure, 1.0),
-    Entry("s-local-gd", "S-Local-GD", SLocalGD.paper_figure, 1.0, by="factors"),
-    Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
-    Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, by="rounds"),
-    Entry("local-gd", "LocalGD", LocalGD.paper_figure, None),
-    Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
-    Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
+    Table1Entry("gd", "GD", GD.theory, 1.0),
+    Table1Entry("scaffold", "Scaffold", Scaffold.paper_figure, 1.0),
+    Table1Entry("fedlin", "FedLin", FedLin.paper_figure, 1.0),
+    Table1Entry("s-local-gd", "S-Local-GD", SLocalGD.paper_figure, 1.0, by="factors"),
+    Table1Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
+    Table1Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, by="rounds"),
+    Table1Entry("local-gd", "LocalGD", LocalGD.paper_figure, None),
+    Table1Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
+    Table1Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
 )
 """With the step sizes of the paper's table, and at the end with those of the proofs."""
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Quadratics, then the data set."""
-    found = [_quadratics(bench, entry, 0.5 * (k + 1) / len(ENTRIES)) for k, entry in enumerate(ENTRIES)]
-    on_data = [_data(bench, e, 0.5 + 0.5 * (k + 1) / 7) for k, e in enumerate(ENTRIES[:7])]
+    found = [_quadratics(workspace, entry, 0.5 * (k + 1) / len(ENTRIES)) for k, entry in enumerate(ENTRIES)]
+    on_data = [_data(workspace, e, 0.5 + 0.5 * (k + 1) / 7) for k, e in enumerate(ENTRIES[:7])]
     panels = [
-        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, bench.preset["kappa"]),
-        _panel("data", f"{bench.data}, lambda = L/kappa", on_data, bench.preset["data"]["kappa"]),
+        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, workspace.preset["kappa"]),
+        _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
         _floats(found),
-        _bias(found[6], bench.preset["eps"]),
+        _bias(found[6], workspace.preset["eps"]),
     ]
-    tables = [_table(bench, found), _shown(bench, on_data)]
-    parameters = {k: bench.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
-    parameters |= {f"data.{k}": v for k, v in bench.preset["data"].items() if k != "kappa"}
-    experiment = bench.experiment("table1", parameters, panels, tables)
+    tables = [_table(workspace, found), _shown(workspace, on_data)]
+    parameters = {k: workspace.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
+    parameters |= {f"data.{k}": v for k, v in workspace.preset["data"].items() if k != "kappa"}
+    experiment = workspace.experiment("table1", parameters, panels, tables)
     return claims.said(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _quadratics(bench: Bench, entry: Entry, upto: float) -> Series:
-    q = bench.preset
+def _quadratics(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
+    q = workspace.preset
     rows = []
     for kappa in q["kappa"]:
         about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")} | {"kappa": kappa, "row": entry.label}
-        rows.append(bench.memo("table1", about, partial(measure, entry, kappa, q), upto))
+        rows.append(workspace.memo("table1", about, partial(measure, entry, kappa, q), upto))
     return _series(entry, q["kappa"], rows)
 
 
-def measure(entry: Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps for every seed, what a round costs by the meter, and the smallest error of a method with a bias."""
     problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
     method, floor = entry.make(problem), None
@@ -102,7 +102,7 @@ def measure(entry: Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
     return {"rounds": found, "floor": floor, "floats": sent, "exchanges": spent.exchanges / 4, "gamma": method.gamma}
 
 
-def _series(entry: Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
+def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
     """Medians with the range over seeds; where eps is not reached there is no point."""
     reached = [(k, r) for k, r in zip(kappas, rows, strict=True) if all(v is not None for v in r["rounds"])]
     y = [float(np.median(r["rounds"])) for _, r in reached]
@@ -125,21 +125,21 @@ def _series(entry: Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, A
     )
 
 
-def _data(bench: Bench, entry: Entry, upto: float) -> Series:
+def _data(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
     """The same on the data set with lambda = L/kappa; by runs, in f(x) - f*."""
-    q, rows = bench.preset["data"], []
+    q, rows = workspace.preset["data"], []
     for k, kappa in enumerate(q["kappa"]):
         flags = {"l2": 1.0 / kappa, "l2_relative": True}
-        problem = bench.problem(**flags)
+        problem = workspace.problem(**flags)
         assert problem.solution is not None
         target = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
         seeds = range(q["seeds"] if entry.by != "powers" else 1)
         method = {"gamma": "figure"} if entry.method in ("local-gd", "scaffold", "fedlin", "s-local-gd") else {}
         stop = {"target": target, "rounds": q["rounds"]}
         label = f"{entry.label}, kappa = {kappa:g}"
-        jobs = [Job(label, entry.method, method, flags, stop, seed) for seed in seeds]
+        jobs = [RunRequest(label, entry.method, method, flags, stop, seed) for seed in seeds]
         start = upto - 0.5 / 7 * (1 - (k + 1) / len(q["kappa"]))
-        runs = bench.runs(jobs, start)
+        runs = workspace.runs(jobs, start)
         last, n = runs[0].trace.last(), problem.n
         sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
         spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
@@ -184,9 +184,9 @@ def _bias(s: Series, eps: float) -> Panel:
     return Panel("bias", title, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
 
 
-def _table(bench: Bench, found: Sequence[Series]) -> Table:
+def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
     """Theory beside what was measured, at the largest kappa."""
-    q = bench.preset
+    q = workspace.preset
     kappa, d = float(max(q["kappa"])), int(q["d"])
     solution = filling(q["clients"], d, kappa, spread=q["spread"]).solution
     assert solution is not None
@@ -211,15 +211,15 @@ def _table(bench: Bench, found: Sequence[Series]) -> Table:
     return Table("measured", "Table 1 on quadratics, theory and measurement", columns, rows, note)
 
 
-def _shown(bench: Bench, found: Sequence[Series]) -> Table:
-    q = bench.preset["data"]
+def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
+    q = workspace.preset["data"]
     rows: list[list[Any]] = []
     for s in found:
         at = dict(zip(s.x["kappa"], s.y, strict=True))
         rows.append([s.label, s.about["expected"], s.about.get("slope"), *(at.get(float(k)) for k in q["kappa"])])
     columns = ["method", "exponent in theory", "slope measured", *(f"rounds, kappa = {k:.3g}" for k in q["kappa"])]
     note = f"To {q['eps']:g} of f(x0) - f*, at most {q['rounds']} rounds; no number: not reached."
-    return Table("on-data", f"The same on {bench.data}", columns, rows, note)
+    return Table("on-data", f"The same on {workspace.data}", columns, rows, note)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The bench on which experiments run: problems, runs and values by their content, kept, found again and continued."""
+"""The workspace of an experiment: problems, runs and values by their content, computed once and found again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.experiments import build
-from proxskip.experiments.kept import Job, Kept, digest, read
-from proxskip.experiments.pace import Pace
+from proxskip.experiments.progress_estimate import ProgressEstimate
+from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
@@ -23,7 +23,7 @@ from proxskip.seam import Method
 from proxskip.sweep import sweep
 from proxskip.types import UnsafeStepWarning
 
-__all__ = ["VERSION", "Bench", "Interrupted", "Job", "Kept"]
+__all__ = ["VERSION", "CachedRun", "Interrupted", "RunRequest", "Workspace"]
 
 VERSION = 1
 """Of what is kept; a folder of another version is not read."""
@@ -36,13 +36,13 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM; everything done so far is kept."""
 
 
-class Bench:
+class Workspace:
     """What an experiment may use. Everything it computes lies below ``out`` and is not computed again.
 
     Args:
         preset: the experiment's TOML, with the overrides of ``[quick]`` in place.
         base: the problem's flags that go with the data, such as the number of clients.
-        pace: hears what is going on.
+        progress: hears what is going on.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Bench:
         engine: str = "cpu",
         threads: int | None = None,
         data_dir: str | None = None,
-        pace: Pace | None = None,
+        progress: ProgressEstimate | None = None,
     ) -> None:
         self.out, self.data, self.quick, self.engine, self.threads = Path(out), data, quick, engine, threads
         self.preset: dict[str, Any] = dict(preset or {})
         self.base = {"data_dir": data_dir} | dict(base or {})
-        self.pace = pace or Pace()
+        self.progress = progress or ProgressEstimate()
         self._problems: dict[str, Problem] = {}
 
-    def on(self, preset: Mapping[str, Any]) -> Bench:
-        """The same bench for another experiment: its problems stay in memory."""
-        other = object.__new__(Bench)
+    def on(self, preset: Mapping[str, Any]) -> Workspace:
+        """The same workspace for another experiment: its problems stay in memory."""
+        other = object.__new__(Workspace)
         other.__dict__.update(self.__dict__, preset=dict(preset))
         return other
 
@@ -103,7 +103,7 @@ class Bench:
         if key not in self._problems:
             plain = {**spec, "L": "max", "batch": None}
             if digest(plain) not in self._problems:
-                self.pace.say(f"reading {spec['data']}, finding L and f*")
+                self.progress.say(f"reading {spec['data']}, finding L and f*")
                 self._problems[digest(plain)], _ = build.problem_of(plain)
             self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
         return self._problems[key]
@@ -113,16 +113,16 @@ class Bench:
         return build.method_of(name, build.flags(data=self.data, **flags), problem)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
-    def runs(self, jobs: Sequence[Job], upto: float | None = None) -> list[Kept]:
+    def runs(self, jobs: Sequence[RunRequest], upto: float | None = None) -> list[CachedRun]:
         """Each run from its folder, continued where it was, or made now.
 
         Args:
             upto: the share of the experiment that is done when these are.
         """
-        with self.pace.part(upto, len(jobs)) as part:
+        with self.progress.part(upto, len(jobs)) as part:
             return [self._kept(job, part) for job in jobs]
 
-    def _kept(self, job: Job, part: Any) -> Kept:
+    def _kept(self, job: RunRequest, part: Any) -> CachedRun:
         spec = self.spec(job.method, **job.problem)
         problem = self._problem(spec)
         method = self.method(job.method, problem, **job.flags)
@@ -158,7 +158,7 @@ class Bench:
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
-        with self.pace.part(upto, 1) as part:
+        with self.progress.part(upto, 1) as part:
             if path.is_file():
                 part.skip(name)
                 return json.loads(path.read_text(encoding="utf-8"))["value"]
@@ -186,7 +186,7 @@ class Bench:
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
         groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
-        with self.pace.part(upto, len(methods)) as part:
+        with self.progress.part(upto, len(methods)) as part:
             for _ in range(len(methods) - len(missing)):
                 part.skip(text)
             for group in groups:
@@ -218,7 +218,7 @@ class Bench:
 
     def step(self, text: str, upto: float | None = None) -> None:
         """Say what is going on, and how much of the experiment is done now."""
-        self.pace.say(text, upto)
+        self.progress.say(text, upto)
 
 
 def variant(problem: Problem, L: Any, batch: int | None) -> Problem:

@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from proxskip.flower import roster
+from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.flower.summary import Costs, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.results import checkpoint, description
@@ -30,7 +30,7 @@ TRIES = 3
 
 
 @dataclass
-class Outcome(Result):
+class FederationResult(Result):
     """Flower's Result, and what ``proxskip run`` would say."""
 
     x: Vector = field(default_factory=lambda: np.zeros(0))
@@ -47,15 +47,15 @@ class Outcome(Result):
         return report(self.summary)
 
 
-class Rounds:
+class FederationRun:
     """One run: the protocol's state, the messages on their way, and the clock."""
 
     def __init__(
         self,
         strategy: Any,
         server: Server,
-        remotes: list[Remote],
-        post: roster.Post,
+        remotes: list[RemoteClient],
+        post: find_clients.Mailbox,
         deadline: float,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
         initial: ArrayRecord | None,
@@ -63,7 +63,7 @@ class Rounds:
         self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
-        self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
+        self.costs, self.outcome, self.began = Costs(), FederationResult(), time.perf_counter()
         self.before = 0.0
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
@@ -77,14 +77,14 @@ class Rounds:
             "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
 
-    def go(self) -> Outcome:
+    def go(self) -> FederationResult:
         """Ticket after ticket."""
         asks = self._begin()
         self._evaluated(self.state.round)
         try:
             while not self.state.over:
                 asks = self._ticket(asks)
-        except roster.Silent as error:  # what is on disk stays as it was, to go on from
+        except find_clients.SuperLinkSilent as error:  # what is on disk stays as it was, to go on from
             self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
         return self._finish()
 
@@ -158,7 +158,7 @@ class Rounds:
                 return self._step(Deadline(ticket, exchange))
             if self.post.clock() >= lookout:
                 lookout = self.post.clock() + 5.0
-                hellos |= self.post.push(roster.moved(self.post, self.remotes, hellos))
+                hellos |= self.post.push(find_clients.moved(self.post, self.remotes, hellos))
                 self._welcome(hellos)
                 waiting |= self._again(waiting, end)
             self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
@@ -172,7 +172,7 @@ class Rounds:
         return bool(left) and all(self.errors.get(i, 0) >= TRIES for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:
-        ttl = max(1.0, end - self.post.clock()) + roster.SLACK
+        ttl = max(1.0, end - self.post.clock()) + find_clients.SLACK
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
         own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
@@ -188,7 +188,7 @@ class Rounds:
         if reply.has_error():
             reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
-            if reply.error.code in roster.BROKEN:
+            if reply.error.code in find_clients.BROKEN:
                 self.errors[i] = self.errors.get(i, 0) + 1
                 self.last_error = f"{self.server.names[i]} said: {reason}"
             return []
@@ -214,7 +214,7 @@ class Rounds:
             if reply.has_error():
                 continue
             try:
-                self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+                self.remotes = find_clients.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
                 self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
                 log(WARNING, "\tnode %s stays outside: %s", node, error)
@@ -242,7 +242,7 @@ class Rounds:
         """Who clips where and how much noise is added."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> FederationResult:
         s, out = self.state, self.outcome
         self._clocked()
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s

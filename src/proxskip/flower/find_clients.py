@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from proxskip.flower.envelope import HELLO, unwrap, wrap
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.types import InputError
 
 BROKEN = (1, 2, 7, 8)
@@ -27,11 +27,11 @@ SLACK = 5.0
 PATIENCE = 600.0
 
 
-class Silent(InputError):
+class SuperLinkSilent(InputError):
     """The SuperLink does not answer."""
 
 
-class Post:
+class Mailbox:
     """Messages to nodes and their replies, until all have come or the time is over.
 
     Args:
@@ -66,7 +66,7 @@ class Post:
         try:
             value, error = self.done.get(timeout=self.patience)
         except queue.Empty:
-            raise Silent(f"the SuperLink has not answered for {self.patience:.0f} s.") from None
+            raise SuperLinkSilent(f"the SuperLink has not answered for {self.patience:.0f} s.") from None
         if error is not None:
             raise error
         return value
@@ -101,11 +101,11 @@ class Post:
 
 
 def find(
-    post: Post, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[Remote] = ()
-) -> list[Remote]:
+    post: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[RemoteClient] = ()
+) -> list[RemoteClient]:
     """All clients in the order of their partitions; InputError with those that are missing when the wait is over."""
     end = post.clock() + wait
-    found: dict[int, Remote] = {}
+    found: dict[int, RemoteClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
@@ -121,7 +121,7 @@ def find(
                     f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
                 )
                 continue
-            remote = Remote.of(node, len(found), unwrap(reply.content, limit)[1])
+            remote = RemoteClient.of(node, len(found), unwrap(reply.content, limit)[1])
             if remote.partition in found:
                 raise InputError(f"two nodes say that they are partition {remote.partition}; give each its own.")
             found[remote.partition] = remote
@@ -146,7 +146,7 @@ def hello(node: int, batch: int | None, ttl: float) -> Message:
     return Message(wrap(None, {"batch": batch}), node, f"{MessageType.QUERY}.{HELLO}", ttl=ttl, group_id="hello")
 
 
-def moved(post: Post, remotes: Sequence[Remote], asked: dict[str, int]) -> list[Message]:
+def moved(post: Mailbox, remotes: Sequence[RemoteClient], asked: dict[str, int]) -> list[Message]:
     """Hellos to nodes that nobody knows, if a client is gone: it may have come back as another node."""
     there = post.nodes()
     known = {r.node for r in remotes}
@@ -155,9 +155,9 @@ def moved(post: Post, remotes: Sequence[Remote], asked: dict[str, int]) -> list[
     return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]
 
 
-def renewed(remotes: Sequence[Remote], node: int, words: dict[str, Any], there: set[int]) -> list[Remote]:
+def renewed(remotes: Sequence[RemoteClient], node: int, words: dict[str, Any], there: set[int]) -> list[RemoteClient]:
     """The clients after a node that nobody knew has said who it is; it takes the place of one that is gone."""
-    new = Remote.of(node, len(remotes), words)
+    new = RemoteClient.of(node, len(remotes), words)
     out = list(remotes)
     for k, old in enumerate(remotes):
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)

@@ -59,12 +59,12 @@ def from_svmlight(
     return from_arrays(data.A, data.b, loss, l2, **given)
 
 
-def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> Network:
-    """A PyTorch module with its loss on this client's data; see ``Network``."""
-    return Network(module, loss, inputs, targets, **given)
+def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> TorchOracle:
+    """A PyTorch module with its loss on this client's data; see ``TorchOracle``."""
+    return TorchOracle(module, loss, inputs, targets, **given)
 
 
-class Network:
+class TorchOracle:
     """A PyTorch module as an oracle: x is all its parameters end to end, and gradients come from autograd.
 
     Args:

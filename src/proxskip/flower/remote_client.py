@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteClient:
     """A client's function as the server sees it: constants, and no way to call it."""
 
     node: int
@@ -43,7 +43,7 @@ class Remote:
         raise InputError(f"{self.name} is elsewhere; only it can evaluate its gradient.")
 
     @staticmethod
-    def of(node: int, place: int, words: dict[str, Any]) -> Remote:
+    def of(node: int, place: int, words: dict[str, Any]) -> RemoteClient:
         """From what a node said of itself, checked."""
         try:
             partition = place if words["partition"] is None else int(words["partition"])
@@ -61,10 +61,10 @@ class Remote:
             raise InputError(
                 f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
             )
-        return Remote(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+        return RemoteClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
-def as_problem(remotes: Sequence[Remote], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+def as_problem(remotes: Sequence[RemoteClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
     """The problem that these clients make together, as far as the server can know it."""
     first = remotes[0]
     for r in remotes:

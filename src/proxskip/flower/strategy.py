@@ -14,9 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from proxskip.flower import roster
-from proxskip.flower.remote import Remote, as_problem
-from proxskip.flower.rounds import Outcome, Rounds
+from proxskip.flower import find_clients
+from proxskip.flower.federation_run import FederationResult, FederationRun
+from proxskip.flower.remote_client import RemoteClient, as_problem
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
@@ -127,7 +127,7 @@ class Federated(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Outcome:
+    ) -> FederationResult:
         """Run to the end.
 
         Args:
@@ -137,20 +137,20 @@ class Federated(Strategy):
         if train_config or evaluate_config:
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
-        post = roster.Post(grid, self.pause)
+        post = find_clients.Mailbox(grid, self.pause)
         try:
             post.patience = patience(self.wait)
-            remotes = roster.find(post, self.clients, self.wait, self.batch, self.limit)
+            remotes = find_clients.find(post, self.clients, self.wait, self.batch, self.limit)
             if len(remotes) > self.clients:
                 raise InputError(f"there are {len(remotes)} clients, not {self.clients}; say clients={len(remotes)}.")
             server = self._server(remotes, num_rounds)
             post.patience = patience(timeout or self.deadline)
-            run = Rounds(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
+            run = FederationRun(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
             return run.go()
         finally:
             post.close()
 
-    def _server(self, remotes: Sequence[Remote], rounds: int) -> Server:
+    def _server(self, remotes: Sequence[RemoteClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
         unknown = [r.name for r in remotes if not r.L_known]
         method: Any = self.method
@@ -174,12 +174,12 @@ class Federated(Strategy):
             halves.check_points(server.method, first.half)
         return server
 
-    def _steep(self, remotes: Sequence[Remote]) -> Problem:
+    def _steep(self, remotes: Sequence[RemoteClient]) -> Problem:
         """The problem if every L that nobody knows were huge: a method that is another then depends on them."""
         steep = [r if r.L_known else dataclasses.replace(r, L=1e30) for r in remotes]
         return as_problem(steep, self.weights, self.psi)
 
-    def _quiet(self, remotes: Sequence[Remote]) -> dict[str, Any]:
+    def _quiet(self, remotes: Sequence[RemoteClient]) -> dict[str, Any]:
         """With noise nobody is asked for an exact gradient."""
         if all(r.noise is None for r in remotes):
             return {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.links.cohorts import Everyone
 from proxskip.protocol import Ask, Server, ServerState, wire
 from proxskip.results import description
@@ -46,7 +46,9 @@ class Costs:
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
 
-def summary(server: Server, s: ServerState, remotes: Sequence[Remote], costs: Costs, batch: int | None) -> Summary:
+def summary(
+    server: Server, s: ServerState, remotes: Sequence[RemoteClient], costs: Costs, batch: int | None
+) -> Summary:
     """The content of a summary.json; null where the server cannot know."""
     problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
     given = description.parameters(server.method)

@@ -12,10 +12,10 @@ from importlib.resources import files
 from typing import Any
 
 from proxskip.report import svg
-from proxskip.report.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
-from proxskip.report.plots import Look, looks, methods_in, numbers
+from proxskip.report.downsample import thin
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
+from proxskip.report.plots import CurveStyle, curve_styles, methods_in, numbers
 from proxskip.report.text import attribute, block, data, duration, show, text
-from proxskip.report.thin import thin
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
     "PASS": ("M3 8.5L6.5 12L13 4.5", "holds, with the number measured here"),
@@ -28,7 +28,7 @@ WIDE, NARROW = (760, 420), (540, 340)
 """Sizes of the first picture of a panel that stands alone, and of one among several."""
 
 
-def page(report: Report) -> str:
+def page(report: ReproductionReport) -> str:
     """The whole page as one HTML file; long curves are thinned, everything else is as in results.json."""
     shown = thin(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
@@ -87,7 +87,7 @@ def _short(e: Experiment) -> str:
 
 
 # -- the top -----------------------------------------------------------------------------------------------------------
-def _bar(report: Report, anchors: Sequence[str]) -> str:
+def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
     links = "".join(f'<a href="#{a}">{text(_short(e))}</a>' for a, e in zip(anchors, report.experiments, strict=True))
     return (
         '<a class="skip" href="#claims">Skip to the claims</a>'
@@ -97,7 +97,7 @@ def _bar(report: Report, anchors: Sequence[str]) -> str:
     )
 
 
-def _header(report: Report) -> str:
+def _header(report: ReproductionReport) -> str:
     about = dict(report.about)
     command = about.pop("command", "")
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
@@ -133,7 +133,7 @@ def _command(command: str) -> str:
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
-def _claims(report: Report, anchors: Sequence[str]) -> str:
+def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
     counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
     tally = "".join(
         f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
@@ -170,7 +170,7 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
-def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
+def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport) -> str:
     own = "".join(
         f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
     )
@@ -190,12 +190,12 @@ def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
     return "".join(parts)
 
 
-def _looks(e: Experiment) -> list[list[Look]]:
+def _looks(e: Experiment) -> list[list[CurveStyle]]:
     """Of every series of every panel."""
-    return [looks(p.series, methods_in(e.panels)) for p in e.panels]
+    return [curve_styles(p.series, methods_in(e.panels)) for p in e.panels]
 
 
-def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[Look]) -> str:
+def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[CurveStyle]) -> str:
     e, k = name.split("-")
     title = f"<h3>{text(p.title)}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
@@ -223,7 +223,7 @@ def _switch(p: Panel, name: str) -> str:
     return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
 
 
-def _legend(p: Panel, styles: Sequence[Look]) -> str:
+def _legend(p: Panel, styles: Sequence[CurveStyle]) -> str:
     """In the order in which the curves end, bounds last, each with its last value."""
     last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
     order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
@@ -267,7 +267,7 @@ def _parameters(e: Experiment) -> str:
     return f"<details><summary>Parameters</summary><dl>{rows}{seconds}</dl></details>" if rows or seconds else ""
 
 
-def _footer(report: Report) -> str:
+def _footer(report: ReproductionReport) -> str:
     made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
         f"<footer>Made by {text(made)}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this page "

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from proxskip.report.figures import Panel, Report, Series
+from proxskip.report.figures import Panel, ReproductionReport, Series
 from proxskip.report.plots import numbers
 from proxskip.types import Array
 
@@ -17,7 +17,7 @@ BUDGET = 120_000
 """Numbers in the long curves of a whole page, beyond which curves get fewer points than ``MOST``."""
 
 
-def thin(report: Report) -> Report:
+def thin(report: ReproductionReport) -> ReproductionReport:
     """The report with at most ``MOST`` points a curve, each of them one of the curve's own points."""
     long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > LEAST]
     columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)

@@ -97,7 +97,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReproductionReport:
     """All of results.json."""
 
     title: str
@@ -107,14 +107,14 @@ class Report:
     experiments: list[Experiment]
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: ReproductionReport) -> dict[str, Any]:
     """Plain data; nan and infinities become None when it is written."""
     return asdict(report)
 
 
-def from_json(data: dict[str, Any]) -> Report:
+def from_json(data: dict[str, Any]) -> ReproductionReport:
     """What ``to_json`` gave."""
-    return Report(
+    return ReproductionReport(
         data["title"],
         data["about"],
         [Claim(**c) for c in data["claims"]],

@@ -261,7 +261,7 @@ def _known(given: str, axes: dict[str, Any], name: str) -> None:
 
 # -- panels of a report ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Look:
+class CurveStyle:
     """How one series is drawn: the slot decides the colour (``PALETTE``), the rest tells equal colours apart."""
 
     slot: int
@@ -281,7 +281,7 @@ def methods_in(panels: Sequence[Panel]) -> set[str]:
     return {key for p in panels for key in _keys([s for s in p.series if s.kind != "bound"]) if key in _STYLES}
 
 
-def looks(series: Sequence[Series], figure: Collection[str] = ()) -> list[Look]:
+def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list[CurveStyle]:
     """Colour by the method, or by the position where one method is shown alone; bounds like what they bound.
 
     Args:
@@ -291,18 +291,18 @@ def looks(series: Sequence[Series], figure: Collection[str] = ()) -> list[Look]:
     keys = _keys(measured)
     named = {*figure, *keys} & set(_STYLES)
     slots = _slots(keys, named)
-    out, seen, by_method = [], list[str](), dict[str, Look]()
+    out, seen, by_method = [], list[str](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
         slot, again = slots[key] % len(PALETTE), seen.count(key)
         _, dashes, marker = _STYLES[key] if key in _STYLES else _CYCLE[slot]
         strong = key in _HIGHLIGHTED and not again
         repeated = _DASHES[(_DASHES.index(dashes) + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and key not in _STYLES)
-        look = Look(slot, repeated, marker, 2.4 if strong else 1.6, hollow)
+        look = CurveStyle(slot, repeated, marker, 2.4 if strong else 1.6, hollow)
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)
-    given, loose = iter(out), (Look(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
+    given, loose = iter(out), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
         next(given)
         if s.kind != "bound"
@@ -383,7 +383,7 @@ def _draw_panel(ax: Any, panel: Panel, figure: Collection[str]) -> list[str]:
     """Draw the series and dress the axes; what the reader must be told comes back."""
     notes = [panel.note] if panel.note else []
     floored = False
-    for s, look in zip(panel.series, looks(panel.series, figure), strict=True):
+    for s, look in zip(panel.series, curve_styles(panel.series, figure), strict=True):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
         low, high = (None if v is None else _at_floor(numbers(v), panel) for v in (s.low, s.high))
@@ -406,7 +406,7 @@ def _at_floor(y: Array, panel: Panel) -> Array:
     return np.where(y > 0, y, np.nan) if panel.y_scale == "log" else y
 
 
-def _line_style(s: Series, look: Look, points: int) -> dict[str, Any]:
+def _line_style(s: Series, look: CurveStyle, points: int) -> dict[str, Any]:
     style: dict[str, Any] = {
         "color": look.color,
         "linestyle": look.dashes,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from proxskip.report.axes import Scale, domain
 from proxskip.report.figures import Panel, Series
-from proxskip.report.plots import Look, numbers
+from proxskip.report.plots import CurveStyle, numbers
 from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
@@ -27,7 +27,7 @@ MARKERS_PER_CURVE = 8
 Points = list[tuple[float, float]]
 
 
-def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Look]) -> str:
+def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[CurveStyle]) -> str:
     """The whole figure; ``name`` is unique on the page."""
     x, y = _scales(panel, width, height)
     parts = [_axes(panel, x, y, width, height), f'<g clip-path="url(#clip-{name})">']
@@ -64,7 +64,7 @@ def drawn(values: Sequence[float | None], panel: Panel) -> list[float]:
     return [float(u) for u in v]
 
 
-def swatch(look: Look, kind: str) -> str:
+def swatch(look: CurveStyle, kind: str) -> str:
     """A piece of the line for the legend."""
     line = _path([(1, 8), (33, 8)], look, kind)
     mark = "" if kind == "bound" else _marks([(17, 8)], look)
@@ -122,7 +122,7 @@ def _points(s: Series, values: Sequence[float | None], panel: Panel, x: Scale, y
     return [p for p in pieces if p]
 
 
-def _curve(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+def _curve(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str:
     pieces = _points(s, s.y, panel, x, y)
     every = [point for piece in pieces for point in piece]
     if s.kind == "bound":
@@ -135,19 +135,19 @@ def _curve(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
     return "".join(_path(piece, look, s.kind) for piece in pieces) + _marks(marked, look)
 
 
-def _path(points: Points, look: Look, kind: str) -> str:
+def _path(points: Points, look: CurveStyle, kind: str) -> str:
     width = {"bound": 1.2, "points": 1.0}.get(kind, look.width)
     dashes = f' stroke-dasharray="{DASHES[look.dashes]}"' if DASHES[look.dashes] else ""
     return f'<path class="line c{look.slot}" stroke-width="{width:g}"{dashes} d="{_d(points)}"/>'
 
 
-def _marks(points: Points, look: Look) -> str:
+def _marks(points: Points, look: CurveStyle) -> str:
     css = attribute(f"mark c{look.slot}{' hollow' if look.hollow else ''}")
     shape = SHAPES.get(look.marker, "")
     return "".join(f'<path class="{css}" transform="translate({u:.1f} {v:.1f})" d="{shape}"/>' for u, v in points)
 
 
-def _band(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+def _band(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str:
     if s.low is None or s.high is None:
         return ""
     low, high = (_points(s, v, panel, x, y) for v in (s.low, s.high))
