@@ -15,13 +15,13 @@ from conftest import close
 from proxskip import experiments, theory
 from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
 from proxskip.experiments.closed_form_quadratics import (
-    Affine,
-    ClosedForm,
-    Factors,
+    AffineMap,
+    ClosedFormEngine,
+    RandomFactors,
     Stepper,
     distance2,
+    fastest_engine,
     filling,
-    own_engine,
     rounds_to,
     slope,
 )
@@ -88,7 +88,7 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
     """The same x, h and ledger as the reference engine, which takes every local step by itself."""
     problem = small()
     method = METHODS[name](problem)
-    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
     if theirs.h is not None:
         assert close(ours.h, theirs.h, 1e-9)
@@ -102,7 +102,7 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
 def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
     problem = skipping.lasso(9, 40.0, 0.05)
     method = kind.theory(problem)
-    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
     assert ours.summary()["prox_evals"] == theirs.summary()["prox_evals"] == 30
 
@@ -110,7 +110,7 @@ def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
 def test_the_closed_form_refuses_what_has_none() -> None:
     model = ps.Logistic(np.eye(4), np.array([0.0, 1.0, 0.0, 1.0]), l2=0.1)
     with pytest.raises(ps.InputError, match="closed form"):
-        ClosedForm().open(ps.Problem([model]), {}, 0)
+        ClosedFormEngine().open(ps.Problem([model]), {}, 0)
 
 
 @without_coins
@@ -118,7 +118,7 @@ def test_powers_of_a_round_are_rounds(name: str) -> None:
     problem = small()
     method = METHODS[name](problem)
     walked = steps(method, problem, 300)
-    affine = Affine(method, problem)
+    affine = AffineMap(method, problem)
     for r in (1, 2, 3, 17, 300):
         assert close(affine.after(r).ravel(), walked[r - 1], TOL)
 
@@ -127,7 +127,7 @@ def test_powers_of_a_round_are_rounds(name: str) -> None:
 def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
     problem, eps = small(20.0), 1e-4 if name == "local-gd" else 1e-2
     method = METHODS[name](problem)
-    found, floor = Affine(method, problem).rounds_to(eps)
+    found, floor = AffineMap(method, problem).rounds_to(eps)
     assert found == rounds_to(method, problem, eps, 3000 if name == "local-gd" else 100_000)
     assert (found is None) == (name == "local-gd")
     if found is None:
@@ -142,7 +142,7 @@ def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
 def test_rounds_to_eps_by_factors(seed: int) -> None:
     problem = small()
     method = ps.SLocalGD.paper_figure(problem)
-    found = Factors(method, problem).rounds_to(1e-4, seed)
+    found = RandomFactors(method, problem).rounds_to(1e-4, seed)
     assert found == rounds_to(method, problem, 1e-4, 60_000, seed)
     assert found is not None
 
@@ -150,7 +150,7 @@ def test_rounds_to_eps_by_factors(seed: int) -> None:
 def test_a_diverging_method_never_arrives() -> None:
     problem = small()
     assert rounds_to(ps.GD(2.5), problem, 1e-4, 10_000) is None
-    assert Affine(ps.GD(2.5), problem).rounds_to(1e-4)[0] is None
+    assert AffineMap(ps.GD(2.5), problem).rounds_to(1e-4)[0] is None
 
 
 def test_slope() -> None:
@@ -195,7 +195,7 @@ def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> 
     A, b = np.random.default_rng(0).standard_normal((60, 5)), np.tile([0.0, 1.0], 30)
     problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=3).with_batch(4)
     method = ps.Scaffnew.theory(problem)
-    s, plain = (Stepper(method, problem, 7, own_engine(problem, 1)) for _ in range(2))
+    s, plain = (Stepper(method, problem, 7, fastest_engine(problem, 1)) for _ in range(2))
     for r in range(6):
         K = geometric(stream(7, r, "server"), method.p)
         seen = [s.ahead(j) for j in range(K + 1)]
@@ -361,7 +361,7 @@ def test_other_forgeries_fail(name: str, panel: str, method: str, change: Any, c
 
 
 def test_what_is_no_number_does_not_arrive() -> None:
-    affine = Affine(ps.GD(1.0), small())
+    affine = AffineMap(ps.GD(1.0), small())
     affine.M[0, 0, 0] = np.nan
     assert affine.rounds_to(1e-4)[0] is None
 

@@ -23,8 +23,9 @@ import proxskip as ps
 from conftest import model
 from proxskip.report import page, plots
 from proxskip.report.axes import Scale, domain, number, short
-from proxskip.report.downsample import MOST, thin, thin_series
+from proxskip.report.downsample import MAX_POINTS, downsample, downsample_series
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, from_json, to_json
+from proxskip.report.method_styles import title
 from proxskip.report.text import block, finite, text
 
 AXES = ("rounds", "floats", "passes", "seconds")
@@ -53,7 +54,7 @@ def build() -> ReproductionReport:
         name: [ps.run(m, problem, rounds=80, seed=s).trace for s in range(3 if name == "scaffnew" else 1)]
         for name, m in methods.items()
     }
-    shown = [series(plots.NAMES[name], traces, name) for name, traces in runs.items()]
+    shown = [series(title(name), traces, name) for name, traces in runs.items()]
     xs = {x: plots.X_AXES[x][1] for x in AXES}
     curves = Panel("a", "Error", shown, "rounds", xs, "f(x) - f*", y_floor=1e-7)
     kappa = [1e2, 1e3, 1e4]
@@ -232,7 +233,7 @@ def test_the_data_block_is_results_json(report: ReproductionReport, results: Any
         for r in (held, results)
     )
     assert short_held == short_results
-    assert held == finite(to_json(thin(report)))
+    assert held == finite(to_json(downsample(report)))
     again = from_json(held)
     assert Nodes(page(again)).blocks["results"] == Nodes(page(report)).blocks["results"]
 
@@ -328,8 +329,8 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
     y = np.exp(-x / 3000) * rng.lognormal(size=len(x))
     y[[7000, 7001]] = np.nan, 1e3
     s = Series("s", {"t": x.tolist(), "2t": (2 * x).tolist()}, y.tolist(), low=(y / 2).tolist(), high=(y * 2).tolist())
-    out = thin_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
-    assert 150 < len(out.y) <= MOST
+    out = downsample_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
+    assert 150 < len(out.y) <= MAX_POINTS
     at = [int(v) - 1 for v in out.x["t"]]
     assert at == sorted(set(at))
     assert at[0] == 0

@@ -364,10 +364,10 @@ def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) 
 
     workspace = Workspace(tmp_path, data)
     for k in (1, 2, 1):
-        assert workspace.memo("thing", {"k": k}, compute(k)) == {"k": k, "bad": None}
+        assert workspace.cached_value("thing", {"k": k}, compute(k)) == {"k": k, "bad": None}
     assert calls == [1, 2]
     Path(data).write_text(Path(data).read_text().replace("1:", "1:1", 1))
-    assert Workspace(tmp_path, data).memo("thing", {"k": 1}, compute(1)) == {"k": 1, "bad": None}
+    assert Workspace(tmp_path, data).cached_value("thing", {"k": 1}, compute(1)) == {"k": 1, "bad": None}
     assert calls == [1, 2, 1]  # other data under the same name
 
 
@@ -375,11 +375,11 @@ def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, data)
     problem = workspace.problem(loss="squares")
     methods = [workspace.method("gd", problem, gamma=g / problem.L_global) for g in (1.0, 1e6)]
-    good, bad = workspace.tries(problem, methods, 80, "trying")
+    good, bad = workspace.final_gaps(problem, methods, 80, "trying")
     assert bad is None
     assert good is not None
     assert good == pytest.approx(ps.run(methods[0], problem, rounds=80).summary()["gap"])
-    assert workspace.tries(problem, methods, 80, "trying") == [good, None]
+    assert workspace.final_gaps(problem, methods, 80, "trying") == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:
@@ -567,7 +567,7 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
 
     def sentence(*given: Any) -> str:
         found = [Claim(f"c{k}", "fig1b", "It must.", v, f"It does {k}.") for k, v in enumerate(given)]
-        return claims.said(shown, found)[0].sentence
+        return claims.with_findings(shown, found)[0].sentence
 
     assert sentence("PASS", "REPORTED") == "It falls. It does 0."
     assert sentence("NOT RUN", "PASS") == "What is to be seen: It falls. It does 1."
@@ -577,11 +577,11 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
 @pytest.mark.parametrize(("holds", "note"), [(True, "holds here"), (False, "does not hold here"), (None, "")])
 def test_a_claim_that_is_only_reported_says_whether_it_holds(holds: bool | None, note: str) -> None:
     shown = replace(of("fig1b"), sentence="It falls.")
-    e, (claim,) = claims.said(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
+    e, (claim,) = claims.with_findings(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
     assert claim.note == note
     assert e.sentence.startswith("What is to be seen") == (holds is False)
     promised = Claim("c", "fig1b", "It must.", "PASS", "It does.", holds=True)
-    assert claims.said(shown, [promised])[1] == [promised]
+    assert claims.with_findings(shown, [promised])[1] == [promised]
 
 
 def test_what_is_reported_on_other_data_is_judged_all_the_same() -> None:

@@ -246,8 +246,8 @@ def _data(o: Namespace) -> int:
 def _plot(o: Namespace) -> int:
     from proxskip.experiments import reproduce
 
-    made = any(reproduce.is_one(Path(p)) for p in o.folders)
-    files = _plot_report(o, reproduce.drawn_over) if made else _plot_runs(o)
+    made = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
+    files = _plot_report(o, reproduce.redraw) if made else _plot_runs(o)
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
@@ -261,10 +261,10 @@ def _plot_runs(o: Namespace) -> list[Path]:
     return plots.save(plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title), o.out)
 
 
-def _plot_report(o: Namespace, drawn_over: Callable[..., list[Path]]) -> list[Path]:
+def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
     if len(o.folders) > 1 or o.y != "gap" or o.title:
         raise InputError("a reproduction is drawn alone, with its own titles and y axes; give its folder and --x.")
-    return drawn_over(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
+    return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
 
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Figures 2a, 2b and 2c: minibatches, with a step size that decays as in the notebook and with a constant one."""
+"""Figures 2a, 2b and 2c: minibatches, with a decaying step as in the authors' notebook and with a constant one."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any
 from proxskip import theory
 from proxskip.experiments import claims, claims_fig2
 from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.successive_halving import DRAWN, Candidate, grid, grid_table, tune
+from proxskip.experiments.successive_halving import Candidate, grid, grid_table, local_steps, tune
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew")
-KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}
+STEP_KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}
 
 
 # -- Figure 2a ---------------------------------------------------------------------------------------------------------
 def tuned(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Each method's first step size tuned, once for the decaying step and once for the constant one."""
+    """Each method with its first step size tuned, for the decaying step and for the constant one."""
     asked, flags = workspace.preset, problem_flags(workspace)
     problem = workspace.problem(**flags)
     L_b = smoothness(problem)
     panels, tables = [], []
-    for k, kind in enumerate(KINDS):
+    for k, kind in enumerate(STEP_KINDS):
         more = {"decay": decay(workspace, problem)} if kind == "decaying" else {}
         tried = {m: grid(m, L_b, asked["powers"], [asked["K"]], **more) for m in METHODS}
         won = {}
         for j, m in enumerate(METHODS):
             (won[m],) = tune(workspace, problem, m, tried[m], asked["rungs"], (k + 0.4 * (j + 1) / len(METHODS)) / 2)
         drawn = _drawn(workspace, {m: c.flags for m, c in won.items()}, flags, (k + 1) / 2, won)
-        title = KINDS[kind] if kind == "decaying" else "a constant step"
-        panels.append(panel(kind, title, drawn))
-        tables += [_ends(kind, title, drawn), grid_table(f"{kind}-grid", tried, won)]
+        heading = STEP_KINDS[kind] if kind == "decaying" else "a constant step"
+        panels.append(panel(kind, heading, drawn))
+        tables += [_ends(kind, heading, drawn), grid_table(f"{kind}-grid", tried, won)]
     experiment = workspace.experiment("fig2a", _parameters(workspace, problem), panels, tables)
-    return claims.said(experiment, claims_fig2.fig2_ends(experiment))
+    return claims.with_findings(experiment, claims_fig2.fig2_ends(experiment))
 
 
 # -- Figure 2b ---------------------------------------------------------------------------------------------------------
 def theoretical(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """The figure's step sizes, decaying, and the theorems' own, constant."""
+    """The figure's step sizes, which decay, and the theorems' own, which are constant."""
     asked = workspace.preset
     flags = problem_flags(workspace, L="global")
     problem = workspace.problem(**flags)
@@ -51,22 +51,20 @@ def theoretical(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         "decaying": _drawn(workspace, figure, flags, 0.4),
         "constant": _drawn(workspace, theorem, problem_flags(workspace, L="max"), 1.0),
     }
-    panels = [panel(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
-    experiment = workspace.experiment(
-        "fig2b", _parameters(workspace, problem), panels, [_ends(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
-    )
-    return claims.said(experiment, claims_fig2.fig2_ends(experiment, "scaffnew"))
+    panels = [panel(kind, STEP_KINDS[kind], drawn[kind]) for kind in STEP_KINDS]
+    tables = [_ends(kind, STEP_KINDS[kind], drawn[kind]) for kind in STEP_KINDS]
+    experiment = workspace.experiment("fig2b", _parameters(workspace, problem), panels, tables)
+    return claims.with_findings(experiment, claims_fig2.fig2_ends(experiment, "scaffnew"))
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
-    if method == "scaffnew":
-        return {"gamma": 1 / L_b, "p": 1 / K}
-    return {"gamma": 1 / (K * L_b), **({"p": 1 / K} if method in DRAWN else {"K": K})}
+    gamma = 1 / L_b if method == "scaffnew" else 1 / (K * L_b)
+    return {"gamma": gamma, **local_steps(method, K)}
 
 
 # -- Figure 2c ---------------------------------------------------------------------------------------------------------
 def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Scaffnew with M clients: the batch of each fixed, then the total batch fixed."""
+    """Scaffnew with M clients: with a fixed batch per client, then with a fixed total batch."""
     asked = workspace.preset
     most = max(asked["clients"])
     own = {M: problem_flags(workspace, clients=M) for M in asked["clients"]}
@@ -75,28 +73,28 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     steps = {M: 1 / smoothness(workspace.problem(**own[M])) for M in own}
     least = min(1 / smoothness(workspace.problem(**flags)) for flags in shared.values())
     parts = [
-        ("decaying", "a decaying step, each client's batch fixed", own, steps, True),
-        ("constant", "a constant step, each client's batch fixed", own, steps, False),
-        ("total", "a constant step, the total batch fixed", shared, dict.fromkeys(own, least), False),
+        ("decaying", "a decaying step, a fixed batch per client", own, steps, True),
+        ("constant", "a constant step, a fixed batch per client", own, steps, False),
+        ("total", "a constant step, a fixed total batch", shared, dict.fromkeys(own, least), False),
     ]
     panels: list[Panel] = []
     found: dict[str, list[Series]] = {}
-    for k, (id, title, flags, gammas, falling) in enumerate(parts):
+    for k, (id, heading, flags, gammas, falling) in enumerate(parts):
         found[id] = [
             _with_clients(workspace, M, flags[M], gammas[M], falling, (k + (j + 1) / len(flags)) / 3)
             for j, M in enumerate(flags)
         ]
-        panels.append(panel(id, title, found[id]))
+        panels.append(panel(id, heading, found[id]))
     table = Table(
         "floors",
         "Noise floors",
         [
             "clients",
-            "batch a client",
-            "of a client's rows",
+            "batch per client",
+            "share of a client's rows",
             "gamma",
             "floor",
-            "total batch fixed: batch a client",
+            "fixed total batch: batch per client",
             "gamma",
             "floor",
         ],
@@ -108,7 +106,7 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         "total_batch": total,
     }
     experiment = workspace.experiment("fig2c", parameters, panels, [table])
-    return claims.said(experiment, claims_fig2.fig2c(experiment, workspace.asserted))
+    return claims.with_findings(experiment, claims_fig2.fig2c(experiment, workspace.asserted))
 
 
 def _with_clients(
@@ -131,7 +129,7 @@ def _floor_row(own: Series, total: Series) -> list[str | float | int | None]:
 
 # -- common ------------------------------------------------------------------------------------------------------------
 def problem_flags(workspace: Workspace, **more: Any) -> dict[str, Any]:
-    """What the preset says of the problem; the batch by the paper, or on small clients a share of their rows."""
+    """The flags of the problem; the batch is the paper's, or for small clients a share of their rows."""
     asked = workspace.preset
     flags = {k: asked[k] for k in ("l2", "l2_relative", "L") if k in asked} | more
     most = max(asked["clients"]) if "clients" in asked else None
@@ -142,7 +140,7 @@ def problem_flags(workspace: Workspace, **more: Any) -> dict[str, Any]:
 
 
 def smoothness(problem: Problem) -> float:
-    """L_b of the minibatches, with the L of the average: the notebook's."""
+    """L_b of the minibatches with the L of the average, as in the authors' notebook."""
     assert problem.batch is not None
     assert problem.sizes is not None
     rows = max(float(f.L_rows) for f in problem.clients)  # type: ignore[attr-defined]
@@ -150,7 +148,7 @@ def smoothness(problem: Problem) -> float:
 
 
 def decay(workspace: Workspace, problem: Problem) -> float:
-    """K lambda/2 a round, the notebook's."""
+    """The decay K lambda/2 per round, as in the authors' notebook."""
     return float(workspace.preset["K"]) * (problem.l2 or 0.0) / 2
 
 
@@ -172,24 +170,24 @@ def _drawn(
 ) -> list[Series]:
     start, out = workspace.progress.inside, []
     for k, m in enumerate(METHODS):
-        runs = _seeds(workspace, NAMES[m], m, given[m], flags, start + (upto - start) * (k + 1) / len(METHODS))
+        runs = _seeds(workspace, title(m), m, given[m], flags, start + (upto - start) * (k + 1) / len(METHODS))
         more: dict[str, Any] = {} if won is None else {"gamma_L_b": won[m].times}
-        out.append(series(NAMES[m], runs, **more))
+        out.append(series(title(m), runs, **more))
     return out
 
 
-def _ends(kind: str, title: str, drawn: list[Series]) -> Table:
+def _ends(kind: str, heading: str, drawn: list[Series]) -> Table:
     columns = ["method", "gamma", "local steps", "rounds", "f - f* at the end (median)", "smallest", "largest"]
     rows: list[list[str | float | int | None]] = []
     for s in drawn:
         steps = s.about.get("K") or round(1 / s.about["p"], 1)
         low, high = s.low or s.y, s.high or s.y
         rows.append([s.label, s.about["gamma"], steps, s.x["rounds"][-1], s.y[-1], low[-1], high[-1]])
-    return Table(kind, f"At the end, with {title}", columns, rows)
+    return Table(kind, f"Final values with {heading}", columns, rows)
 
 
 def _parameters(workspace: Workspace, problem: Problem) -> dict[str, Any]:
-    kept = ("K", "p", "powers", "rungs", "rounds", "decaying_rounds", "seeds")
+    shown = ("K", "p", "powers", "rungs", "rounds", "decaying_rounds", "seeds")
     about = {"lambda": problem.l2, "L (global)": problem.L_global, "L_b": smoothness(problem), "batch": problem.batch}
     about |= {"rows of the smallest client": min(problem.sizes or [0]), "A": problem.es_A, "C": problem.es_C}
-    return about | {k: workspace.preset[k] for k in kept if k in workspace.preset}
+    return about | {k: workspace.preset[k] for k in shown if k in workspace.preset}

@@ -1,4 +1,4 @@
-"""All experiments in a folder: what is there is found again, what is not is made, and a report comes of it."""
+"""Run all experiments in a folder, reusing what it holds already, and write the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_DATA = "digits"
 
 @dataclass(frozen=True, slots=True)
 class ReproductionOptions:
-    """What was asked for."""
+    """The options of a reproduction."""
 
     data: str = DEFAULT_DATA
     out: Path = Path("report")
@@ -42,13 +42,13 @@ class ReproductionOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What everything in a folder has in common."""
+        """The settings that all results in a folder share."""
         known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
         data = self.data if known else os.path.abspath(self.data)
         return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
 
     def command(self, names: Sequence[str] = ()) -> str:
-        """The command line that asks for this."""
+        """The command line with these options."""
         words = ["proxskip", "reproduce", *names, "--data", self.data]
         words += ["--quick"] if self.quick else []
         words += [] if self.engine == "cpu" else ["--engine", self.engine]
@@ -62,7 +62,7 @@ def available() -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The experiments asked for, in the order of the report; all of them if none is named."""
+    """The named experiments in the order of the report; all of them if none is named."""
     known = available()
     for name in names:
         if name not in known:
@@ -74,19 +74,19 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     """Run the named experiments (all if none is named) and write the report.
 
     Args:
-        show: hears what is going on: words, the share that is done, the seconds to go.
+        show: is called with a text, the share that is done, and the remaining seconds.
     """
     chosen = check_names(names)
     claim_folder(options)
-    make_engine(options.engine, options.threads)  # what is not here is refused before anything is written
+    make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
     progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     workspace = make_workspace(options, progress)
-    settle(options, workspace.data_sha256)  # reads the data: what cannot be read is refused before anything is written
+    write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     for name in chosen:
         progress.enter(name)
         with stopwatch(options.out, name) as seconds:
-            experiment, claims = experiments.function(name)(workspace.on(presets[name]))
+            experiment, claims = experiments.function(name)(workspace.with_preset(presets[name]))
         experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
         made = add_results(options, workspace, {name: (experiment, claims)})
         progress.leave()
@@ -96,18 +96,18 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
 
 
 def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
-    """The workspace of an options."""
+    """The workspace for these options."""
     flags = experiments.preset("data")
     base = flags.get(options.data, flags["default"])
     return Workspace(
-        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine, threads=options.threads,
-        data_dir=options.data_dir, progress=progress,
+        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine,
+        threads=options.threads, data_dir=options.data_dir, progress=progress,
     )  # fmt: skip
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
 def claim_folder(options: ReproductionOptions) -> None:
-    """Refuse a folder that holds something else."""
+    """Refuse a folder that holds something other than this reproduction."""
     out = options.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder.")
@@ -118,7 +118,7 @@ def claim_folder(options: ReproductionOptions) -> None:
     if found is None:
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
-            raise InputError(f"{out / held[0]} is there, and no reproduction; choose a new or an empty folder.")
+            raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
     _same(options, {k: v for k, v in found.items() if k in options.settings}, options.settings)
 
@@ -128,8 +128,8 @@ def _same(options: ReproductionOptions, found: dict[str, Any], now: dict[str, An
         raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
 
-def settle(options: ReproductionOptions, data_sha256: str | None) -> None:
-    """Make the folder ours, or see that it is."""
+def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
+    """Write the settings to the folder, or check that they agree with those it holds."""
     settings = options.settings | {"data_sha256": data_sha256}
     found = read_json(options.out / STAMP)
     if found is not None:
@@ -140,7 +140,7 @@ def settle(options: ReproductionOptions, data_sha256: str | None) -> None:
 
 
 def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Claim]]]:
-    """The experiments that the folder's results hold already."""
+    """The experiments that results.json holds already, if this version wrote it."""
     found = read_json(options.out / RESULTS)
     if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
@@ -149,20 +149,20 @@ def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Cl
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file, or None where there is none."""
+    """The content of a file; None if there is no such file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
-        raise InputError(f"{path} is not whole; remove it, and it is made again.") from None
+        raise InputError(f"{path} is damaged; remove it, and run the command again.") from None
 
 
 @contextmanager
 def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
-    """Seconds spent on an experiment, in this call and in those before it that were interrupted.
+    """Seconds spent on an experiment, in this call and in earlier calls that were interrupted.
 
-    Where a call before had finished it, the clock starts anew, and the longer of the two times counts.
+    If an earlier call finished it, the clock starts again, and the longer of the two times counts.
     """
     path = out / "cache" / f"seconds-{name}.json"
     found = read_json(path) or 0.0
@@ -184,7 +184,7 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
 
 @contextmanager
 def locked(options: ReproductionOptions) -> Iterator[None]:
-    """The folder's results are ours meanwhile, and nobody else writes them."""
+    """Hold the lock of the folder, so that no other process writes its results."""
     with open(options.out / STAMP, encoding="utf-8") as stamp:
         fcntl.flock(stamp, fcntl.LOCK_EX)
         yield
@@ -194,7 +194,7 @@ def locked(options: ReproductionOptions) -> Iterator[None]:
 def add_results(
     options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
-    """results.json with these experiments and those that it holds by now, perhaps from another call."""
+    """Add these experiments to results.json, which another process may have written meanwhile."""
     with locked(options):
         return write_results(options, workspace, earlier(options) | new)
 
@@ -202,7 +202,7 @@ def add_results(
 def write_results(
     options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
-    """results.json with every experiment that there is."""
+    """Write results.json with these experiments."""
     chosen = [name for name in experiments.FUNCTIONS if name in kept]
     made = ReproductionReport(
         f"ProxSkip on {os.path.basename(options.data)}",
@@ -215,7 +215,7 @@ def write_results(
 
 
 def about(options: ReproductionOptions, workspace: Workspace, seconds: float) -> dict[str, Any]:
-    """Data, constants, versions and machine."""
+    """Data, constants, versions and command."""
     problem = workspace.problem()
     solution = problem.solution
     return {
@@ -239,15 +239,15 @@ def about(options: ReproductionOptions, workspace: Workspace, seconds: float) ->
     }
 
 
-def is_one(folder: Path) -> bool:
+def is_reproduction(folder: Path) -> bool:
     """Whether this folder holds a reproduction with results."""
     return (folder / STAMP).is_file() and (folder / RESULTS).is_file()
 
 
-def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
-    """The figures of a reproduction against another axis, in its own folder unless ``out`` is given.
+def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
+    """Draw the figures of a reproduction against another x axis, in its own folder unless ``out`` is given.
 
-    Panels that have no such axis are left out.
+    Panels without such an axis are left out.
     """
     made = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
@@ -262,7 +262,7 @@ def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
 
 
 def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate) -> None:
-    """The figures as PNG and PDF, and the page."""
+    """Draw the figures as PNG and PDF, and write the page."""
     for e in made.experiments:
         if e.panels:
             progress.say(f"drawing {e.id}")

@@ -1,4 +1,4 @@
-"""Finished runs by their content: what was asked, and what its folder holds."""
+"""Runs by their content: what is requested, and the finished run that a folder holds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from proxskip.types import Array, InputError
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
+    """One run: the command line's flags for the method, for the problem and for stopping (including ``every``).
 
-    ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
+    ``flags`` may contain ``cohort``. Steps beyond the method's limits are allowed here; the run's summary warns.
     """
 
     label: str
@@ -34,7 +34,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """A finished run as its folder holds it."""
+    """A finished run, read from its folder."""
 
     job: RunRequest
     folder: Path
@@ -48,7 +48,7 @@ class CachedRun:
 
     @property
     def h(self) -> Array | None:
-        """The control variates at the end, where the clients keep them under this name."""
+        """The control variates at the end, if the clients have any."""
         return checkpoint.load(self.folder).arrays.get("memory.h")
 
     def column(self, name: str) -> list[float]:
@@ -56,20 +56,20 @@ class CachedRun:
         return [float(v) for v in self.trace[name]]
 
     def at(self, round: int, column: str = "gap") -> float | None:
-        """The last record up to this round; None where the run ended before it otherwise than at its best."""
+        """The last record up to this round; None if the run ended earlier and could have gone on."""
         rounds = self.trace["round"]
         if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
             return None
         return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
 
     def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
-        """Where the first record with ``|column| <= below`` stands on another column; None if there is none."""
+        """The value of ``x`` in the first record with ``|column| <= below``; None if there is no such record."""
         hit = np.flatnonzero(np.abs(self.trace[column]) <= below)
         return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
 def read(job: RunRequest, folder: Path) -> CachedRun | None:
-    """The finished run of a folder; None where there is none yet."""
+    """The finished run of a folder; None if there is none yet."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def read(job: RunRequest, folder: Path) -> CachedRun | None:
 
 
 def digest(content: Any) -> str:
-    """Twenty hexadecimal digits of plain data."""
+    """Twenty hexadecimal digits that identify plain data."""
     plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:20]
 
