@@ -13,7 +13,7 @@ import pytest
 import proxskip as ps
 from conftest import close
 from proxskip import experiments, theory
-from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
+from proxskip.experiments import claims, decentralized, lyapunov, prox_skipping, table1
 from proxskip.experiments.closed_form_quadratics import (
     AffineMap,
     ClosedFormEngine,
@@ -100,7 +100,7 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [ps.ProxGD, ps.Accelerated, ps.ProxSkip])
 def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
-    problem = skipping.lasso(9, 40.0, 0.05)
+    problem = prox_skipping.lasso(9, 40.0, 0.05)
     method = kind.theory(problem)
     ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
@@ -221,7 +221,7 @@ JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
     "table1": table1.judged,
     "lyapunov": lyapunov.judged,
     "decentralized": decentralized.judged,
-    "skipping": skipping.judged,
+    "skipping": prox_skipping.judged,
 }
 
 
@@ -382,7 +382,7 @@ def test_a_slow_contraction_fails(made: Any) -> None:
     for by in (0.4, float("nan"), float("inf")):
         rows = [[by * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
         wrong = replace(experiment, tables=[replace(table, rows=rows)])
-        assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+        assert {c.id: c.verdict for c in prox_skipping.judged(wrong)}["skipping-rates"] == "FAIL"
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:
@@ -407,7 +407,7 @@ def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_solution_of_the_lasso_is_what_it_was_made_to_be() -> None:
-    problem = skipping.lasso(16, 100.0, 1e-3)
+    problem = prox_skipping.lasso(16, 100.0, 1e-3)
     assert problem.solution is not None
     assert set(np.round(problem.solution.x, 6)) == {-1.0, 0.0, 1.0}
     assert problem.kappa == pytest.approx(100.0)
