@@ -245,7 +245,7 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on where it was" in err
+    assert "the same command resumes it" in err
     assert not (parts / "results.json").exists()
     done = {p.parent.name: p.stat().st_mtime_ns for p in (parts / "runs").glob("*/summary.json")}
     process = start(parts, data)
@@ -428,7 +428,7 @@ def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.Monke
             overall("fig1b: FedLin (3 of 7), round 10/400", 0.5, 75.0)
     lines = plain.getvalue().splitlines()
     assert lines[0] == "fig1b: Scaffold (2 of 7), round 10/400; 25 % done"
-    assert lines[1] == "fig1b: FedLin (3 of 7), round 10/400; 50 % done, 1:15 min to go"
+    assert lines[1] == "fig1b: FedLin (3 of 7), round 10/400; 50 % done, 1:15 min left"
     assert quiet.getvalue() == ""
     assert "FedLin (3 of 7)" in screen.getvalue()
 
@@ -570,8 +570,8 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
         return claims.with_findings(shown, found)[0].sentence
 
     assert sentence("PASS", "REPORTED") == "It falls. It does 0."
-    assert sentence("NOT RUN", "PASS") == "What is to be seen: It falls. It does 1."
-    assert sentence("FAIL") == "What is to be seen: It falls. It does 0."
+    assert sentence("NOT RUN", "PASS") == "Expected: It falls. It does 1."
+    assert sentence("FAIL") == "Expected: It falls. It does 0."
 
 
 @pytest.mark.parametrize(("holds", "note"), [(True, "holds here"), (False, "does not hold here"), (None, "")])
@@ -579,7 +579,7 @@ def test_a_claim_that_is_only_reported_says_whether_it_holds(holds: bool | None,
     shown = replace(of("fig1b"), sentence="It falls.")
     e, (claim,) = claims.with_findings(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
     assert claim.note == note
-    assert e.sentence.startswith("What is to be seen") == (holds is False)
+    assert e.sentence.startswith("Expected: ") == (holds is False)
     promised = Claim("c", "fig1b", "It must.", "PASS", "It does.", holds=True)
     assert claims.with_findings(shown, [promised])[1] == [promised]
 

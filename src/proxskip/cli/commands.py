@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, plan, reproduce, theory, data, plot."""
+"""The commands: run, compare, resume, plan, reproduce, theory, data, plot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from proxskip.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments ask and return the exit code (``proxskip --help`` lists them)."""
+    """Run the command and return its exit code (``proxskip --help`` lists them)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
         return _fail("interrupted.", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED
-    except OSError as error:  # a full disk, a folder that vanished
+    except OSError as error:  # a full disk, a folder that was removed
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
     except Exception as error:
         traceback.print_exc()
@@ -75,7 +75,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if extra:
         near = commands[o.command].nearest(extra[0])
         hint = f"did you mean {near}?" if near else f"see `proxskip {o.command} --help`."
-        raise InputError(f"{extra[0]} is not understood here; {hint}")
+        raise InputError(f"{extra[0]} is not an argument of this command; {hint}")
     return o
 
 
@@ -102,11 +102,11 @@ def _run(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = build.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
-    plan = MethodRun(name, build.method_of(name, o, problem), out)
-    check(plan, problem, o)
+    request = MethodRun(name, build.method_of(name, o, problem), out)
+    check(request, problem, o)
     _solve(problem, o.quiet)
     clear(out)
-    (outcome,) = execute([plan], problem, o, spec)
+    (outcome,) = execute([request], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
         output.as_json(found[0] if o.seeds is None else found)
@@ -116,11 +116,11 @@ def _run(o: Namespace) -> int:
 
 
 def _print_run(outcome: MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
-    where = None if outcome.plan.out is None else str(outcome.plan.out)
+    where = None if outcome.request.out is None else str(outcome.request.out)
     print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        output.show(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+        output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
 
 def _compare(o: Namespace) -> int:
@@ -129,17 +129,17 @@ def _compare(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = build.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    plans = [MethodRun(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
-    for plan in plans:
-        check(plan, problem, o)
+    requests = [MethodRun(k, build.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    for request in requests:
+        check(request, problem, o)
     _solve(problem, o.quiet)
     clear(out)
-    outcomes = execute(plans, problem, o, spec)
+    outcomes = execute(requests, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:
         output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
-        output.show(output.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
+        output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
         _print_files(files)
     return worst([outcome.code for outcome in outcomes])
 
@@ -152,10 +152,10 @@ def _title(problem: Problem) -> str:
 def _keep_comparison(
     outcomes: Sequence[MethodResults], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
 ) -> list[Path]:
-    """NAME.json, NAME.png and NAME.pdf; the picture is made from the run folders alone."""
+    """Write NAME.json, NAME.png and NAME.pdf; the figure is drawn from the run folders alone."""
     written = out / f"{name}.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
-    curves = plots.load_runs([outcome.plan.out for outcome in outcomes if outcome.plan.out is not None])
+    curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
     return [written, *_draw(curves, xs, title, note, out / f"{name}.png")]
 
 
@@ -170,14 +170,14 @@ def _print_files(files: Sequence[Path]) -> None:
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
-    with stage(f"reading {spec['data']} and finding L", quiet):
+    with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = build.problem_of(spec)
-        problem.L_i  # noqa: B018  eigenvalues: the first thing that takes time
+        problem.L_i  # noqa: B018  computes eigenvalues, which takes time
         return problem, labels
 
 
 def _solve(problem: Problem, quiet: bool) -> None:
-    with stage("finding f*", quiet):
+    with stage("computing f*", quiet):
         problem.solution  # noqa: B018
 
 
@@ -193,7 +193,7 @@ def _resume(o: Namespace) -> int:
         raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
         spec = spec | {"data_dir": o.data_dir}
-    given = {k: getattr(o, k) for k in ("rounds", "iterations", "seconds", "tol", "target")}
+    given = {k: vars(o)[k] for k in ("rounds", "iterations", "seconds", "tol", "target")}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
     with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
@@ -204,7 +204,7 @@ def _resume(o: Namespace) -> int:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(text.report(summary, labels, str(path)))
-    return exit_code(result, progress.asked)
+    return exit_code(result, progress.has_tolerance)
 
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def _theory(o: Namespace) -> int:
         return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    output.show(output.table1(rows, title))
-    print("Rounds: what stands inside the table's O, with the logarithm and constant 1; floats: per client, upwards.")
-    missing = [f for f, v in (("--d for the floats", o.d), ("--G2 for LocalGD's rounds", o.G2)) if v is None]
+    output.print_table(output.table1(rows, title))
+    print("Rounds: the expression inside the O of the paper's table, with the logarithm; floats: sent by one client.")
+    missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
     return DONE
@@ -229,7 +229,7 @@ def _data(o: Namespace) -> int:
         if o.json:
             output.as_json([r._asdict() for r in rows])
         else:
-            output.show(output.datasets(rows))
+            output.print_table(output.datasets(rows))
         return DONE
     download = DownloadProgress(o.name, o.quiet)
     try:
@@ -263,7 +263,9 @@ def _plot_runs(o: Namespace) -> list[Path]:
 
 def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
     if len(o.folders) > 1 or o.y != "gap" or o.title:
-        raise InputError("a reproduction is drawn alone, with its own titles and y axes; give its folder and --x.")
+        raise InputError(
+            "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+        )
     return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
 
 
