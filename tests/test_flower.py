@@ -169,7 +169,7 @@ def test_cohorts_weights_and_the_tolerance(clock: Clock) -> None:
     assert out.summary["grad_norm"] <= 1e-6
     assert problem.solution is not None
     assert np.linalg.norm(out.x - problem.solution.x) <= 1e-4
-    assert "the tolerance holds" in str(out)
+    assert "the tolerance is reached" in str(out)
     assert sum(out.summary["participation"].values()) == 3 * out.summary["rounds"]
 
 
@@ -375,7 +375,7 @@ def test_two_nodes_with_one_partition_are_refused(clock: Clock) -> None:
     problem = ps.Problem(quadratics(4))
     grid = Here(app_of(problem), 4)
     grid.contexts[103] = grid.context(1, 4)
-    with pytest.raises(ps.InputError, match="two nodes say that they are partition 1"):
+    with pytest.raises(ps.InputError, match="two nodes claim to be partition 1"):
         Federated(METHODS["scaffnew"], 4).start(grid, num_rounds=2)
 
 
@@ -499,7 +499,7 @@ def test_a_superlink_that_falls_silent_ends_the_run(
     call: str, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower asks again without end; the run ends with what it has, and can go on from its folder."""
-    monkeypatch.setattr(strategy, "patience", lambda deadline: 0.3)
+    monkeypatch.setattr(strategy, "superlink_timeout", lambda deadline: 0.3)
     problem, stopped = ps.Problem(quadratics(4)), threading.Event()
 
     class Stops(Here):
@@ -720,7 +720,7 @@ def test_every_client_of_many_may_have_its_own_step_size(clock: Clock, tmp_path:
     out = strategy.start(Here(app_of(problem), n, lose), num_rounds=1)
     assert "could not be closed" in out.summary["message"]
     assert told == method.gamma.tolist()
-    with pytest.raises(ps.InputError, match="the words of a message take"):
+    with pytest.raises(ps.InputError, match="the settings in a message take"):
         wrap(None, {"gamma": [0.123456789] * 100_000})
 
 

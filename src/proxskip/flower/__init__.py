@@ -1,10 +1,10 @@
 """The methods as Flower apps: a ClientApp around an oracle, and a Strategy around a method.
 
-    client app      app = client_app(make_oracle)                        what a client minimises
+    client app      app = client_app(make_oracle)
     server app      Federated(ps.Scaffnew.theory, clients=5).start(grid=grid, num_rounds=60)
 
-What is sent, who commits what and what happens when something fails is ``proxskip.protocol``; this package moves its
-messages, keeps its memory on disk, and watches the clock.
+``proxskip.protocol`` decides what is sent, when h is updated, and what happens after a failure. This package carries
+its messages, stores its state on disk, and enforces the deadlines.
 """
 
 import os
