@@ -612,8 +612,8 @@ def test_progress_bar_where_somebody_looks(late):
         progress.on_run_start({"stop": {"iterations": 200}})
         for r in range(5):
             progress.on_record(r, record(r))
-        assert progress.bar is not None
-    assert progress.bar is None
+        assert progress.bar.bar is not None
+    assert progress.bar.bar is None
     assert "round 4" in stream.getvalue()
 
 

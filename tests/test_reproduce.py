@@ -423,7 +423,7 @@ def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.Monke
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
     plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
     for stream, silent in ((plain, False), (quiet, True), (screen, False)):
-        with progress.Overall(silent, stream) as overall:
+        with progress.OverallProgress(silent, stream) as overall:
             overall("fig1b: Scaffold (2 of 7), round 10/400", 0.25, None)
             overall("fig1b: FedLin (3 of 7), round 10/400", 0.5, 75.0)
     lines = plain.getvalue().splitlines()

@@ -145,18 +145,9 @@ def _problem_flags() -> Parser:
     )
     add("--intercept", action="store_true", help="add an unpenalised intercept (mu is then unknown: give --p or --K)")
     add("--psi", metavar="PSI", help="a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI")
-    add(
-        "--D",
-        choices=("difference", "identity"),
-        help="the operator in psi(D x), for splitskip and pdhg; default: difference",
-    )
+    add("--D", choices=("difference", "identity"), help="D in psi(D x), for splitskip and pdhg; default: difference")
     add("--dtype", choices=("float64", "float32"), default="float64", help="floating-point type; default: float64")
-    add(
-        "--clients",
-        metavar="n",
-        type=whole("clients"),
-        help="number of clients; default: 20, or one per group with --split group",
-    )
+    add("--clients", metavar="n", type=whole("clients"), help="default: 20, or one per group with --split group")
     add(
         "--split",
         choices=("label", "iid", "dirichlet", "contiguous", "group"),
@@ -178,12 +169,7 @@ def _problem_flags() -> Parser:
         default="max",
         help="L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max",
     )
-    add(
-        "--batch",
-        metavar="ROWS",
-        type=whole("batch"),
-        help="rows per client in a minibatch; default: full gradients",
-    )
+    add("--batch", metavar="ROWS", type=whole("batch"), help="rows per client in a minibatch; default: full gradients")
     return parent
 
 

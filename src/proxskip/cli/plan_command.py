@@ -57,12 +57,7 @@ def _made(problem: Problem, o: Namespace) -> Plan:
         if problem.n == 1:
             f: Any = problem.clients[0]
             return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
-        given = {
-            "latency": o.latency,
-            "bandwidth": o.bandwidth,
-            "up": o.bandwidth_up,
-            "speed": o.client_speed,
-        }
+        given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
         network = Network(**{k: v for k, v in given.items() if v is not None})
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 

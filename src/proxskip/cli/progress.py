@@ -7,14 +7,49 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from proxskip.results.result import Result
+
+if TYPE_CHECKING:
+    import rich.progress
 
 SECONDS_BEFORE_FIRST = 1.0
 """A run that takes less than this shows no progress."""
 SECONDS_BETWEEN_LINES = 5.0
 """If stderr is not a terminal."""
+
+
+class _Bar:
+    """A progress bar that appears at the first update, and disappears when it is closed."""
+
+    def __init__(self, stream: TextIO, label: str = "") -> None:
+        self.stream, self.label = stream, label
+        self.bar: rich.progress.Progress | None = None
+
+    def update(self, done: float | None, text: str) -> None:
+        """Show the share that is done (None if it is unknown) and a text."""
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (
+                TextColumn(self.label, markup=False),
+                BarColumn(24),
+                TextColumn("{task.fields[text]}", markup=False),
+            )
+            self.bar = Progress(
+                *columns[not self.label :], console=Console(file=self.stream), transient=True, refresh_per_second=5
+            )
+            self.task = self.bar.add_task("", total=None, text="")
+            self.bar.start()
+        self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
 
 
 class Progress:
@@ -25,19 +60,18 @@ class Progress:
         quiet: show nothing.
     """
 
-    def __init__(self, label: str, quiet: bool = False, stream: Any = None) -> None:
+    def __init__(self, label: str, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.label, self.quiet = label, quiet
         self.stream = sys.stderr if stream is None else stream
         self.terminal = bool(self.stream.isatty())
         self.stop: dict[str, float | None] = {}
-        self.bar: Any = None
-        self.task: Any = None
+        self.bar = _Bar(self.stream, label)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self.bar.close()
 
     @property
     def has_tolerance(self) -> bool:
@@ -59,14 +93,14 @@ class Progress:
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
         if self.terminal:
-            self._draw(metrics, now)
+            self.bar.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
         elif now - self.said >= SECONDS_BETWEEN_LINES:
             self.said = now
             print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
 
     def on_run_end(self, result: Result) -> None:
         """Remove the bar."""
-        self._close()
+        self.bar.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
@@ -92,44 +126,22 @@ class Progress:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
         return words
 
-    def _draw(self, metrics: dict[str, float], now: float) -> None:
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}"))
-            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task(self.label, total=None, words="")
-            self.bar.start()
-        done = self.fraction(metrics)
-        total = None if done is None else 1.0
-        self.bar.update(self.task, total=total, completed=done or 0.0, words=" · ".join(self._words(metrics, now)))
-
-    def _close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
 
 class OverallProgress:
     """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
-    def __init__(self, quiet: bool = False, stream: Any = None) -> None:
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet, self.stream = quiet, sys.stderr if stream is None else stream
         self.terminal = bool(self.stream.isatty())
         self.began = self.said = time.monotonic()
         self.topic = ""
-        self.bar: Any = None
-        self.task: Any = None
+        self.bar = _Bar(self.stream)
 
     def __enter__(self) -> OverallProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
+        self.bar.close()
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
         """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
@@ -137,25 +149,13 @@ class OverallProgress:
             return
         remaining = "" if left is None else f", {clock(left)} left"
         if self.terminal:
-            self._draw(text, done, remaining)
+            self.bar.update(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
         now, topic = time.monotonic(), text.partition(",")[0]
         pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES
         if now - self.said >= pause:
             self.said, self.topic = now, topic
             print(f"{text}; {100 * done:.0f} % done{remaining}", file=self.stream, flush=True)
-
-    def _draw(self, text: str, done: float, remaining: str) -> None:
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[words]}", markup=False))
-            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task("", total=1.0, words="")
-            self.bar.start()
-        self.bar.update(self.task, completed=done, words=f"{100 * done:.0f} %{remaining} · {text}")
 
 
 def clock(seconds: float) -> str:

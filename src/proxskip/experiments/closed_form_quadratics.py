@@ -89,6 +89,7 @@ class ClosedFormEngine:
             raise InputError("the closed form is for strongly convex quadratics.")
         self.n, self.d = problem.n, problem.d
         self.b = np.stack([f.b for f in parts])
+        # diagonal Hessians need no rotation: Q stays None, and a holds their diagonals
         self.Q: Array | None = None
         if all(f.H.ndim == 1 for f in parts):
             self.a = np.stack([f.H for f in parts])
@@ -161,7 +162,7 @@ class Stepper:
         self.server, self.round = server, 0
 
     def step(self) -> None:
-        """One round."""
+        """Run one communication round."""
         self.line.begin(self.round)
         self.server = self.method.round(self.server, self.line)
         self.round += 1
@@ -177,6 +178,7 @@ class Stepper:
         def half(client: Any, memory: Vectors, K: int, *down: Array) -> tuple[tuple[Array, ...], Vectors]:
             return (local(client, memory, K, *down)[1]["xhat"],), {}
 
+        # on a graph the clients hold their own x; otherwise the server sends it
         down = () if "x" in self.method.remembers else (self.server["x"],)
         (X,), _ = self.engine.run(half, self.line.all, self.round, steps, down)
         return np.array(X)
@@ -215,7 +217,7 @@ def rounds_to(method: Method, problem: Problem, eps: float, limit: int, seed: in
             now = distance2(s.X, problem.solution.x)
             if now <= eps * start:
                 return s.round
-            if not now < 1e12 * start:
+            if not now < 1e12 * start:  # diverged, or nan
                 return None
     return None
 
@@ -288,6 +290,7 @@ class AffineMap:
             if len(powers) > most or not now < 1e12:
                 return None, floor
             powers.append(powers[-1] @ powers[-1])
+        # the largest number of rounds after which the error is still above eps, bit by bit
         rounds = 0
         for k in reversed(range(len(powers))):
             ahead = _multiply(powers[k], z)
@@ -322,7 +325,7 @@ class RandomFactors:
 
     def rounds_to(self, eps: float, seed: int = 0, limit: int = 10_000_000) -> int | None:
         """The first round with squared error <= eps times the initial one; None if it takes more than ``limit``."""
-        coins = stream(seed, 0, "server")
+        coins = stream(seed, 0, "server")  # one generator, set to the key of each round
         error = -self.x_star
         goal = eps * float(error @ error)
         for r in range(limit):

@@ -21,6 +21,7 @@ _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients"
 def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
     """One curve: a single run, or the median over several seeds with a band from the smallest to the largest."""
     traces = [run.trace for run in runs]
+    # seeds may have records at different rounds: compare them at those that all have
     rounds = common_rounds(traces)
     at = [np.searchsorted(t["round"], rounds) for t in traces]
     values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])

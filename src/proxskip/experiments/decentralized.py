@@ -80,6 +80,7 @@ def with_proved(row: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(row)
     for name in (EXTRA.name, DIGing.name):
         tuned, proved = row[name], row[name]["proved"]
+        # the proved step may lie between two powers of two and be better than both
         if proved["rounds"] is not None and proved["rounds"] < tuned["rounds"][0]:
             out[name] = {**tuned, "rounds": [proved["rounds"]], "gamma": proved["gamma"]}
     return out
@@ -157,6 +158,7 @@ def judged(experiment: Experiment) -> list[Claim]:
 
 
 def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
+    # a slope needs at least three graphs
     found = slope(*zip(*points, strict=True)) if len(points) > 2 else None
     ok = None if found is None else abs(found - power) <= SLOPE_TOLERANCE
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."

@@ -68,9 +68,11 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     asked = workspace.preset
     most = max(asked["clients"])
     own = {M: problem_flags(workspace, clients=M) for M in asked["clients"]}
+    # the total batch is the batch of one client when all clients take part
     total = own[most]["batch"]
     shared = {M: own[M] | {"batch": max(1, total // M)} for M in asked["clients"]}
     steps = {M: 1 / smoothness(workspace.problem(**own[M])) for M in own}
+    # the smallest step size is safe for every M, so that only M changes
     least = min(1 / smoothness(workspace.problem(**flags)) for flags in shared.values())
     parts = [
         ("decaying", "a decaying step, a fixed batch per client", own, steps, True),
@@ -134,6 +136,7 @@ def problem_flags(workspace: Workspace, **more: Any) -> dict[str, Any]:
     flags = {k: asked[k] for k in ("l2", "l2_relative", "L") if k in asked} | more
     most = max(asked["clients"]) if "clients" in asked else None
     widest = {"clients": most} if most is not None else {}
+    # the smallest client occurs with the most clients
     smallest = min(workspace.problem(**flags | widest).sizes or [0])
     batch = asked["batch"] if smallest >= asked["batch"] else max(1, int(asked["batch_share"] * smallest))
     return flags | {"batch": batch}

@@ -148,9 +148,10 @@ def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[
     while left:
         K = geometric(stream(seed, stepper.round, "server"), method.p)  # the same draw as in the round itself
         memory = stepper.engine.memory() if left[0] < done + K else {}
+        # every requested t within the coming round, which ends after K iterations
         while left and left[0] < done + K:
             X = stepper.ahead(left.pop(0) - done)
-            x = X if len(X) > 1 else X[0]
+            x = X if len(X) > 1 else X[0]  # a single function has one x, without a row per client
             psi.append(float(method.lyapunov(stepper.problem, x, stepper.server, memory | {"x": X})))
             h.append(float(np.sum((memory["h"] - solution.h) ** 2) / np.sum(solution.h**2)))
         stepper.step()
@@ -162,6 +163,7 @@ def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[
 def _panel(case: Case, times: Sequence[int], psi: Array) -> Panel:
     mean, error = psi.mean(axis=0), psi.std(axis=0, ddof=1) / math.sqrt(len(psi))
     x = {"iterations": [float(t) for t in times]}
+    # E Psi_t <= (1 - zeta)^t Psi_0, plus the ball with minibatches
     bound = [(1.0 - case.zeta) ** t * float(mean[0]) + (0.0 if case.exact else case.ball) for t in times]
     low = [max(float(v), 0.0) for v in mean - STANDARD_ERRORS * error]
     about = {"gamma": case.method.gamma, "p": case.method.p, "zeta": case.zeta, "seeds": len(psi), "ball": case.ball}

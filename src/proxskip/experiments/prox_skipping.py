@@ -67,6 +67,7 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
     assert problem.solution is not None
     s = Stepper(method, problem, seed)
     spent, start = s.line.ledger, distance2(s.X, problem.solution.x)
+    # rates are measured from the first error below sqrt(eps) on, without the initial phase
     half: tuple[float, int, int] | None = None
     while s.round < MAX_ROUNDS:
         s.step()
@@ -76,9 +77,8 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
         if error <= eps and half is not None and spent.prox_evals > half[1]:
             break
     assert half is not None
-    # the keys are part of the cached values
     fall = math.log(half[0] / error)
-    return {
+    return {  # these keys are part of the cached values
         "prox": spent.prox_evals,
         "gradients": spent.iterations,
         "rate a prox": fall / (spent.prox_evals - half[1]),
@@ -236,6 +236,7 @@ def _cheapest(experiment: Experiment) -> Claim:
     ours, other = drawn["proxskip"], drawn["accelerated"]
     ratio = ours.x["ratio"][-1]
     ok = all(ours.y[-1] < s.y[-1] for name, s in drawn.items() if name != "proxskip")
+    # the first ratio at which ProxSkip is cheaper
     cross = next((c for c, a, b in zip(ours.x["ratio"], ours.y, other.y, strict=True) if a < b), None)
     gain = other.y[-1] / ours.y[-1]
     text = f"ProxSkip with its theoretical p is the cheapest method when a prox costs {ratio:g} gradients."

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.results import checkpoint
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError
@@ -45,22 +44,6 @@ class CachedRun:
     def x(self) -> Array:
         """The last communicated x."""
         return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
-
-    @property
-    def h(self) -> Array | None:
-        """The control variates at the end, if the clients have any."""
-        return checkpoint.load(self.folder).arrays.get("memory.h")
-
-    def column(self, name: str) -> list[float]:
-        """A column of the trace."""
-        return [float(v) for v in self.trace[name]]
-
-    def at(self, round: int, column: str = "gap") -> float | None:
-        """The last record up to this round; None if the run ended earlier and could have gone on."""
-        rounds = self.trace["round"]
-        if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
-            return None
-        return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
 
     def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
         """The value of ``x`` in the first record with ``|column| <= below``; None if there is no such record."""

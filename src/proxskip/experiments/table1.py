@@ -103,6 +103,7 @@ def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str,
         found = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
     else:
         found = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
+    # the cost of a round does not depend on the round: count it over four of them
     trial = Stepper(method, problem)
     for _ in range(4):
         trial.step()
@@ -160,6 +161,7 @@ def _data(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
 def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[float]) -> Panel:
     drawn = [s for s in found if s.y]
     ends = [float(min(kappas)), float(max(kappas))]
+    # reference lines through the first point of a method with this exponent
     for power, name in ((1.0, "slope 1"), (0.5, "slope 1/2")):
         at = next((s for s in drawn if s.about["expected"] == power), None)
         if at is not None:

@@ -129,6 +129,7 @@ class Workspace:
         method = self.method(job.method, problem, **job.flags)
         limits = {k: v for k, v in job.stop.items() if k in _LIMITS}
         every, cohort = job.stop.get("every"), job.flags.get("cohort")
+        # the folder is named by everything that determines the run, so that figures share their runs
         asked = description.config(
             method, problem, Stop(**limits).rules, job.seed, self.engine, as_participation(cohort), {}
         )

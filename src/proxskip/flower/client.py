@@ -37,8 +37,8 @@ def client_app(
     """A Flower ClientApp for every method of this library.
 
     Args:
-        make_oracle: takes the Context of a node (with its ``node_config["partition-id"]``) and returns the function
-            that this client minimises; use ``from_arrays``, ``from_svmlight`` or ``from_torch``.
+        make_oracle: makes the client's function from the Context of its node (``node_config["partition-id"]``), by
+            ``from_arrays``, ``from_svmlight`` or ``from_torch``.
         memory_folder: where h is stored; default: the node's setting ``memory``, or a folder in Flower's home.
         on_disk: if False, h is kept in the node's process only; a restart then loses it, and the server repairs it.
         mods: Flower mods that do not change what is sent.

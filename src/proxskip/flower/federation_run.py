@@ -85,9 +85,8 @@ class FederationRun:
         try:
             while not self.state.over:
                 asks = self._ticket(asks)
-        except (
-            find_clients.SuperLinkSilent
-        ) as error:  # the state on disk stays as it was, so that the run can be resumed
+        except find_clients.SuperLinkSilent as error:
+            # the state on disk stays as it was, so that the run can be resumed
             self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
         return self._finish()
 
@@ -219,9 +218,8 @@ class FederationRun:
             if reply.has_error():
                 continue
             try:
-                self.remotes = find_clients.with_returned(
-                    self.remotes, node, unwrap(reply.content, self.limit)[1], there
-                )
+                _, words = unwrap(reply.content, self.limit)
+                self.remotes = find_clients.with_returned(self.remotes, node, words, there)
                 self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
                 log(WARNING, "\tnode %s is not accepted: %s", node, error)

@@ -20,6 +20,7 @@ MAX_NUMBERS = 120_000
 
 def downsample(report: ReproductionReport) -> ReproductionReport:
     """The report with at most ``MAX_POINTS`` points per curve, all of them points of the original curve."""
+    # short curves stay complete; the long ones share the budget of the page
     long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > SHORT_CURVE]
     columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
     most = min(MAX_POINTS, max(SHORT_CURVE, MAX_NUMBERS // max(columns, 1)))
@@ -58,6 +59,7 @@ def _extremes(v: Array, where: Array) -> set[int]:
     good = np.flatnonzero(np.isfinite(v))
     found: set[int] = set()
     for order in (v, -v):
+        # sort by piece, then by value: the first point of each piece is its smallest (or largest)
         best = good[np.lexsort((order[good], where[good]))]
         found.update(best[np.unique(where[best], return_index=True)[1]].tolist())
     return found
