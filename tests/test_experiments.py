@@ -13,19 +13,19 @@ import pytest
 import proxskip as ps
 from conftest import close
 from proxskip import experiments, theory
-from proxskip.experiments import claims, decentralized, lyapunov, skipping, table1
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import (
-    Affine,
-    ClosedForm,
-    Factors,
+from proxskip.experiments import claims, decentralized, lyapunov, prox_skipping, table1
+from proxskip.experiments.closed_form_quadratics import (
+    AffineMap,
+    ClosedFormEngine,
+    RandomFactors,
     Stepper,
     distance2,
+    fastest_engine,
     filling,
-    own_engine,
     rounds_to,
     slope,
 )
+from proxskip.experiments.workspace import Workspace
 from proxskip.loop.line import Ledger
 from proxskip.methods.steps import geometric
 from proxskip.randomness import stream
@@ -90,7 +90,7 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
     """The same x, h and ledger as the reference engine, which takes every local step by itself."""
     problem = small()
     method = METHODS[name](problem)
-    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
     if theirs.h is not None:
         assert close(ours.h, theirs.h, 1e-9)
@@ -102,9 +102,9 @@ def test_the_closed_form_is_the_methods_trajectory(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [ps.ProxGD, ps.Accelerated, ps.ProxSkip])
 def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
-    problem = skipping.lasso(9, 40.0, 0.05)
+    problem = prox_skipping.lasso(9, 40.0, 0.05)
     method = kind.theory(problem)
-    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedForm(), "reference"))
+    ours, theirs = (ps.run(method, problem, rounds=30, seed=3, engine=e) for e in (ClosedFormEngine(), "reference"))
     assert close(ours.x, theirs.x, TOL)
     assert ours.summary()["prox_evals"] == theirs.summary()["prox_evals"] == 30
 
@@ -112,7 +112,7 @@ def test_the_closed_form_of_a_full_matrix(kind: Any) -> None:
 def test_the_closed_form_refuses_what_has_none() -> None:
     model = ps.Logistic(np.eye(4), np.array([0.0, 1.0, 0.0, 1.0]), l2=0.1)
     with pytest.raises(ps.InputError, match="closed form"):
-        ClosedForm().open(ps.Problem([model]), {}, 0)
+        ClosedFormEngine().open(ps.Problem([model]), {}, 0)
 
 
 @without_coins
@@ -120,7 +120,7 @@ def test_powers_of_a_round_are_rounds(name: str) -> None:
     problem = small()
     method = METHODS[name](problem)
     walked = steps(method, problem, 300)
-    affine = Affine(method, problem)
+    affine = AffineMap(method, problem)
     for r in (1, 2, 3, 17, 300):
         assert close(affine.after(r).ravel(), walked[r - 1], TOL)
 
@@ -129,7 +129,7 @@ def test_powers_of_a_round_are_rounds(name: str) -> None:
 def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
     problem, eps = small(20.0), 1e-4 if name == "local-gd" else 1e-2
     method = METHODS[name](problem)
-    found, floor = Affine(method, problem).rounds_to(eps)
+    found, floor = AffineMap(method, problem).rounds_to(eps)
     assert found == rounds_to(method, problem, eps, 3000 if name == "local-gd" else 100_000)
     assert (found is None) == (name == "local-gd")
     if found is None:
@@ -144,7 +144,7 @@ def test_rounds_to_eps_by_powers_and_by_rounds(name: str) -> None:
 def test_rounds_to_eps_by_factors(seed: int) -> None:
     problem = small()
     method = ps.SLocalGD.paper_figure(problem)
-    found = Factors(method, problem).rounds_to(1e-4, seed)
+    found = RandomFactors(method, problem).rounds_to(1e-4, seed)
     assert found == rounds_to(method, problem, 1e-4, 60_000, seed)
     assert found is not None
 
@@ -152,7 +152,7 @@ def test_rounds_to_eps_by_factors(seed: int) -> None:
 def test_a_diverging_method_never_arrives() -> None:
     problem = small()
     assert rounds_to(ps.GD(2.5), problem, 1e-4, 10_000) is None
-    assert Affine(ps.GD(2.5), problem).rounds_to(1e-4)[0] is None
+    assert AffineMap(ps.GD(2.5), problem).rounds_to(1e-4)[0] is None
 
 
 def test_slope() -> None:
@@ -197,7 +197,7 @@ def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> 
     A, b = np.random.default_rng(0).standard_normal((60, 5)), np.tile([0.0, 1.0], 30)
     problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=3).with_batch(4)
     method = ps.Scaffnew.theory(problem)
-    s, plain = (Stepper(method, problem, 7, own_engine(problem, 1)) for _ in range(2))
+    s, plain = (Stepper(method, problem, 7, fastest_engine(problem, 1)) for _ in range(2))
     for r in range(6):
         K = geometric(stream(7, r, "server"), method.p)
         seen = [s.ahead(j) for j in range(K + 1)]
@@ -223,13 +223,13 @@ JUDGED: dict[str, Callable[[Experiment], list[Claim]]] = {
     "table1": table1.judged,
     "lyapunov": lyapunov.judged,
     "decentralized": decentralized.judged,
-    "skipping": skipping.judged,
+    "skipping": prox_skipping.judged,
 }
 
 
-def bench_of(name: str, out: Path) -> Bench:
+def workspace_of(name: str, out: Path) -> Workspace:
     preset = experiments.preset(name, quick=True) | SMALL[name]
-    return Bench(out, "digits", preset=preset, base=experiments.preset("data")["digits"], quick=True, threads=1)
+    return Workspace(out, "digits", preset=preset, base=experiments.preset("data")["digits"], quick=True, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment
     out = {}
     for name in SMALL:
         folder = tmp_path_factory.mktemp(name)
-        out[name] = (*experiments.function(name)(bench_of(name, folder)), folder)
+        out[name] = (*experiments.function(name)(workspace_of(name, folder)), folder)
     return out
 
 
@@ -268,8 +268,8 @@ def test_an_experiment_goes_on_where_it_was(name: str, made: Any, monkeypatch: p
         raise AssertionError("computed again")
 
     monkeypatch.setattr(Stepper, "step", again)
-    monkeypatch.setattr("proxskip.experiments.bench.run", again)
-    other, verdicts = experiments.function(name)(bench_of(name, folder))
+    monkeypatch.setattr("proxskip.experiments.workspace.run", again)
+    other, verdicts = experiments.function(name)(workspace_of(name, folder))
     assert other.panels == experiment.panels
     assert verdicts == found
 
@@ -363,7 +363,7 @@ def test_other_forgeries_fail(name: str, panel: str, method: str, change: Any, c
 
 
 def test_what_is_no_number_does_not_arrive() -> None:
-    affine = Affine(ps.GD(1.0), small())
+    affine = AffineMap(ps.GD(1.0), small())
     affine.M[0, 0, 0] = np.nan
     assert affine.rounds_to(1e-4)[0] is None
 
@@ -384,7 +384,7 @@ def test_a_slow_contraction_fails(made: Any) -> None:
     for by in (0.4, float("nan"), float("inf")):
         rows = [[by * v if j == at and k == 4 else v for j, v in enumerate(row)] for k, row in enumerate(table.rows)]
         wrong = replace(experiment, tables=[replace(table, rows=rows)])
-        assert {c.id: c.verdict for c in skipping.judged(wrong)}["skipping-rates"] == "FAIL"
+        assert {c.id: c.verdict for c in prox_skipping.judged(wrong)}["skipping-rates"] == "FAIL"
 
 
 def test_the_proved_step_is_among_the_candidates() -> None:
@@ -409,12 +409,12 @@ def test_wrong_theory_is_seen(made: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
         return replace(claims, zeta=3 * claims.zeta)
 
     monkeypatch.setattr(ps.Scaffnew, "claims", wrong)
-    _, found = lyapunov.run(bench_of("lyapunov", tmp_path))
+    _, found = lyapunov.run(workspace_of("lyapunov", tmp_path))
     assert {c.id: c.verdict for c in found}["lyapunov-bound"] == "FAIL"
 
 
 def test_the_solution_of_the_lasso_is_what_it_was_made_to_be() -> None:
-    problem = skipping.lasso(16, 100.0, 1e-3)
+    problem = prox_skipping.lasso(16, 100.0, 1e-3)
     assert problem.solution is not None
     assert set(np.round(problem.solution.x, 6)) == {-1.0, 0.0, 1.0}
     assert problem.kappa == pytest.approx(100.0)

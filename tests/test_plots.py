@@ -10,6 +10,7 @@ import pytest
 from proxskip.registry import METHODS
 from proxskip.report import plots
 from proxskip.report.figures import Panel, Series
+from proxskip.report.method_styles import CYCLE, PALETTE, style, title
 from proxskip.report.plots import Curve
 from proxskip.results.trace import Trace
 from proxskip.types import InputError
@@ -38,14 +39,16 @@ DECAY = 0.5 ** np.arange(30)
 
 
 def test_every_method_has_a_name_and_a_style_of_its_own():
-    assert set(plots.NAMES) == set(plots._STYLES) == set(METHODS)
+    assert all(title(m) != m and style(m) for m in METHODS)
+    assert title("new-method") == "new-method"
+    assert style("new-method") is None
     federated = [m for m in METHODS if "clients" in METHODS[m].handles and m != "proxgd"]
     gossip = [m for m in federated if "graph" in METHODS[m].handles]
     for group in ([m for m in federated if m not in gossip], gossip):
-        assert len({plots._STYLES[m][0] for m in group}) == len(group)
-        assert len({plots._STYLES[m][2] for m in group}) == len(group)
-    assert len(plots.PALETTE) == len(set(plots.PALETTE)) == len(plots._CYCLE)
-    assert {style[0] for style in plots._STYLES.values()} == set(plots.PALETTE)
+        assert len({style(m).color for m in group}) == len(group)
+        assert len({style(m).marker for m in group}) == len(group)
+    assert len(PALETTE) == len(set(PALETTE)) == len(CYCLE)
+    assert {style(m).color for m in METHODS} == set(PALETTE)
 
 
 def test_methods_that_share_a_colour_do_not_share_it_in_one_figure():
@@ -105,7 +108,7 @@ def test_curves_without_a_value_are_left_out_and_none_is_refused():
     unknown = Curve("unknown", (trace(DECAY, gap=np.nan),))
     figure = plots.curves([Curve("a", (trace(DECAY),)), unknown])
     assert len(figure.axes[0].lines) == 1
-    assert figure.get_supxlabel() == "Without a value: unknown."
+    assert figure.get_supxlabel() == "Not shown, since there are no values: unknown."
     with pytest.raises(InputError, match="no run has a value of gap"):
         plots.curves([unknown])
     with pytest.raises(InputError, match='x = "time" cannot be drawn'):
@@ -147,8 +150,8 @@ def test_folders_without_a_run_are_refused(tmp_path):
 @pytest.mark.long
 def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
-    first = plots.save(plots.panels(runs, ("rounds", "floats"), title="t", note="n"), tmp_path / "a.b.png")
-    again = plots.save(plots.panels(runs, ("rounds", "floats"), title="t", note="n"), tmp_path / "again")
+    first = plots.save(plots.panels(runs, ("rounds", "floats"), heading="t", note="n"), tmp_path / "a.b.png")
+    again = plots.save(plots.panels(runs, ("rounds", "floats"), heading="t", note="n"), tmp_path / "again")
     assert [p.name for p in first] == ["a.b.png", "a.b.pdf"]
     assert [p.name for p in again] == ["again.png", "again.pdf"]
     for p, q in zip(first, again, strict=True):
@@ -169,7 +172,7 @@ def panel(*series: Series, **more) -> Panel:
 
 
 def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
-    found = plots.looks(
+    found = plots.curve_styles(
         [
             line("a", "fedlin"),
             line("b", "scaffnew"),
@@ -179,14 +182,14 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
         ]
     )
     assert [look.color for look in found[:3]] == [
-        plots._STYLES["fedlin"][0],
-        plots._STYLES["scaffnew"][0],
-        plots._STYLES["fedlin"][0],
+        style("fedlin").color,
+        style("scaffnew").color,
+        style("fedlin").color,
     ]
     assert found[1].width > found[0].width > found[2].width
     assert found[2].dashes == found[3].dashes == "--" != found[4].dashes
-    alone = plots.looks([line("a", "local-gd")])
-    assert alone[0].color == plots._STYLES["local-gd"][0]
+    alone = plots.curve_styles([line("a", "local-gd")])
+    assert alone[0].color == style("local-gd").color
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_a_series_looks_like_its_method_and_a_bound_like_what_it_bounds():
     ],
 )
 def test_no_two_series_of_a_panel_look_the_same(methods):
-    found = plots.looks([line(str(k), m) for k, m in enumerate(methods)])
+    found = plots.curve_styles([line(str(k), m) for k, m in enumerate(methods)])
     assert len({(look.color, look.dashes, look.hollow) for look in found}) == len(methods)
     assert len({look.color for look in found}) == min(len(set(methods)) if len(set(methods)) > 1 else len(methods), 8)
 
@@ -211,12 +214,12 @@ def test_a_series_without_a_name_does_not_look_like_a_method_of_the_figure():
     named = panel(line("a", "scaffnew"), line("b", "fedlin"), line("c"))
     by_position = panel(*(line(str(k), "local-gd") for k in range(8)))
     assert plots.methods_in([named, by_position]) == {"scaffnew", "fedlin"}
-    first, second = (plots.looks(p.series, {"scaffnew", "fedlin"}) for p in (named, by_position))
+    first, second = (plots.curve_styles(p.series, {"scaffnew", "fedlin"}) for p in (named, by_position))
     assert [look.hollow for look in first] == [False, False, True]
     assert all(look.hollow for look in second)
     theirs = {look.color for look in first[:2]}
     assert theirs.isdisjoint(look.color for look in [first[2], *second[:6]])
-    assert not any(look.hollow for look in plots.looks(by_position.series))
+    assert not any(look.hollow for look in plots.curve_styles(by_position.series))
 
 
 def test_a_panel_is_drawn_as_it_says(tmp_path):

@@ -23,9 +23,10 @@ import proxskip as ps
 from conftest import model
 from proxskip.report import page, plots
 from proxskip.report.axes import Scale, domain, number, short
-from proxskip.report.figures import Claim, Experiment, Panel, Report, Series, Table, from_json, to_json
+from proxskip.report.downsample import MAX_POINTS, downsample, downsample_series
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series, Table, from_json, to_json
+from proxskip.report.method_styles import title
 from proxskip.report.text import block, finite, text
-from proxskip.report.thin import MOST, thin, thin_series
 
 AXES = ("rounds", "floats", "passes", "seconds")
 
@@ -41,7 +42,7 @@ def series(label: str, traces: list[Any], method: str) -> Series:
     )  # fmt: skip
 
 
-def build() -> Report:
+def build() -> ReproductionReport:
     """Real runs, a sweep with points and bounds, every verdict."""
     problem = ps.split(model(), clients=4, by="label")
     methods = {
@@ -53,7 +54,7 @@ def build() -> Report:
         name: [ps.run(m, problem, rounds=80, seed=s).trace for s in range(3 if name == "scaffnew" else 1)]
         for name, m in methods.items()
     }
-    shown = [series(plots.NAMES[name], traces, name) for name, traces in runs.items()]
+    shown = [series(title(name), traces, name) for name, traces in runs.items()]
     xs = {x: plots.X_AXES[x][1] for x in AXES}
     curves = Panel("a", "Error", shown, "rounds", xs, "f(x) - f*", y_floor=1e-7)
     kappa = [1e2, 1e3, 1e4]
@@ -91,16 +92,16 @@ def build() -> Report:
         "quick": True,
         "command": "proxskip reproduce --quick",
     }
-    return Report("A report", about, claims, experiments)
+    return ReproductionReport("A report", about, claims, experiments)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> ReproductionReport:
     return build()
 
 
 @pytest.fixture(scope="module")
-def results(report: Report) -> Any:
+def results(report: ReproductionReport) -> Any:
     """What results.json holds."""
     return json.loads(json.dumps(finite(to_json(report)), allow_nan=False))
 
@@ -121,7 +122,7 @@ def payloads(count: int) -> list[str]:
     return single + list(mixed)
 
 
-def dressed(names: Iterator[str]) -> Report:
+def dressed(names: Iterator[str]) -> ReproductionReport:
     """A report with a name from outside wherever there is text."""
 
     def next_series(k: int) -> Series:
@@ -166,7 +167,7 @@ def dressed(names: Iterator[str]) -> Report:
         "command": next(names),
         "versions": {"proxskip": next(names)},
     }
-    return Report(next(names), about, claims, experiments)
+    return ReproductionReport(next(names), about, claims, experiments)
 
 
 class Nodes(HTMLParser):
@@ -201,7 +202,7 @@ class Nodes(HTMLParser):
 
 
 # -- one safe file -----------------------------------------------------------------------------------------------------
-def test_the_page_asks_for_nothing(report: Report) -> None:
+def test_the_page_asks_for_nothing(report: ReproductionReport) -> None:
     source = page(report)
     assert not re.search(
         r"https?:|//[a-z]|@import|url\((?!#)|\bfetch\(|XMLHttpRequest|WebSocket|EventSource|import\(", source
@@ -213,7 +214,7 @@ def test_the_page_asks_for_nothing(report: Report) -> None:
             assert value.startswith("#") or value == "data:,"
 
 
-def test_only_the_pages_own_script_and_style_may_run(report: Report) -> None:
+def test_only_the_pages_own_script_and_style_may_run(report: ReproductionReport) -> None:
     source = page(report)
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', source)[1])  # type: ignore[index]
     assert "default-src 'none'" in policy
@@ -224,7 +225,7 @@ def test_only_the_pages_own_script_and_style_may_run(report: Report) -> None:
         assert f"{kind} 'sha256-{digest}'" in policy
 
 
-def test_the_data_block_is_results_json(report: Report, results: Any) -> None:
+def test_the_data_block_is_results_json(report: ReproductionReport, results: Any) -> None:
     held = json.loads(Nodes(page(report)).blocks["results"])
     assert held != results  # the long curve is thinned
     short_held, short_results = (
@@ -232,12 +233,12 @@ def test_the_data_block_is_results_json(report: Report, results: Any) -> None:
         for r in (held, results)
     )
     assert short_held == short_results
-    assert held == finite(to_json(thin(report)))
+    assert held == finite(to_json(downsample(report)))
     again = from_json(held)
     assert Nodes(page(again)).blocks["results"] == Nodes(page(report)).blocks["results"]
 
 
-def test_a_page_from_results_json_is_the_same_page(report: Report, results: Any) -> None:
+def test_a_page_from_results_json_is_the_same_page(report: ReproductionReport, results: Any) -> None:
     assert page(from_json(results)) == page(report)
 
 
@@ -259,7 +260,7 @@ def test_no_name_can_leave_its_place() -> None:
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", shown)
 
 
-def test_the_footer_says_which_version_made_the_page(report: Report) -> None:
+def test_the_footer_says_which_version_made_the_page(report: ReproductionReport) -> None:
     assert "Made by proxskip 0.1.0." in page(report)
 
 
@@ -282,7 +283,9 @@ def test_text_is_escaped_once_and_invisible_characters_show() -> None:
 
 
 def test_a_report_with_nothing_in_it_is_a_page() -> None:
-    source = page(Report("empty", {}, [], [Experiment("e", "E", "", {}, "", [Panel("p", "", [], "x", {}, "y")])]))
+    source = page(
+        ReproductionReport("empty", {}, [], [Experiment("e", "E", "", {}, "", [Panel("p", "", [], "x", {}, "y")])])
+    )
     assert "<h1>empty</h1>" in source
 
 
@@ -326,8 +329,8 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
     y = np.exp(-x / 3000) * rng.lognormal(size=len(x))
     y[[7000, 7001]] = np.nan, 1e3
     s = Series("s", {"t": x.tolist(), "2t": (2 * x).tolist()}, y.tolist(), low=(y / 2).tolist(), high=(y * 2).tolist())
-    out = thin_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
-    assert 150 < len(out.y) <= MOST
+    out = downsample_series(s, Panel("p", "", [s], "t", {}, "y", x_scale=scale))
+    assert 150 < len(out.y) <= MAX_POINTS
     at = [int(v) - 1 for v in out.x["t"]]
     assert at == sorted(set(at))
     assert at[0] == 0
@@ -346,7 +349,7 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
 
 
 @pytest.mark.long
-def test_a_large_report_is_a_small_page(report: Report) -> None:
+def test_a_large_report_is_a_small_page(report: ReproductionReport) -> None:
     t = np.arange(5000.0)
     rng = np.random.Generator(np.random.Philox(2))
 
@@ -377,7 +380,7 @@ def browser() -> Iterator[chromium.Browser]:
 
 
 @pytest.fixture(scope="module")
-def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(report: ReproductionReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("report") / "index.html"
     target.write_text(page(report), encoding="utf-8")
     return target

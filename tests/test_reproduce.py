@@ -22,16 +22,16 @@ from conftest import thinned
 from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
-from proxskip.experiments import bench as bench_module
 from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
 from proxskip.experiments import fig1a as figure_1a
 from proxskip.experiments import fig1c as figure_1c
 from proxskip.experiments import settings as build
-from proxskip.experiments.bench import Bench, Interrupted, Job
-from proxskip.experiments.pace import Pace
-from proxskip.experiments.reproduce import Order
+from proxskip.experiments import workspace as workspace_module
+from proxskip.experiments.progress_estimate import ProgressEstimate
+from proxskip.experiments.reproduce import ReproductionOptions
+from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
 from proxskip.report import figures, plots
-from proxskip.report.figures import Claim, Experiment, Panel, Report, Series
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
@@ -74,26 +74,26 @@ def data(tmp_path: Path) -> str:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small presets, and nothing is drawn."""
     use_small_presets(monkeypatch)
-    monkeypatch.setattr(reproduce, "draw", lambda made, out, pace: None)
+    monkeypatch.setattr(reproduce, "draw", lambda made, out, progress: None)
 
 
 @dataclass
 class Made:
     """A reproduction of all figures, and what was said meanwhile."""
 
-    order: Order
-    report: Report
+    options: ReproductionOptions
+    report: ReproductionReport
     said: list[tuple[str, float, float | None]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
-    order, said = Order(little(folder), folder / "report"), []
+    options, said = ReproductionOptions(little(folder), folder / "report"), []
     with pytest.MonkeyPatch.context() as monkeypatch:
         use_small_presets(monkeypatch)
-        report = reproduce.reproduce(FIGURES, order, lambda *what: said.append(what))
-    return Made(order, report, said)
+        report = reproduce.reproduce(FIGURES, options, lambda *what: said.append(what))
+    return Made(options, report, said)
 
 
 def without_times(found: Any) -> Any:
@@ -109,7 +109,7 @@ def results(out: Path) -> Any:
 
 # -- the pipeline ------------------------------------------------------------------------------------------------------
 def test_every_figure_ends_in_a_report(made: Made) -> None:
-    report, said, out = made.report, made.said, made.order.out
+    report, said, out = made.report, made.said, made.options.out
     assert [e.id for e in report.experiments] == list(FIGURES)
     assert figures.from_json(results(out)) == figures.from_json(json.loads(json.dumps(figures.to_json(report))))
     for e in report.experiments:
@@ -142,21 +142,21 @@ def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
     for row in winners.rows:
         assert row[2] == pytest.approx(drawn[str(row[0])]["gamma"])
     ends = [str(row[0]) for row in grid.rows if "*" in str(row[2]) or "*" in str(row[-1])]
-    assert all(f"The winner of {name} lies at the end of the grid." in grid.note for name in ends)
+    assert all(f"The winner of {name} lies at an end of the grid." in grid.note for name in ends)
     assert grid.note.count("lies at the end") == len(ends)
     assert {row[4] for row in winners.rows} == {6, 3}  # 3 x 2 for methods with local steps, 3 without
 
 
 def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = results(made.order.out)
+    first = results(made.options.out)
 
     def forbidden(*args: Any, **named: Any) -> None:
         raise AssertionError("a run was made again")
 
-    monkeypatch.setattr(bench_module, "run", forbidden)
-    monkeypatch.setattr(bench_module, "resume", forbidden)
-    reproduce.reproduce(FIGURES, made.order)
-    assert without_times(results(made.order.out)) == without_times(first)
+    monkeypatch.setattr(workspace_module, "run", forbidden)
+    monkeypatch.setattr(workspace_module, "resume", forbidden)
+    reproduce.reproduce(FIGURES, made.options)
+    assert without_times(results(made.options.out)) == without_times(first)
 
 
 def test_figures_share_runs(made: Made) -> None:
@@ -166,18 +166,18 @@ def test_figures_share_runs(made: Made) -> None:
     assert (one.method, other.label, one.y) == ("scaffnew", "1/p = 4", other.y)
     same = [
         p
-        for p in (made.order.out / "runs").glob("scaffnew-*/summary.json")
+        for p in (made.options.out / "runs").glob("scaffnew-*/summary.json")
         if (s := json.loads(p.read_text()))["p"] == 0.25 and s["batch"] is None and s["gamma"] == one.about["gamma"]
     ]
     assert len(same) == 1
 
 
 def test_one_experiment_at_a_time(small: None, data: str, tmp_path: Path) -> None:
-    order = Order(data, tmp_path / "r")
-    reproduce.reproduce(["fig1c"], order)
-    assert [e["id"] for e in results(order.out)["experiments"]] == ["fig1c"]
-    reproduce.reproduce(["fig1b"], order)
-    found = results(order.out)
+    options = ReproductionOptions(data, tmp_path / "r")
+    reproduce.reproduce(["fig1c"], options)
+    assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1c"]
+    reproduce.reproduce(["fig1b"], options)
+    found = results(options.out)
     assert [e["id"] for e in found["experiments"]] == ["fig1b", "fig1c"]
     assert [c["experiment"] for c in found["claims"]] == ["fig1b"] * 2 + ["fig1c"] * 2
 
@@ -185,18 +185,18 @@ def test_one_experiment_at_a_time(small: None, data: str, tmp_path: Path) -> Non
 def test_two_calls_on_one_folder_keep_each_others_experiments(
     small: None, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order, whole, called = Order(data, tmp_path / "r"), experiments.function, []
+    options, whole, called = ReproductionOptions(data, tmp_path / "r"), experiments.function, []
 
     def function(name: str) -> Any:
         if not called:
             called.append(name)
-            reproduce.reproduce(["fig1c"], order)  # by another call, while this one runs
+            reproduce.reproduce(["fig1c"], options)  # by another call, while this one runs
         return whole(name)
 
     monkeypatch.setattr(experiments, "function", function)
-    reproduce.reproduce(["fig1b"], order)
+    reproduce.reproduce(["fig1b"], options)
     assert called == ["fig1b"]
-    assert [e["id"] for e in results(order.out)["experiments"]] == ["fig1b", "fig1c"]
+    assert [e["id"] for e in results(options.out)["experiments"]] == ["fig1b", "fig1c"]
 
 
 def test_a_finished_stopwatch_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
         if ended == 0:
             continue
         assert ended == 130
-        assert "the same command goes on where it was" in err
+        assert "the same command resumes it" in err
         assert not (parts / "results.json").exists()
         done = {p.parent.name: p.stat().st_mtime_ns for p in (parts / "runs").glob("*/summary.json")}
         ended, _ = stop(parts, data, 9, signal.SIGKILL)
@@ -279,16 +279,16 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
 def test_an_interrupted_run_goes_on_from_its_checkpoint(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job("x", "scaffnew", {}, {}, {"rounds": 40})
-    straight = Bench(tmp_path / "a", data).runs([job])[0]
-    bench = Bench(tmp_path / "b", data)
-    monkeypatch.setattr(bench.pace, "say", interrupt_at("round 17"))
+    job = RunRequest("x", "scaffnew", {}, {}, {"rounds": 40})
+    straight = Workspace(tmp_path / "a", data).runs([job])[0]
+    workspace = Workspace(tmp_path / "b", data)
+    monkeypatch.setattr(workspace.progress, "say", interrupt_at("round 17"))
     with pytest.raises(Interrupted):
-        bench.runs([job])
+        workspace.runs([job])
     (folder,) = (tmp_path / "b" / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["status"] == "INTERRUPTED"
-    again = Bench(tmp_path / "b", data)
-    monkeypatch.setattr(bench_module, "run", None)  # only resume may be called
+    again = Workspace(tmp_path / "b", data)
+    monkeypatch.setattr(workspace_module, "run", None)  # only resume may be called
     kept = again.runs([job])[0]
     assert kept.folder == folder
     np.testing.assert_array_equal(kept.x, straight.x)
@@ -305,7 +305,7 @@ def interrupt_at(words: str) -> Any:
 
 def test_runs_are_ordinary_run_folders(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = {"gamma": 0.01, "p": 0.2, "decay": 0.5}
-    kept = Bench(tmp_path, data).runs([Job("x", "scaffnew", flags, {"clients": 4}, {"rounds": 9})])[0]
+    kept = Workspace(tmp_path, data).runs([RunRequest("x", "scaffnew", flags, {"clients": 4}, {"rounds": 9})])[0]
     assert kept.summary["decay"] == 0.5
     assert cli.main(["plot", str(kept.folder), "--x", "floats", "--out", str(tmp_path / "f.png"), "--quiet"]) == 0
     assert cli.main(["resume", str(kept.folder), "--rounds", "12", "--json"]) == 0
@@ -313,27 +313,30 @@ def test_runs_are_ordinary_run_folders(data: str, tmp_path: Path, capsys: pytest
     assert (longer["rounds"], longer["decay"]) == (12, 0.5)
 
 
-# -- the bench ---------------------------------------------------------------------------------------------------------
+# -- the workspace ---------------------------------------------------------------------------------------------------------
 def test_a_run_is_found_by_its_content(data: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, data)
-    same = [Job("a", "gd", {}, {}, {"rounds": 3}), Job("b", "gd", {"gamma": None}, {"l2": 1e-4}, {"rounds": 3})]
-    assert len({k.folder for k in bench.runs(same)}) == 1
-    different = [
-        Job("c", "gd", {"gamma": 0.01}, {}, {"rounds": 3}),
-        Job("d", "gd", {}, {"l2": 1e-3}, {"rounds": 3}),
-        Job("e", "gd", {}, {}, {"rounds": 4}),
-        Job("f", "gd", {}, {}, {"rounds": 3, "every": 2}),
-        Job("g", "gd", {}, {}, {"rounds": 3}, seed=1),
-        Job("h", "gd", {"decay": 0.1}, {}, {"rounds": 3}),
-        Job("i", "gd", {}, {"clients": 5}, {"rounds": 3}),
+    workspace = Workspace(tmp_path, data)
+    same = [
+        RunRequest("a", "gd", {}, {}, {"rounds": 3}),
+        RunRequest("b", "gd", {"gamma": None}, {"l2": 1e-4}, {"rounds": 3}),
     ]
-    assert len({k.folder for k in bench.runs([*same, *different])}) == 8
+    assert len({k.folder for k in workspace.runs(same)}) == 1
+    different = [
+        RunRequest("c", "gd", {"gamma": 0.01}, {}, {"rounds": 3}),
+        RunRequest("d", "gd", {}, {"l2": 1e-3}, {"rounds": 3}),
+        RunRequest("e", "gd", {}, {}, {"rounds": 4}),
+        RunRequest("f", "gd", {}, {}, {"rounds": 3, "every": 2}),
+        RunRequest("g", "gd", {}, {}, {"rounds": 3}, seed=1),
+        RunRequest("h", "gd", {"decay": 0.1}, {}, {"rounds": 3}),
+        RunRequest("i", "gd", {}, {"clients": 5}, {"rounds": 3}),
+    ]
+    assert len({k.folder for k in workspace.runs([*same, *different])}) == 8
 
 
 def test_variants_of_a_problem_are_the_problems_of_their_flags(data: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, data)
+    workspace = Workspace(tmp_path, data)
     for flags in ({}, {"L": "global"}, {"batch": 2}, {"L": "global", "batch": 3, "clients": 4}):
-        found, (wanted, _) = bench.problem(**flags), build.problem_of(bench.spec(**flags))
+        found, (wanted, _) = workspace.problem(**flags), build.problem_of(workspace.spec(**flags))
         assert description.identity(found) == description.identity(wanted)
         for name in ("L", "mu", "es_A", "es_C"):
             assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12), name
@@ -371,28 +374,28 @@ def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) 
     def compute(k: int) -> Any:
         return lambda: calls.append(k) or {"k": k, "bad": float("nan")}
 
-    bench = Bench(tmp_path, data)
+    workspace = Workspace(tmp_path, data)
     for k in (1, 2, 1):
-        assert bench.memo("thing", {"k": k}, compute(k)) == {"k": k, "bad": None}
+        assert workspace.cached_value("thing", {"k": k}, compute(k)) == {"k": k, "bad": None}
     assert calls == [1, 2]
     Path(data).write_text(Path(data).read_text().replace("1:", "1:1", 1))
-    assert Bench(tmp_path, data).memo("thing", {"k": 1}, compute(1)) == {"k": 1, "bad": None}
+    assert Workspace(tmp_path, data).cached_value("thing", {"k": 1}, compute(1)) == {"k": 1, "bad": None}
     assert calls == [1, 2, 1]  # other data under the same name
 
 
 def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, data)
-    problem = bench.problem(loss="squares")
-    methods = [bench.method("gd", problem, gamma=g / problem.L_global) for g in (1.0, 1e6)]
-    good, bad = bench.tries(problem, methods, 80, "trying")
+    workspace = Workspace(tmp_path, data)
+    problem = workspace.problem(loss="squares")
+    methods = [workspace.method("gd", problem, gamma=g / problem.L_global) for g in (1.0, 1e6)]
+    good, bad = workspace.final_gaps(problem, methods, 80, "trying")
     assert bad is None
     assert good is not None
     assert good == pytest.approx(ps.run(methods[0], problem, rounds=80).summary()["gap"])
-    assert bench.tries(problem, methods, 80, "trying") == [good, None]
+    assert workspace.final_gaps(problem, methods, 80, "trying") == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:
-    kept = Bench(tmp_path, data).runs([Job("x", "gd", {}, {}, {"rounds": 5})])[0]
+    kept = Workspace(tmp_path, data).runs([RunRequest("x", "gd", {}, {}, {"rounds": 5})])[0]
     assert kept.first(1.0) is not None
     columns: Any = {name: kept.trace[name] for name in ("round", "gap")}
     shifted = replace(kept, trace=columns | {"gap": columns["gap"] - 9.0})
@@ -411,20 +414,20 @@ def test_flags_default_as_on_the_command_line() -> None:
 
 def test_time_to_go_counts_new_work_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("proxskip.experiments.pace.time.monotonic", lambda: now[0])
-    pace = Pace({"a": 30.0, "b": 10.0})
-    pace.enter("a")
-    with pace.part(1.0, 3) as part:
+    monkeypatch.setattr("proxskip.experiments.progress_estimate.time.monotonic", lambda: now[0])
+    progress = ProgressEstimate({"a": 30.0, "b": 10.0})
+    progress.enter("a")
+    with progress.part(1.0, 3) as part:
         part.skip("found")
-        assert pace.left is None
+        assert progress.left is None
         part.begin("made")
         now[0] = 5.0
         part.close()
     # 10 of 40 shares took 5 seconds; b's 10 are left
-    pace.leave()
-    pace.enter("b")
-    assert pace.done == pytest.approx(0.75)
-    assert pace.left == pytest.approx(5.0)
+    progress.leave()
+    progress.enter("b")
+    assert progress.done == pytest.approx(0.75)
+    assert progress.left == pytest.approx(5.0)
 
 
 def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,12 +435,12 @@ def test_progress_says_what_runs_and_how_long_it_takes(monkeypatch: pytest.Monke
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
     plain, quiet, screen = io.StringIO(), io.StringIO(), Terminal()
     for stream, silent in ((plain, False), (quiet, True), (screen, False)):
-        with progress.Overall(silent, stream) as overall:
+        with progress.OverallProgress(silent, stream) as overall:
             overall("fig1b: Scaffold (2 of 7), round 10/400", 0.25, None)
             overall("fig1b: FedLin (3 of 7), round 10/400", 0.5, 75.0)
     lines = plain.getvalue().splitlines()
     assert lines[0] == "fig1b: Scaffold (2 of 7), round 10/400; 25 % done"
-    assert lines[1] == "fig1b: FedLin (3 of 7), round 10/400; 50 % done, 1:15 min to go"
+    assert lines[1] == "fig1b: FedLin (3 of 7), round 10/400; 50 % done, 1:15 min left"
     assert quiet.getvalue() == ""
     assert "FedLin (3 of 7)" in screen.getvalue()
 
@@ -576,21 +579,21 @@ def test_a_sentence_says_whether_it_was_seen() -> None:
 
     def sentence(*given: Any) -> str:
         found = [Claim(f"c{k}", "fig1b", "It must.", v, f"It does {k}.") for k, v in enumerate(given)]
-        return claims.said(shown, found)[0].sentence
+        return claims.with_findings(shown, found)[0].sentence
 
     assert sentence("PASS", "REPORTED") == "It falls. It does 0."
-    assert sentence("NOT RUN", "PASS") == "What is to be seen: It falls. It does 1."
-    assert sentence("FAIL") == "What is to be seen: It falls. It does 0."
+    assert sentence("NOT RUN", "PASS") == "Expected: It falls. It does 1."
+    assert sentence("FAIL") == "Expected: It falls. It does 0."
 
 
 @pytest.mark.parametrize(("holds", "note"), [(True, "holds here"), (False, "does not hold here"), (None, "")])
 def test_a_claim_that_is_only_reported_says_whether_it_holds(holds: bool | None, note: str) -> None:
     shown = replace(of("fig1b"), sentence="It falls.")
-    e, (claim,) = claims.said(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
+    e, (claim,) = claims.with_findings(shown, [Claim("c", "fig1b", "It must.", "REPORTED", "It does.", holds=holds)])
     assert claim.note == note
-    assert e.sentence.startswith("What is to be seen") == (holds is False)
+    assert e.sentence.startswith("Expected: ") == (holds is False)
     promised = Claim("c", "fig1b", "It must.", "PASS", "It does.", holds=True)
-    assert claims.said(shown, [promised])[1] == [promised]
+    assert claims.with_findings(shown, [promised])[1] == [promised]
 
 
 def test_what_is_reported_on_other_data_is_judged_all_the_same() -> None:
@@ -610,7 +613,7 @@ def test_what_is_reported_on_other_data_is_judged_all_the_same() -> None:
         assert claims_fig2.fig2_ends(e)[0].holds is None
 
 
-@pytest.mark.parametrize(("ends", "said"), [((1e-4, 0.9e-4), "it is not seen"), ((1e-4, 1e-5), "it is seen")])
+@pytest.mark.parametrize(("ends", "said"), [((1e-4, 0.9e-4), "does not hold here"), ((1e-4, 1e-5), "holds here")])
 def test_a_linear_speedup_is_told_from_none(ends: tuple[float, float], said: str) -> None:
     drawn = [falling("scaffnew", 1.0, floor=v, M=M) for M, v in zip((1, 10), ends, strict=True)]
     found = {c.id: c for c in claims_fig2.fig2c(of("fig2c", decaying=drawn, constant=drawn, total=drawn), True)}
@@ -624,9 +627,9 @@ def test_figure_1a_says_what_its_own_curves_show() -> None:
     wild = replace(wild, y=[v if k % 4 else 1e-2 for k, v in enumerate(wild.y)])
     assert figure_1a._seen([calm], 1.0, asked) == []
     edge, beyond, back = figure_1a._seen([calm, wild], 1.0, asked)
-    assert edge.endswith("perhaps better beyond it: s-local-gd.")
-    assert beyond.endswith("outside every theorem: s-local-gd.")
-    assert "s-local-gd does not stay below 1e-06: after its first record there 25% of the records" in back
+    assert edge.endswith("possibly better beyond it: s-local-gd.")
+    assert beyond.endswith("which no theorem covers: s-local-gd.")
+    assert "s-local-gd does not stay below 1e-06: after its first record below, 25% of the records" in back
     assert "ends at 1.0e-02" in back
 
 
@@ -637,7 +640,7 @@ def test_a_p_that_does_not_get_there_is_drawn_where_its_rounds_end() -> None:
     reached, short = panel.series
     assert reached.x["inverse_p"] == [10, 30]
     assert (short.x["inverse_p"], short.y) == ([100], [2000])
-    assert "more than" in short.label
+    assert short.label.startswith("not reached")
 
 
 def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
@@ -653,7 +656,7 @@ def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
 def test_figures_can_be_drawn_against_any_axis(
     x: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, axes = str(made.order.out), []
+    folder, axes = str(made.options.out), []
     kept = plots._draw_panel
 
     def draw(ax: Any, panel: Panel, *rest: Any) -> Any:
@@ -664,13 +667,13 @@ def test_figures_can_be_drawn_against_any_axis(
     assert cli.main(["plot", folder, "--x", x, "--json"]) == 0
     written = [Path(p) for p in json.loads(capsys.readouterr().out)]
     assert {p.name for p in written} == {f"{e}-{x}.{end}" for e in FIGURES for end in ("png", "pdf")}
-    assert all(p.parent == made.order.out / "figures" and p.stat().st_size for p in written)
+    assert all(p.parent == made.options.out / "figures" and p.stat().st_size for p in written)
     assert set(axes) == {x}
 
 
 @pytest.mark.slow
 def test_figures_can_be_drawn_elsewhere(made: Made, tmp_path: Path) -> None:
-    argv = ["plot", str(made.order.out), "--x", "floats", "--out", str(tmp_path / "there"), "--quiet"]
+    argv = ["plot", str(made.options.out), "--x", "floats", "--out", str(tmp_path / "there"), "--quiet"]
     assert cli.main(argv) == 0
     assert len(list((tmp_path / "there").iterdir())) == 2 * len(FIGURES)
 
@@ -679,26 +682,26 @@ def test_figures_can_be_drawn_elsewhere(made: Made, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--x", "prox"], "can be drawn against prox"),
-        (["--y", "grad_norm"], "is drawn alone, with its own titles and y axes"),
-        (["--title", "mine"], "is drawn alone"),
-        (["OTHER"], "is drawn alone"),
+        (["--y", "grad_norm"], "is plotted alone, with its own titles and y axes"),
+        (["--title", "mine"], "is plotted alone"),
+        (["OTHER"], "is plotted alone"),
     ],
 )
 def test_what_a_reproduction_cannot_be_drawn_with(
     made: Made, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["plot", str(made.order.out), *words]) == 2
+    assert cli.main(["plot", str(made.options.out), *words]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_run_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plot", str(made.order.out / "runs")]) == 2
+    assert cli.main(["plot", str(made.options.out / "runs")]) == 2
     assert "give --out FILE" in capsys.readouterr().err
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:
-    order = Order("w8a", tmp_path, True, "gpu", data_dir="my data")
-    assert order.command(["fig1b"]).endswith(f"--quick --engine gpu --data-dir 'my data' --out {tmp_path}")
+    options = ReproductionOptions("w8a", tmp_path, True, "gpu", data_dir="my data")
+    assert options.command(["fig1b"]).endswith(f"--quick --engine gpu --data-dir 'my data' --out {tmp_path}")
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -709,7 +712,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(*given: str) -> None:
         made = Experiment("fig1b", "title", "It shows.", {"K": 3}, "", [])
         found = [Claim(f"c{k}", "fig1b", "It must.", v, "It does.") for k, v in enumerate(given)]  # type: ignore[arg-type]
-        monkeypatch.setattr(experiments, "function", lambda name: lambda bench: (made, found))
+        monkeypatch.setattr(experiments, "function", lambda name: lambda workspace: (made, found))
 
     return install
 

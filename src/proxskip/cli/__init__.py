@@ -1,4 +1,4 @@
-"""The command line: run, compare, theory, data, resume, plot, reproduce."""
+"""The command line ``proxskip``."""
 
 from proxskip.cli.commands import main
 

@@ -1,4 +1,4 @@
-"""The command line: run, compare, resume, plan, reproduce, theory, data, plot."""
+"""The commands: run, compare, resume, plan, reproduce, theory, data, plot."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from proxskip import registry
-from proxskip.cli import planning, show
+from proxskip.cli import output, plan_command
 from proxskip.cli.flags import parser, plugins
-from proxskip.cli.progress import Download, Progress, stage
+from proxskip.cli.progress import DownloadProgress, Progress, stage
 from proxskip.cli.runs import (
     BAD_INPUT,
     DONE,
     INTERRUPTED,
     UNEXPECTED,
-    Outcome,
-    Plan,
+    MethodResults,
+    MethodRun,
     check,
     claim,
     clear,
@@ -45,7 +45,7 @@ from proxskip.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments ask and return the exit code (``proxskip --help`` lists them)."""
+    """Run the command and return its exit code (``proxskip --help`` lists them)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), UNEXPECTED)
     except KeyboardInterrupt:
         return _fail("interrupted.", INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED
-    except OSError as error:  # a full disk, a folder that vanished
+    except OSError as error:  # a full disk, a folder that was removed
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
     except Exception as error:
         traceback.print_exc()
@@ -78,7 +78,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
     if extra:
         near = commands[o.command].nearest(extra[0])
         hint = f"did you mean {near}?" if near else f"see `proxskip {o.command} --help`."
-        raise InputError(f"{extra[0]} is not understood here; {hint}")
+        raise InputError(f"{extra[0]} is not an argument of this command; {hint}")
     return o
 
 
@@ -105,25 +105,25 @@ def _run(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = settings.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
-    plan = Plan(name, settings.method_of(name, o, problem), out)
-    check(plan, problem, o)
+    request = MethodRun(name, settings.method_of(name, o, problem), out)
+    check(request, problem, o)
     _solve(problem, o.quiet)
     clear(out)
-    (outcome,) = execute([plan], problem, o, spec)
+    (outcome,) = execute([request], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
-        show.as_json(found[0] if o.seeds is None else found)
+        output.as_json(found[0] if o.seeds is None else found)
     elif not o.quiet:
         _print_run(outcome, labels, o)
     return outcome.code
 
 
-def _print_run(outcome: Outcome, labels: dict[str, int] | None, o: Namespace) -> None:
-    where = None if outcome.plan.out is None else str(outcome.plan.out)
+def _print_run(outcome: MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
+    where = None if outcome.request.out is None else str(outcome.request.out)
     print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
-        show.show(show.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
+        output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
 
 def _compare(o: Namespace) -> int:
@@ -132,17 +132,17 @@ def _compare(o: Namespace) -> int:
     out = claim(o.out, o.force)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
-    plans = [Plan(k, settings.method_of(k, o, problem), None if out is None else out / k) for k in names]
-    for plan in plans:
-        check(plan, problem, o)
+    requests = [MethodRun(k, settings.method_of(k, o, problem), None if out is None else out / k) for k in names]
+    for request in requests:
+        check(request, problem, o)
     _solve(problem, o.quiet)
     clear(out)
-    outcomes = execute(plans, problem, o, spec)
+    outcomes = execute(requests, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:
-        show.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
+        output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
-        show.show(show.results(_title(problem), [(u.plan.name, u.summaries) for u in outcomes]))
+        output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
         _print_files(files)
     return worst([outcome.code for outcome in outcomes])
 
@@ -153,12 +153,12 @@ def _title(problem: Problem) -> str:
 
 
 def _keep_comparison(
-    outcomes: Sequence[Outcome], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
+    outcomes: Sequence[MethodResults], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
 ) -> list[Path]:
-    """NAME.json, NAME.png and NAME.pdf; the picture is made from the run folders alone."""
+    """Write NAME.json, NAME.png and NAME.pdf; the figure is drawn from the run folders alone."""
     written = out / f"{name}.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
-    curves = plots.load_runs([outcome.plan.out for outcome in outcomes if outcome.plan.out is not None])
+    curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
     return [written, *_draw(curves, xs, title, note, out / f"{name}.png")]
 
 
@@ -173,14 +173,14 @@ def _print_files(files: Sequence[Path]) -> None:
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
-    with stage(f"reading {spec['data']} and finding L", quiet):
+    with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = settings.problem_of(spec)
-        problem.L_i  # noqa: B018  eigenvalues: the first thing that takes time
+        problem.L_i  # noqa: B018  computes eigenvalues, which takes time
         return problem, labels
 
 
 def _solve(problem: Problem, quiet: bool) -> None:
-    with stage("finding f*", quiet):
+    with stage("computing f*", quiet):
         problem.solution  # noqa: B018
 
 
@@ -196,7 +196,7 @@ def _resume(o: Namespace) -> int:
         raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
         spec = spec | {"data_dir": o.data_dir}
-    given = {k: getattr(o, k) for k in ("rounds", "iterations", "seconds", "tol", "target")}
+    given = {k: vars(o)[k] for k in ("rounds", "iterations", "seconds", "tol", "target")}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
     with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
@@ -204,23 +204,23 @@ def _resume(o: Namespace) -> int:
         result = resume(path, problem, callbacks=(progress,), engine=engine, **limits)
     summary = dict(result.summary())
     if o.json:
-        show.as_json(summary | {"labels": labels})
+        output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(text.report(summary, labels, str(path)))
-    return exit_code(result, progress.asked)
+    return exit_code(result, progress.has_tolerance)
 
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
 def _theory(o: Namespace) -> int:
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
-        show.as_json([asdict(r) for r in rows])
+        output.as_json([asdict(r) for r in rows])
         return DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
-    show.show(show.table1(rows, title))
-    print("Rounds: what stands inside the table's O, with the logarithm and constant 1; floats: per client, upwards.")
-    missing = [f for f, v in (("--d for the floats", o.d), ("--G2 for LocalGD's rounds", o.G2)) if v is None]
+    output.print_table(output.table1(rows, title))
+    print("Rounds: the expression inside the O of the paper's table, with the logarithm; floats: sent by one client.")
+    missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
     return DONE
@@ -230,17 +230,17 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            show.as_json([r._asdict() for r in rows])
+            output.as_json([r._asdict() for r in rows])
         else:
-            show.show(show.datasets(rows))
+            output.print_table(output.datasets(rows))
         return DONE
-    download = Download(o.name, o.quiet)
+    download = DownloadProgress(o.name, o.quiet)
     try:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
     finally:
         download.close()
     if o.json:
-        show.as_json({"name": o.name, "path": str(path)})
+        output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
         print(f"{o.name} is at {path}.")
     return DONE
@@ -249,10 +249,10 @@ def _data(o: Namespace) -> int:
 def _plot(o: Namespace) -> int:
     from proxskip.experiments import reproduce
 
-    made = any(reproduce.is_one(Path(p)) for p in o.folders)
-    files = _plot_report(o, reproduce.drawn_over) if made else _plot_runs(o)
+    made = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
+    files = _plot_report(o, reproduce.redraw) if made else _plot_runs(o)
     if o.json:
-        show.as_json([str(p) for p in files])
+        output.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
     return DONE
@@ -264,17 +264,19 @@ def _plot_runs(o: Namespace) -> list[Path]:
     return plots.save(plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title), o.out)
 
 
-def _plot_report(o: Namespace, drawn_over: Callable[..., list[Path]]) -> list[Path]:
+def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
     if len(o.folders) > 1 or o.y != "gap" or o.title:
-        raise InputError("a reproduction is drawn alone, with its own titles and y axes; give its folder and --x.")
-    return drawn_over(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
+        raise InputError(
+            "a reproduction is plotted alone, with its own titles and y axes; give only its folder and --x."
+        )
+    return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
 
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------
 def _reproduce(o: Namespace) -> int:
-    from proxskip.cli import reproduce
+    from proxskip.cli import reproduce_command
 
-    code, sentence = reproduce.command(o)
+    code, sentence = reproduce_command.command(o)
     return _fail(sentence, code) if sentence else code
 
 
@@ -282,7 +284,7 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "resume": _resume,
-    "plan": planning.run,
+    "plan": plan_command.run,
     "theory": _theory,
     "data": _data,
     "plot": _plot,

@@ -1,4 +1,4 @@
-"""How far a run is: a bar where somebody looks, now and then a plain line where nobody does."""
+"""The progress of a run: a bar on a terminal, otherwise an occasional line."""
 
 from __future__ import annotations
 
@@ -7,69 +7,104 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from proxskip.results.result import Result
 
-PATIENCE = 1.0
-"""Seconds after which a run is worth a progress bar."""
-BETWEEN_LINES = 5.0
-"""Seconds between plain lines."""
+if TYPE_CHECKING:
+    import rich.progress
+
+SECONDS_BEFORE_FIRST = 1.0
+"""A run that takes less than this shows no progress."""
+SECONDS_BETWEEN_LINES = 5.0
+"""If stderr is not a terminal."""
+
+
+class _Bar:
+    """A progress bar that appears at the first update, and disappears when it is closed."""
+
+    def __init__(self, stream: TextIO, label: str = "") -> None:
+        self.stream, self.label = stream, label
+        self.bar: rich.progress.Progress | None = None
+
+    def update(self, done: float | None, text: str) -> None:
+        """Show the share that is done (None if it is unknown) and a text."""
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (
+                TextColumn(self.label, markup=False),
+                BarColumn(24),
+                TextColumn("{task.fields[text]}", markup=False),
+            )
+            self.bar = Progress(
+                *columns[not self.label :], console=Console(file=self.stream), transient=True, refresh_per_second=5
+            )
+            self.task = self.bar.add_task("", total=None, text="")
+            self.bar.start()
+        self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
 
 
 class Progress:
-    """Listens to a run. On a terminal it draws a bar on stderr, elsewhere it writes lines; ``quiet`` does neither.
+    """The callback of a run that shows its progress on stderr: a bar on a terminal, otherwise lines.
 
     Args:
-        label: what stands before the bar, such as ``2/5 scaffnew``.
+        label: the text before the bar, such as ``2/5 scaffnew``.
+        quiet: show nothing.
     """
 
-    def __init__(self, label: str, quiet: bool = False, stream: Any = None) -> None:
+    def __init__(self, label: str, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.label, self.quiet = label, quiet
         self.stream = sys.stderr if stream is None else stream
         self.terminal = bool(self.stream.isatty())
         self.stop: dict[str, float | None] = {}
-        self.bar: Any = None
-        self.task: Any = None
+        self.bar = _Bar(self.stream, label)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self.bar.close()
 
     @property
-    def asked(self) -> bool:
-        """Whether the run that is listened to was asked for a tolerance."""
+    def has_tolerance(self) -> bool:
+        """Whether the run has a tolerance to reach."""
         return self.stop.get("tol") is not None or self.stop.get("target") is not None
 
-    # -- the three calls of a run --------------------------------------------------------------------------------------
+    # -- the callbacks of a run ----------------------------------------------------------------------------------------
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """The limits are in the configuration."""
+        """Read the limits from the configuration."""
         self.stop = dict(config["stop"])
         self.began = self.said = time.monotonic()
         self.first: dict[str, float] | None = None
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
-        """Show it if somebody has waited long enough."""
+        """Show the record if the run has taken long enough."""
         now = time.monotonic()
         if self.first is None:
             self.first = dict(metrics)
-        if self.quiet or now - self.began < PATIENCE:
+        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
         if self.terminal:
-            self._draw(metrics, now)
-        elif now - self.said >= BETWEEN_LINES:
+            self.bar.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
+        elif now - self.said >= SECONDS_BETWEEN_LINES:
             self.said = now
             print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
 
     def on_run_end(self, result: Result) -> None:
-        """Clear the bar."""
-        self._close()
+        """Remove the bar."""
+        self.bar.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
-        """How much of the nearest limit is used up; None without one."""
+        """The used share of the limit that is nearest; None without a limit."""
         columns = {"rounds": "round", "iterations": "iterations", "seconds": "seconds"}
         parts = [metrics[column] / limit for k, column in columns.items() if (limit := self.stop.get(k))]
         return min(1.0, max(parts)) if parts else None
@@ -91,74 +126,40 @@ class Progress:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
         return words
 
-    def _draw(self, metrics: dict[str, float], now: float) -> None:
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[words]}"))
-            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task(self.label, total=None, words="")
-            self.bar.start()
-        done = self.fraction(metrics)
-        total = None if done is None else 1.0
-        self.bar.update(self.task, total=total, completed=done or 0.0, words=" · ".join(self._words(metrics, now)))
+class OverallProgress:
+    """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
-    def _close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
-
-
-class Overall:
-    """How far many experiments are: what runs, how much is done, how long the rest takes."""
-
-    def __init__(self, quiet: bool = False, stream: Any = None) -> None:
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet, self.stream = quiet, sys.stderr if stream is None else stream
         self.terminal = bool(self.stream.isatty())
         self.began = self.said = time.monotonic()
         self.topic = ""
-        self.bar: Any = None
-        self.task: Any = None
+        self.bar = _Bar(self.stream)
 
-    def __enter__(self) -> Overall:
+    def __enter__(self) -> OverallProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-            self.bar = None
+        self.bar.close()
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
-        """Show it; where nobody looks, a line for every new topic and now and then one between."""
+        """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
         if self.quiet:
             return
-        togo = "" if left is None else f", {clock(left)} to go"
+        remaining = "" if left is None else f", {clock(left)} left"
         if self.terminal:
-            self._draw(text, done, togo)
+            self.bar.update(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
         now, topic = time.monotonic(), text.partition(",")[0]
-        pause = PATIENCE if topic != self.topic else BETWEEN_LINES
+        pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES
         if now - self.said >= pause:
             self.said, self.topic = now, topic
-            print(f"{text}; {100 * done:.0f} % done{togo}", file=self.stream, flush=True)
-
-    def _draw(self, text: str, done: float, togo: str) -> None:
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[words]}", markup=False))
-            self.bar = Bar(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
-            self.task = self.bar.add_task("", total=1.0, words="")
-            self.bar.start()
-        self.bar.update(self.task, completed=done, words=f"{100 * done:.0f} %{togo} · {text}")
+            print(f"{text}; {100 * done:.0f} % done{remaining}", file=self.stream, flush=True)
 
 
 def clock(seconds: float) -> str:
-    """A duration that a person reads at a glance."""
+    """A duration as 12 s, 3:05 min or 1:20 h."""
     s = round(seconds)
     if s < 60:
         return f"{s} s"
@@ -167,7 +168,7 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def stage(text: str, quiet: bool) -> Iterator[None]:
-    """Something before the run that may take long, such as reading a file."""
+    """Show what happens before the run if it takes long, such as reading a file."""
     if quiet:
         yield
     elif sys.stderr.isatty():
@@ -177,7 +178,7 @@ def stage(text: str, quiet: bool) -> Iterator[None]:
             yield
     else:
         stream = sys.stderr
-        timer = threading.Timer(PATIENCE, lambda: print(text, file=stream, flush=True))
+        timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
         timer.daemon = True
         timer.start()
         try:
@@ -186,18 +187,18 @@ def stage(text: str, quiet: bool) -> Iterator[None]:
             timer.cancel()
 
 
-class Download:
-    """Progress of a download, for ``datasets.fetch``."""
+class DownloadProgress:
+    """The progress of a download, for ``datasets.fetch``."""
 
     def __init__(self, name: str, quiet: bool) -> None:
         self.name, self.quiet = name, quiet
         self.began = self.said = time.monotonic()
 
     def __call__(self, have: int, total: int | None) -> None:
-        """Bytes that are here, and bytes there are."""
+        """Called with the bytes that have arrived, and the total if it is known."""
         now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else BETWEEN_LINES
-        if self.quiet or now - self.began < PATIENCE or now - self.said < pause:
+        pause = 0.2 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+        if self.quiet or now - self.began < SECONDS_BEFORE_FIRST or now - self.said < pause:
             return
         self.said = now
         of = f" of {total / 1e6:.1f}" if total else ""
@@ -205,6 +206,6 @@ class Download:
         print(f"{start}fetching {self.name}: {have / 1e6:.1f}{of} MB", end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave a clean line behind."""
+        """Clear the line."""
         if not self.quiet and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Runs from the command line: folders, seeds, progress, exit codes."""
+"""Runs of the command line: folders, seeds, progress, exit codes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTER
 _WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
-def exit_code(result: Result, asked: bool) -> int:
-    """The exit code of one run; ``asked`` says whether it had a tolerance to reach."""
+def exit_code(result: Result, has_tolerance: bool) -> int:
+    """The exit code of one run, which may have had a tolerance to reach."""
     return {
         Status.CONVERGED: DONE,
-        Status.MAX_ROUNDS: NOT_REACHED if asked else DONE,
+        Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
         Status.INTERRUPTED: INTERRUPTED,
@@ -38,8 +38,8 @@ def exit_code(result: Result, asked: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One method to run, once for each seed."""
+class MethodRun:
+    """One method to run, once per seed."""
 
     name: str
     method: Method
@@ -47,10 +47,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a plan: results in the order of the seeds, and the worst exit code."""
+class MethodResults:
+    """The results of a method in the order of the seeds, and the worst exit code."""
 
-    plan: Plan
+    request: MethodRun
     results: tuple[Result, ...]
     code: int
 
@@ -61,26 +61,26 @@ class Outcome:
 
 
 def worst(codes: Sequence[int]) -> int:
-    """The exit code of several runs together."""
+    """The exit code of several runs together: the worst of them."""
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def check(plan: Plan, problem: Problem, o: Namespace) -> None:
-    """Refuse now what the run would refuse later; its warnings come when it runs."""
+def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
+    """Refuse at once what the run would refuse later; warnings are left to the run."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepare(plan.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
+        prepare(request.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
         Stop(o.rounds, o.iterations, o.seconds, o.tol, o.target).check(problem)
         engine_of(o.engine, o)
 
 
 def engine_of(name: str, o: Namespace) -> Engine:
-    """The engine that the flags ask for; Ray's actors stay for the next run of this command."""
+    """The engine of the flags; the actors of Ray stay alive for the next run of this command."""
     if name == "ray":
         from proxskip.engines.ray.engine import RayEngine
 
         return RayEngine(o.actors, o.address, stay=True)
-    given = [flag for flag in ("address", "actors") if getattr(o, flag, None) is not None]
+    given = [flag for flag in ("address", "actors") if vars(o).get(flag) is not None]
     if given:
         raise InputError(f"--{given[0]} belongs to --engine ray.")
     return make_engine(name, o.threads)
@@ -88,45 +88,51 @@ def engine_of(name: str, o: Namespace) -> Engine:
 
 @contextmanager
 def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
-    """The same, ended with the command."""
+    """The same engine, shut down at the end of the command."""
     engine = engine_of(name, o)
     try:
         yield engine
     finally:
-        getattr(engine, "shutdown", engine.close)()
+        if name == "ray":
+            from proxskip.engines.ray.engine import RayEngine
+
+            assert isinstance(engine, RayEngine)
+            engine.shutdown()
+        else:
+            engine.close()
 
 
-def execute(plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[Outcome]:
-    """All plans, each with all seeds; an interrupted run is the last one."""
+def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
+    """Run every method with every seed; an interrupted run is the last one."""
     with engine_for(o.engine, o) as engine:
-        return _execute(plans, problem, o, spec, engine)
+        return _execute(requests, problem, o, spec, engine)
 
 
 def _execute(
-    plans: Sequence[Plan], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
-) -> list[Outcome]:
+    requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
+) -> list[MethodResults]:
     outcomes = []
-    for k, plan in enumerate(plans):
+    for k, request in enumerate(requests):
         results, codes = [], []
         for i in range(o.seeds or 1):
-            label = plan.name if len(plans) == 1 else f"{k + 1}/{len(plans)} {plan.name}"
+            label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
             with Progress(label if o.seeds is None else f"{label}, seed {o.seed + i}", o.quiet) as progress:
-                results.append(_one(plan, problem, o, spec, i, progress, engine))
-            codes.append(exit_code(results[-1], progress.asked))
+                results.append(_one(request, problem, o, spec, i, progress, engine))
+            codes.append(exit_code(results[-1], progress.has_tolerance))
             if codes[-1] == INTERRUPTED:
                 break
-        outcomes.append(Outcome(plan, tuple(results), worst(codes)))
+        outcomes.append(MethodResults(request, tuple(results), worst(codes)))
         if INTERRUPTED in codes:
             break
     return outcomes
 
 
 def _one(
-    plan: Plan, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
+    request: MethodRun, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
 ) -> Result:
-    out = plan.out if plan.out is None or o.seeds is None else plan.out / f"seed-{o.seed + i}"
+    out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{o.seed + i}"
     return run(
-        plan.method,
+        request.method,
         problem,
         rounds=o.rounds,
         iterations=o.iterations,
@@ -149,7 +155,7 @@ def _one(
 
 # -- folders -----------------------------------------------------------------------------------------------------------
 def claim(out: str | None, force: bool) -> Path | None:
-    """The output folder if it can be written and holds no run, or none that --force may not overwrite."""
+    """The output folder, if it can be written to and holds no run (or --force allows to overwrite it)."""
     if out is None:
         return None
     path = Path(out)
@@ -168,7 +174,7 @@ def claim(out: str | None, force: bool) -> Path | None:
 
 
 def clear(path: Path | None) -> None:
-    """Remove the runs that the folder holds: --force was given, and everything else has been checked."""
+    """Remove the runs in the folder: --force was given, and everything else has been checked."""
     for old in [] if path is None else held_runs(path):
         for name in _held(old):
             (old / name).unlink()
@@ -177,7 +183,7 @@ def clear(path: Path | None) -> None:
 
 
 def held_runs(path: Path) -> list[Path]:
-    """The folder itself, and those the command line puts into it (a method's, a seed's), as far as they hold a run."""
+    """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
     if not path.is_dir():
         return []
     inner = [

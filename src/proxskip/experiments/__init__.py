@@ -1,4 +1,4 @@
-"""Each figure and table of the paper: what runs, and what it must show."""
+"""The figures and tables of the paper: what each of them runs, and what it claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxskip.experiments.bench import Bench
+    from proxskip.experiments.workspace import Workspace
     from proxskip.report.figures import Claim, Experiment
 
 FUNCTIONS = {
@@ -22,22 +22,22 @@ FUNCTIONS = {
     "table1": "table1:run",
     "lyapunov": "lyapunov:run",
     "decentralized": "decentralized:run",
-    "skipping": "skipping:run",
+    "skipping": "prox_skipping:run",
 }
-"""Every experiment, in the order of the report: its module here and the function that takes a bench."""
+"""Every experiment, in the order of the report: its module in this package, and the function that runs it."""
 
 
-def function(name: str) -> Callable[[Bench], tuple[Experiment, list[Claim]]]:
-    """What runs the experiment of this name."""
+def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
+    """The function that runs the experiment of this name."""
     module, _, function = FUNCTIONS[name].partition(":")
-    found: Callable[[Bench], tuple[Experiment, list[Claim]]] = getattr(
+    found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
         importlib.import_module(f"proxskip.experiments.{module}"), function
     )
     return found
 
 
 def preset(name: str, quick: bool = False) -> dict[str, Any]:
-    """The preset of an experiment; ``quick`` puts the entries of its ``[quick]`` table in place."""
+    """The preset of an experiment; with ``quick`` the entries of its ``[quick]`` table replace the others."""
     text = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)
     short = found.pop("quick", {})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from proxskip.experiments.claims import (
-    ENDED,
     EPS,
+    FINAL_STATUSES,
     at_least,
     curve,
     diverged,
@@ -19,38 +19,38 @@ from proxskip.experiments.claims import (
     value_at,
 )
 from proxskip.report.figures import Claim, Experiment, Panel, Series
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
 # -- Figure 1b ---------------------------------------------------------------------------------------------------------
-SLOW = ("local-gd", "scaffold", "fedlin", "s-local-gd")
+SLOW_METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd")
 
 
 def fig1b(experiment: Experiment, asserted: bool) -> list[Claim]:
-    """Scaffnew is fast, the others are not."""
+    """Scaffnew is fast, and the other local methods are not."""
     panel = panel_of(experiment, "figure")
     return [_fast(curve(panel, "scaffnew"), asserted), _slow(panel, asserted)]
 
 
 def _fast(s: Series, asserted: bool, within: int = 400) -> Claim:
     hit, ran = first_below(s, EPS), s.x["rounds"][-1]
-    short = hit is None and ran < within and s.about.get("status") not in ENDED
+    short = hit is None and ran < within and s.about.get("status") not in FINAL_STATUSES
     ok = None if short else hit is not None and hit <= within
-    measured = f"Scaffnew is below 1e-6 after {rounds_in_words(hit, s)} rounds."
+    measured = f"Scaffnew reaches 1e-6 after {rounds_in_words(hit, s)} rounds."
     note = f"only {ran:.0f} rounds were run" if ok is None else ""
-    text = f"Scaffnew with gamma = 1/L, p = 1/100 is below 1e-6 within {within} rounds."
+    text = f"Scaffnew with gamma = 1/L and p = 1/100 reaches 1e-6 within {within} rounds."
     return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note, ok)
 
 
 def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
-    found = {m: value_at(curve(panel, m), after) for m in SLOW}
+    found = {m: value_at(curve(panel, m), after) for m in SLOW_METHODS}
     known = {m: v for m, v in found.items() if v is not None}
     complete = len(known) == len(found)
-    last = {m: curve(panel, m).y[-1] for m in SLOW}
-    ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW)
+    last = {m: curve(panel, m).y[-1] for m in SLOW_METHODS}
+    ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW_METHODS)
     shown, rounds = (known, after) if complete else (last, ran)
-    lost = [m for m in SLOW if diverged(curve(panel, m))]
+    lost = [m for m in SLOW_METHODS if diverged(curve(panel, m))]
     ok = False if lost else all(v > 1e-3 for v in known.values()) if complete else None
-    words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in shown.items())
+    words = ", ".join(f"{title(m)} {number(v)}" for m, v in shown.items())
     return Claim(
         "fig1b-slow",
         "fig1b",
@@ -58,7 +58,7 @@ def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
         judge(ok, asserted),
         f"f - f* after {rounds:.0f} rounds: {words}.",
         dict(shown),
-        f"diverged: {', '.join(NAMES[m] for m in lost)}"
+        f"diverged: {', '.join(title(m) for m in lost)}"
         if lost
         else ""
         if complete
@@ -69,7 +69,7 @@ def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
 
 # -- Figure 1c ---------------------------------------------------------------------------------------------------------
 def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
-    """The best p is in the middle, and the ends are bad."""
+    """The best p is neither the smallest nor the largest, and those two are much worse."""
     drawn, eps = panel_of(experiment, "p").series, eps_of(experiment)
     asserted = asserted and eps == EPS
     needed = [first_below(s, eps) for s in drawn]
@@ -78,7 +78,10 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     words = ", ".join(f"{s.label}: {rounds_in_words(r, s)}" for s, r in zip(drawn, needed, strict=True))
     measured = f"Rounds to {eps:g}: {words}."
     ends_at = f"{drawn[0].label} and {drawn[-1].label}"
-    texts = ("The best 1/p is interior.", f"{ends_at} need at least twice the rounds of the best to {eps:g}.")
+    texts = (
+        "The best 1/p is neither the smallest nor the largest.",
+        f"{ends_at} need at least twice as many rounds as the best to reach {eps:g}.",
+    )
     lost = [s.label for s in drawn if diverged(s)]
     if not reached:
         why = f"diverged: {', '.join(lost)}" if lost else f"no run was long enough to reach {eps:g}"
@@ -89,7 +92,7 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
             for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
         ]
     best = min(reached)
-    # a run that ended without reaching 1e-6 needs more rounds than it had
+    # a run that ended without reaching eps needs more rounds than it had
     least = [at_least(s, eps) for s in drawn]
     at = [k for k, r in enumerate(needed) if r == best]
     undecided = [s.label for s, r, low in zip(drawn, needed, least, strict=True) if r is None and low <= best]
@@ -98,7 +101,7 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     twice = all(low >= 2 * best for _, low in ends)
     told = None if not twice and any(r is None and low < 2 * best for r, low in ends) else twice
     told = False if lost else told
-    note = f"diverged: {', '.join(lost)}" if lost else "too few rounds to tell"
+    note = f"diverged: {', '.join(lost)}" if lost else "too few rounds to decide"
     names = ", ".join(drawn[k].label for k in at)
     return [
         Claim(
@@ -125,13 +128,14 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
 
 
 # -- Figure 1a ---------------------------------------------------------------------------------------------------------
-BEST = ("scaffnew", "scaffold")
-TWICE = ("fedlin", "s-local-gd")
-LOCAL = ("local-gd", "fedlin", "s-local-gd")
+BEST_METHODS = ("scaffnew", "scaffold")
+TWO_EXCHANGES = ("fedlin", "s-local-gd")
+"""Methods that communicate twice per round."""
+OTHER_LOCAL_METHODS = ("local-gd", "fedlin", "s-local-gd")
 
 
 def fig1a(experiment: Experiment, asserted: bool) -> list[Claim]:
-    """Scaffnew and Scaffold are alike and ahead in rounds; FedLin is far behind in exchanges; LocalGD is biased."""
+    """Scaffnew and Scaffold need about as many rounds, the fewest; FedLin needs more exchanges; LocalGD is biased."""
     panel, eps = panel_of(experiment, "tuned"), eps_of(experiment)
     promised = asserted and eps == EPS
     return [
@@ -143,7 +147,7 @@ def fig1a(experiment: Experiment, asserted: bool) -> list[Claim]:
 
 
 def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Claim:
-    drawn = {m: curve(panel, m) for m in BEST}
+    drawn = {m: curve(panel, m) for m in BEST_METHODS}
     needed = {m: first_below(s, eps) for m, s in drawn.items()}
     known = [r for r in needed.values() if r is not None]
     ratio = max(known) / min(known) if len(known) == 2 else None
@@ -151,11 +155,11 @@ def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Cla
     late = [at_least(s, eps) for m, s in drawn.items() if needed[m] is None]
     lost = len(known) == 1 and late[0] > factor * known[0]
     ok = None if ratio is None and not lost else ratio is not None and ratio <= factor
-    words = " and ".join(f"{NAMES[m]} {rounds_in_words(needed[m], s)}" for m, s in drawn.items())
+    words = " and ".join(f"{title(m)} {rounds_in_words(needed[m], s)}" for m, s in drawn.items())
     return Claim(
         "fig1a-alike",
         "fig1a",
-        f"Tuned Scaffold and tuned Scaffnew reach {eps:g} within a factor {factor:g} of each other in rounds.",
+        f"To reach {eps:g}, tuned Scaffold and tuned Scaffnew need the same rounds within a factor {factor:g}.",
         judge(ok, asserted),
         f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else "."),
         {**needed, "ratio": ratio},
@@ -165,21 +169,21 @@ def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Cla
 
 
 def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
-    needed = {m: first_below(curve(panel, m), eps) for m in (*BEST, *LOCAL)}
-    known = [r for m in BEST if (r := needed[m]) is not None]
+    needed = {m: first_below(curve(panel, m), eps) for m in (*BEST_METHODS, *OTHER_LOCAL_METHODS)}
+    known = [r for m in BEST_METHODS if (r := needed[m]) is not None]
     best = min(known) if known else None
-    least = {m: at_least(curve(panel, m), eps) for m in LOCAL}
+    least = {m: at_least(curve(panel, m), eps) for m in OTHER_LOCAL_METHODS}
     ok: bool | None = None
     if best is not None:
-        short = [m for m in LOCAL if needed[m] is None and least[m] < best]
+        short = [m for m in OTHER_LOCAL_METHODS if needed[m] is None and least[m] < best]
         ok = None if short else all(v >= best for v in least.values())
-    words = ", ".join(f"{NAMES[m]} {rounds_in_words(r, curve(panel, m))}" for m, r in needed.items())
-    there = [r for m in LOCAL if (r := needed[m]) is not None]
-    margin = f" The next needs {min(there) / best:.2f} times the rounds of the best." if there and best else ""
+    words = ", ".join(f"{title(m)} {rounds_in_words(r, curve(panel, m))}" for m, r in needed.items())
+    there = [r for m in OTHER_LOCAL_METHODS if (r := needed[m]) is not None]
+    margin = f" The next one needs {min(there) / best:.2f} times the rounds of the best." if there and best else ""
     return Claim(
         "fig1a-ahead",
         "fig1a",
-        f"No other tuned local method needs fewer rounds to {eps:g} than the better of Scaffnew and Scaffold.",
+        f"No other tuned local method reaches {eps:g} in fewer rounds than the better of Scaffnew and Scaffold.",
         judge(ok, asserted),
         f"Rounds to {eps:g}: {words}.{margin}",
         dict(needed),
@@ -194,20 +198,20 @@ def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
     words = []
     for axis in ("exchanges", "floats"):
         ours = first_below(curve(panel, "scaffnew"), eps, axis)
-        for m in TWICE:
+        for m in TWO_EXCHANGES:
             s = curve(panel, m)
             theirs = first_below(s, eps, axis)
             ratio = None if ours is None else at_least(s, eps, axis) / ours
             found[f"{m}.{axis}"] = ratio
             if ratio is not None:
-                words.append(f"{NAMES[m]} {'' if theirs else 'more than '}{ratio:.2f} times the {axis}")
+                words.append(f"{title(m)} {'' if theirs else 'more than '}{ratio:.2f} times the {axis}")
             if m == "fedlin":
                 open_ = ratio is None or (theirs is None and ratio < 2)
                 ok = None if open_ or ok is None else ok and ratio is not None and ratio >= 2
     return Claim(
         "fig1a-exchanges",
         "fig1a",
-        f"To {eps:g} tuned FedLin needs at least twice the exchanges and twice the floats of tuned Scaffnew.",
+        f"To reach {eps:g}, tuned FedLin needs at least twice the exchanges and twice the floats of tuned Scaffnew.",
         judge(ok, asserted),
         f"Compared with Scaffnew: {', '.join(words)}." if words else f"Scaffnew did not reach {eps:g}.",
         found,
@@ -217,21 +221,21 @@ def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
 
 
 def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
-    """No step size gets LocalGD near the solution; those that have settled did so the higher the larger they are."""
+    """No step size takes LocalGD to the solution; of the runs that have settled, larger steps settled higher."""
     ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
     settled = [(s, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
     rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
     ok = None if len(settled) < 2 else rising and all(end > above for _, end, _ in ends)
     words = ", ".join(f"{number(end)} at gamma L = {s.about['gamma_L']:.3g}" for s, end in settled)
     least, ran = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s in panel.series)
-    within = f"within {ran:.0f} rounds none came below {number(least)}."
+    within = f"within {ran:.0f} rounds, no run came below {number(least)}."
     return Claim(
         "fig1a-biased",
         "fig1a",
-        f"LocalGD stalls at a biased point above {above:g}, the higher the larger its step size; "
-        "smaller steps only get there later.",
+        f"LocalGD stalls above {above:g}: the larger its step size, the higher it stalls; smaller steps only get "
+        "there later.",
         judge(ok, asserted),
-        f"Settled (less than 5 % change over the second half of the run) at f - f* = {words}; {within}"
+        f"Settled (changing by less than 5 % in the second half of the run) at f - f* = {words}; {within}"
         if settled
         else within[0].upper() + within[1:],
         {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends},

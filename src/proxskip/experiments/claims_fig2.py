@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from proxskip.experiments.claims import judge, number, panel_of
 from proxskip.report.figures import Claim, Experiment, Series
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
-CLEARLY = 0.8
-"""What a floor is at most, as a share of the one before it."""
+MAX_FLOOR_RATIO = 0.8
+"""A noise floor counts as lower if it is at most this share of the one before it."""
 
 
 def floor(s: Series) -> float:
@@ -21,17 +21,17 @@ def floor(s: Series) -> float:
 
 
 def fig2_ends(experiment: Experiment, ahead: str = "") -> list[Claim]:
-    """Where each method stands at the end, and whether one is ahead of all others: nothing is promised."""
+    """The final f - f* of each method, and whether ``ahead`` is the best of them: reported only."""
     out = []
     for panel in experiment.panels:
         ends = {s.method: s.y[-1] for s in panel.series}
         rounds = min(s.x["rounds"][-1] for s in panel.series)
-        words = ", ".join(f"{NAMES[m]} {number(v)}" for m, v in ends.items())
+        words = ", ".join(f"{title(m)} {number(v)}" for m, v in ends.items())
         id = f"{experiment.id}-{panel.id}"
-        text = f"Where the methods stand with {panel.title}."
+        text = f"The final f - f* of each method with {panel.title}."
         holds = None
         if ahead:
-            text = f"{NAMES[ahead]} is ahead of the others with {panel.title}."
+            text = f"{title(ahead)} is ahead of the others with {panel.title}."
             holds = all(ends[ahead] < v for m, v in ends.items() if m != ahead)
         measured = f"f - f* after {rounds:.0f} rounds with {panel.title}: {words}."
         out.append(Claim(id, experiment.id, text, "REPORTED", measured, dict(ends), holds=holds))
@@ -39,7 +39,7 @@ def fig2_ends(experiment: Experiment, ahead: str = "") -> list[Claim]:
 
 
 def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
-    """More clients, less noise, as long as each brings a batch of its own."""
+    """More clients mean less noise, as long as each has a batch of its own."""
     drawn = panel_of(experiment, "constant").series
     floors = {s.about["M"]: floor(s) for s in drawn}
     total = {s.about["M"]: floor(s) for s in panel_of(experiment, "total").series}
@@ -51,7 +51,7 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
         Claim(
             "fig2c-floor",
             "fig2c",
-            "With a fixed batch a client the noise floor falls as the number M of clients grows.",
+            "With a fixed batch per client, the noise floor falls as the number M of clients grows.",
             judge(falls, asserted),
             f"Noise floors: {words}.",
             {f"M={M}": v for M, v in floors.items()},
@@ -62,16 +62,16 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
         Claim(
             "fig2c-total",
             "fig2c",
-            "The fall is confounded: the sampled share of the data grows with M.",
+            "The fall has a second cause: the sampled share of the data grows with M.",
             "REPORTED",
-            f"With the total batch held fixed the noise floors are {other}.",
+            f"With a fixed total batch, the noise floors are {other}.",
             {f"M={M}": v for M, v in total.items()},
         ),
     ]
 
 
 def _speedup(drawn: Sequence[Series]) -> Claim:
-    """What the paper reads off its figure, in its own setting."""
+    """The speedup that the paper sees in its figure, in the paper's own setting."""
     ends = {s.about["M"]: s.y[-1] for s in drawn}
     few, many = min(ends), max(ends)
     gain, rounds = ends[few] / ends[many], min(s.x["rounds"][-1] for s in drawn)
@@ -79,25 +79,25 @@ def _speedup(drawn: Sequence[Series]) -> Claim:
     return Claim(
         "fig2c-speedup",
         "fig2c",
-        "The speedup is linear in M, as the paper says of its figure: a decaying step and a fixed batch a client.",
+        "With a decaying step and a fixed batch per client the speedup is linear in M, as the paper says.",
         "REPORTED",
-        f"f - f* after {rounds:.0f} rounds: {words}. That of M = {few} is {gain:.2f} times that of M = {many}; "
-        f"{many / few:g} times would be linear.",
+        f"f - f* after {rounds:.0f} rounds: {words}. The value for M = {few} is {gain:.2f} times that for M = {many}; "
+        f"a linear speedup would give {many / few:g}.",
         {f"M={M}": v for M, v in ends.items()},
-        "it is seen" if gain >= 0.5 * many / few else "it is not seen",
+        "holds here" if gain >= 0.5 * many / few else "does not hold here",
     )
 
 
 def _lower(a: Series, b: Series) -> bool | None:
-    """Whether b's floor is a fifth below a's; a curve that still falls can only end lower than it is."""
+    """Whether b's floor is a fifth below a's; None if a curve still falls, because it could end lower."""
     if not (floor(a) >= 0 and floor(b) >= 0):
         return False
-    below = floor(b) < CLEARLY * floor(a)
+    below = floor(b) < MAX_FLOOR_RATIO * floor(a)
     return None if not _settled(a if below else b) else below
 
 
 def _settled(s: Series) -> bool:
-    """The median curve has stopped falling: the last sixth is not 20 % below the sixth before it."""
+    """Whether the median curve has stopped falling: its last sixth is not 20 % below the sixth before."""
     end = s.x["rounds"][-1]
     last = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 6 * x >= 5 * end]
     before = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 4 * end <= 6 * x < 5 * end]

@@ -1,4 +1,4 @@
-"""Gossip: rounds and floats along an edge to eps, against the spectral gap, in both regimes of the theorem."""
+"""Gossip: rounds and floats per edge to reach eps, against the spectral gap, in both regimes of the theorem."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import Affine, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, Stepper, filling, rounds_to, slope
+from proxskip.experiments.workspace import Workspace
 from proxskip.links.graphs import Graph, graph
 from proxskip.methods import EXTRA, DecentralizedScaffnew, DIGing
 from proxskip.problems.federated import Problem
 from proxskip.registry import step_limits
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
-LIMIT = 1_000_000
-TOLERANCE = 0.15
-BELOW_END = 0.95
-"""The largest candidate, as a share of the step at which equal quadratics diverge."""
+MAX_ROUNDS = 1_000_000
+SLOPE_TOLERANCE = 0.15
+LARGEST_CANDIDATE = 0.95
+"""The largest step size of the grid, as a share of the step at which equal quadratics diverge."""
 OURS = "decentralized-scaffnew"
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Two condition numbers: with one the theorem's p is 1 on bad graphs, with the other it is below 1 everywhere."""
-    q = bench.preset
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Two condition numbers: with one the theorem's p is 1 on badly connected graphs, with the other always below 1."""
+    q = workspace.preset
     links = [graph(name, q["clients"], seed=q["graph_seed"]) for name in q["graphs"]]
     panels, tables = [], []
     for k, kappa in enumerate(q["kappa"]):
@@ -37,55 +37,57 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
             about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
             about |= {"graph": link.name, "kappa": kappa}
             done = (k + (j + 1) / len(links)) / len(q["kappa"])
-            found.append(with_proved(bench.memo("decentralized", about, partial(measure, link, kappa, q), done)))
+            row = workspace.cached_value("decentralized", about, partial(measure, link, kappa, q), done)
+            found.append(with_proved(row))
         panels += [
             _panel(f"kappa-{kappa:g}", kappa, found, "rounds", q["eps"]),
             _panel(f"floats-{kappa:g}", kappa, found, "floats", q["eps"]),
         ]
         tables.append(_table(kappa, found))
     parameters = {key: q[key] for key in ("clients", "d", "eps", "seeds", "candidates")}
-    experiment = bench.experiment("decentralized", parameters, panels, tables)
-    return claims.said(experiment, judged(experiment))
+    experiment = workspace.experiment("decentralized", parameters, panels, tables)
+    return claims.with_findings(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
 def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds to eps of the three methods on one graph, and what a round costs along an edge by the meter."""
+    """Rounds to eps of the three methods on one graph, and the counted floats per round and edge."""
     problem, eps = filling(q["clients"], q["d"], kappa), q["eps"]
     ours = DecentralizedScaffnew.theory(problem, link)
-    found = [rounds_to(ours, problem, eps, LIMIT, seed) for seed in range(q["seeds"])]
+    found = [rounds_to(ours, problem, eps, MAX_ROUNDS, seed) for seed in range(q["seeds"])]
     out: dict[str, Any] = {"graph": link.name, "edges": link.edges, "delta": link.delta, "lmax": link.lmax}
     out |= {"p": ours.p, "zeta": ours.zeta(problem), OURS: {"rounds": found}}
     for kind in (EXTRA, DIGing):
         out[kind.name] = tune(kind, problem, link, eps, q["candidates"])
         proved = kind.theory(problem, link)
-        out[kind.name]["proved"] = {"gamma": proved.gamma, "rounds": Affine(proved, problem).rounds_to(eps)[0]}
+        out[kind.name]["proved"] = {"gamma": proved.gamma, "rounds": AffineMap(proved, problem).rounds_to(eps)[0]}
         out[kind.name]["floats"] = _along_an_edge(kind(out[kind.name]["gamma"], link), problem)
     out[OURS]["floats"] = _along_an_edge(ours, problem)
     return out
 
 
 def tune(kind: Any, problem: Problem, link: Graph, eps: float, candidates: int) -> dict[str, Any]:
-    """The best of powers of two below the end of stability."""
+    """The best step size among powers of two times the largest candidate."""
     limits = step_limits(kind.name, problem.L, lmax=link.lmax, sigma=link.sigma, mu=problem.mu)
-    grid = [BELOW_END * limits.refuse_at * 2.0**-k for k in range(candidates)]
-    tried = [Affine(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid]
+    grid = [LARGEST_CANDIDATE * limits.refuse_at * 2.0**-k for k in range(candidates)]
+    tried = [AffineMap(kind(gamma, link), problem).rounds_to(eps)[0] for gamma in grid]
     best = min((r, g) for r, g in zip(tried, grid, strict=True) if r is not None)
     return {"rounds": [best[0]], "gamma": best[1], "grid": grid, "tried": tried}
 
 
 def with_proved(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The measurement, with the proved step among the candidates too."""
+    """The measurement, with the proved step size as a further candidate."""
     out = dict(row)
     for name in (EXTRA.name, DIGing.name):
         tuned, proved = row[name], row[name]["proved"]
+        # the proved step may lie between two powers of two and be better than both
         if proved["rounds"] is not None and proved["rounds"] < tuned["rounds"][0]:
             out[name] = {**tuned, "rounds": [proved["rounds"]], "gamma": proved["gamma"]}
     return out
 
 
 def _along_an_edge(method: Any, problem: Problem) -> float:
-    """Floats a round, edge and direction."""
+    """Floats per round, edge and direction."""
     trial = Stepper(method, problem)
     trial.step()
     return float(trial.line.ledger.floats_up / method.graph.directed_edges)
@@ -103,18 +105,17 @@ def _panel(id: str, kappa: float, found: Sequence[Mapping[str, Any]], y: str, ep
         about: dict[str, Any] = {"graphs": names}
         if method == OURS:
             about["p"] = [r["p"] for r in ordered]
-        label = NAMES[method] + (", theory" if method == OURS else ", tuned")
+        label = title(method) + (", theory" if method == OURS else ", tuned")
         drawn.append(Series(label, x, values, method, kind="points", about=about))
     if y == "rounds":
         bound = [r["p"] / r["zeta"] * math.log(1.0 / eps) for r in ordered]
-        drawn.append(Series("p/zeta log(1/eps), the theorem's", x, bound, kind="bound"))
+        drawn.append(Series("p/zeta log(1/eps), the theorem's bound", x, bound, kind="bound"))
     xs = {"delta/lmax": "spectral gap delta, relative to lmax(I \N{MINUS SIGN} W)", "delta": "spectral gap delta"}
-    label = "gossip steps to eps" if y == "rounds" else "floats along an edge and direction to eps"
+    label = "gossip steps to eps" if y == "rounds" else "floats per edge and direction to eps"
     where = ", ".join(f"{r['graph']} {r['delta']:.3g}" for r in ordered)
-    title = f"kappa = {kappa:g}" + ("" if y == "rounds" else ": floats along an edge")
-    return Panel(
-        id, title, drawn, "delta/lmax", xs, label, "log", "log", note=f"From left to right, with delta: {where}."
-    )
+    heading = f"kappa = {kappa:g}" + ("" if y == "rounds" else ": floats per edge")
+    note = f"Graphs from left to right, with their delta: {where}."
+    return Panel(id, heading, drawn, "delta/lmax", xs, label, "log", "log", note=note)
 
 
 def _table(kappa: float, found: Sequence[Mapping[str, Any]]) -> Table:
@@ -131,7 +132,7 @@ def _table(kappa: float, found: Sequence[Mapping[str, Any]]) -> Table:
 
 # -- judging -----------------------------------------------------------------------------------------------------------
 def judged(experiment: Experiment) -> list[Claim]:
-    """Both regimes, and the yardsticks; the largest kappa shows the first, the smallest the second."""
+    """Both regimes, and the comparison with EXTRA and DIGing."""
     panels = [p for p in experiment.panels if p.id.startswith("kappa-")]
     points = [
         (panel.id, x, s.y[k], s.about["p"][k], [t.y[k] for t in panel.series if t.method in ("extra", "diging")])
@@ -139,6 +140,7 @@ def judged(experiment: Experiment) -> list[Claim]:
         for s in [claims.curve(panel, OURS)]
         for k, x in enumerate(s.x["delta/lmax"])
     ]
+    # the largest kappa shows the regime with p < 1, the smallest one that with p = 1
     skips = [(x, y) for id, x, y, p, _ in points if p < 1 and id == panels[-1].id]
     always = [(x, y) for id, x, y, p, _ in points if p == 1 and id == panels[0].id]
     out = [
@@ -146,18 +148,19 @@ def judged(experiment: Experiment) -> list[Claim]:
         _regime("decentralized-always", always, -1.0, "Where p = 1, gossip steps grow like 1/delta"),
     ]
     gains = [min(others) / y for _, _, y, p, others in points if p < 1]
-    text = "Wherever it skips, Decentralized Scaffnew needs fewer gossip steps than tuned EXTRA and tuned DIGing."
+    text = "Where p < 1, decentralized Scaffnew needs fewer gossip steps than tuned EXTRA and tuned DIGing."
     ok = bool(gains) and min(gains) > 1
     measured = f"The better of the two needs {min(gains):.1f} to {max(gains):.1f} times as many." if gains else ""
     numbers: dict[str, float | None] = {"least": min(gains, default=None), "most": max(gains, default=None)}
     rest = [min(others) / y for _, _, y, p, others in points if p == 1]
-    note = f"Where nothing is skipped, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
+    note = f"where p = 1, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
     return [*out, Claim("decentralized-gain", "decentralized", text, claims.judge(ok, True), measured, numbers, note)]
 
 
 def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
+    # a slope needs at least three graphs
     found = slope(*zip(*points, strict=True)) if len(points) > 2 else None
-    ok = None if found is None else abs(found - power) <= TOLERANCE
-    full = f"{text}: log-log slope within {TOLERANCE} of {power:g}."
+    ok = None if found is None else abs(found - power) <= SLOPE_TOLERANCE
+    full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
     measured = f"Slope {found:.2f} over {len(points)} graphs." if found is not None else "Too few graphs."
     return Claim(id, "decentralized", full, claims.judge(ok, True), measured, {"slope": found})

@@ -1,63 +1,69 @@
-"""Figure 1b: every method at its theoretical step size, once with the figure's constants and once with the proofs'."""
+"""Figure 1b: every method with its theoretical step size, with the figure's constants and with the proofs' own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
-from proxskip.experiments.bench import Bench, Job, Kept
-from proxskip.experiments.curves import panel, series
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
 from proxskip.report.figures import Claim, Experiment, Panel, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "gd", "accelerated", "scaffnew")
-FAST = ("scaffnew", "accelerated")
-"""Methods that are stopped at the target; the others run for all rounds, which is what the figure is about."""
+FAST_METHODS = ("scaffnew", "accelerated")
+"""Methods that stop at the target; the others run for all rounds, because the figure is about their slow progress."""
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Both panels."""
-    made = {name: _panel(bench, name, upto) for name, upto in (("figure", 0.55), ("theorem", 1.0))}
-    problem = bench.problem(**_flags(bench, "figure"))
-    worst = bench.problem(**_flags(bench, "theorem"))
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Run both panels."""
+    made = {name: _panel(workspace, name, upto) for name, upto in (("figure", 0.55), ("theorem", 1.0))}
+    problem = workspace.problem(**_flags(workspace, "figure"))
+    worst = workspace.problem(**_flags(workspace, "theorem"))
     parameters = {
         "lambda": problem.l2,
         "L (global)": problem.L_global,
         "max_i L_i": worst.L_max,
         "max_i L_i / L": worst.L_max / problem.L_global,
-        **{f"{part}.{k}": v for part in made for k, v in bench.preset[part].items()},
+        **{f"{part}.{k}": v for part in made for k, v in workspace.preset[part].items()},
     }
     panels, tables = zip(*made.values(), strict=True)
-    experiment = bench.experiment("fig1b", parameters, panels, tables)
-    return claims.said(experiment, claims_fig1.fig1b(experiment, bench.asserted))
+    experiment = workspace.experiment("fig1b", parameters, panels, tables)
+    return claims.with_findings(experiment, claims_fig1.fig1b(experiment, workspace.asserted))
 
 
-def _panel(bench: Bench, name: str, upto: float) -> tuple[Panel, Table]:
-    runs = bench.runs([_job(bench, name, method) for method in METHODS], upto)
-    title = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}
-    drawn = panel(name, title[name], [series(NAMES[m], [r]) for m, r in zip(METHODS, runs, strict=True)])
-    return drawn, _steps(name, title[name], runs)
+def _panel(workspace: Workspace, name: str, upto: float) -> tuple[Panel, Table]:
+    runs = workspace.runs([_job(workspace, name, method) for method in METHODS], upto)
+    heading = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}[
+        name
+    ]
+    drawn = panel(name, heading, [series(title(m), [r]) for m, r in zip(METHODS, runs, strict=True)])
+    return drawn, _steps(name, heading, runs)
 
 
-def _job(bench: Bench, name: str, method: str) -> Job:
-    """What a method takes of K and p, and the step size by name."""
-    asked = bench.preset[name]
-    takes: dict[str, tuple[str, ...]] = {"gd": (), "accelerated": (), "scaffnew": ("p",), "s-local-gd": ("p",)}
-    flags: dict[str, Any] = {k: asked[k] for k in takes.get(method, ("K",)) if k in asked}
+def _job(workspace: Workspace, name: str, method: str) -> RunRequest:
+    """The request for one method: the K or p that it takes, and the name of its step size."""
+    asked = workspace.preset[name]
+    flag = local_steps_flag(method)
+    flags: dict[str, Any] = {flag: asked[flag]} if flag is not None and flag in asked else {}
     flags["gamma"] = None if asked["gamma"] == "theory" else asked["gamma"]
-    stop = {"rounds": asked["rounds"]} | ({"target": asked["target"]} if method in FAST else {})
-    return Job(NAMES[method], method, flags, _flags(bench, name), stop)
+    stop = {"rounds": asked["rounds"]} | ({"target": asked["target"]} if method in FAST_METHODS else {})
+    return RunRequest(title(method), method, flags, _flags(workspace, name), stop)
 
 
-def _flags(bench: Bench, name: str) -> dict[str, Any]:
-    return {"l2": bench.preset["l2"], "l2_relative": bench.preset["l2_relative"], "L": bench.preset[name]["L"]}
+def _flags(workspace: Workspace, name: str) -> dict[str, Any]:
+    return {
+        "l2": workspace.preset["l2"],
+        "l2_relative": workspace.preset["l2_relative"],
+        "L": workspace.preset[name]["L"],
+    }
 
 
-def _steps(name: str, title: str, runs: list[Kept]) -> Table:
+def _steps(name: str, heading: str, runs: list[CachedRun]) -> Table:
     rows: list[list[Any]] = []
     for r in runs:
         s = r.summary
         steps = s["K"] if s["K"] is not None else round(1 / s["p"], 1) if s["p"] else 1
-        rows.append([NAMES[s["method"]], s["gamma"], s["gamma"] * s["L"], steps, s["rounds"], s["exchanges"], s["gap"]])
-    columns = ["method", "gamma", "gamma L", "local steps a round", "rounds run", "exchanges", "f - f* at the end"]
-    return Table(f"{name}-steps", f"Step sizes: {title}", columns, rows)
+        rows.append([title(s["method"]), s["gamma"], s["gamma"] * s["L"], steps, s["rounds"], s["exchanges"], s["gap"]])
+    columns = ["method", "gamma", "gamma L", "local steps per round", "rounds run", "exchanges", "f - f* at the end"]
+    return Table(f"{name}-steps", f"Step sizes: {heading}", columns, rows)

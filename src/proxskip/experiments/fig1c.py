@@ -5,33 +5,33 @@ from __future__ import annotations
 import math
 
 from proxskip.experiments import claims, claims_fig1
-from proxskip.experiments.bench import Bench, Job
-from proxskip.experiments.curves import panel, series
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 
-COLUMNS = ["1/p", "rounds", "local steps of a client", "rounds run", "f - f* at the end"]
+COLUMNS = ["1/p", "rounds", "local steps per client", "rounds run", "f - f* at the end"]
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """One curve for each p, each to the same accuracy or its limit of rounds."""
-    asked = bench.preset
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """One curve per p, each up to the same accuracy or its own limit of rounds."""
+    asked = workspace.preset
     flags = {k: asked[k] for k in ("l2", "l2_relative", "L")}
     jobs = []
     for k, rounds in zip(asked["inverse_p"], asked["rounds"], strict=True):
         stop = {"rounds": rounds, "target": asked["target"]}
-        jobs.append(Job(f"1/p = {k}", "scaffnew", {"gamma": asked["gamma"], "p": 1 / k}, flags, stop))
-    runs = bench.runs(jobs, 1.0)
+        jobs.append(RunRequest(f"1/p = {k}", "scaffnew", {"gamma": asked["gamma"], "p": 1 / k}, flags, stop))
+    runs = workspace.runs(jobs, 1.0)
     drawn = [series(r.job.label, [r], inverse_p=k) for r, k in zip(runs, asked["inverse_p"], strict=True)]
-    problem = bench.problem(**flags)
+    problem = workspace.problem(**flags)
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, "gamma": 1 / problem.L_global}
     parameters |= {k: asked[k] for k in ("inverse_p", "rounds", "target", "eps")}
     table = Table(
-        "needed", f"What each p needs to come below {asked['eps']:g}", COLUMNS, [_row(s, asked["eps"]) for s in drawn]
+        "needed", f"Cost of reaching {asked['eps']:g} for each p", COLUMNS, [_row(s, asked["eps"]) for s in drawn]
     )
-    experiment = bench.experiment(
+    experiment = workspace.experiment(
         "fig1c", parameters, [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])], [table]
     )
-    return claims.said(experiment, claims_fig1.fig1c(experiment, bench.asserted))
+    return claims.with_findings(experiment, claims_fig1.fig1c(experiment, workspace.asserted))
 
 
 def _row(s: Series, eps: float) -> list[str | float | int | None]:
@@ -40,15 +40,15 @@ def _row(s: Series, eps: float) -> list[str | float | int | None]:
 
 
 def _needed(drawn: list[Series], eps: float) -> list[Panel]:
-    """Rounds to eps against 1/p, where at least two of them came so far; for the others, the rounds they had."""
+    """Rounds to eps against 1/p if at least two runs reached eps; for the other runs, the rounds they had."""
     found = [(float(s.about["inverse_p"]), claims.first_below(s, eps), claims.at_least(s, eps)) for s in drawn]
     reached = [(k, r) for k, r, _ in found if r is not None]
     short = [(k, low) for k, r, low in found if r is None and math.isfinite(low)]
     if len(reached) < 2:
         return []
     points = [_points("Scaffnew", reached)]
-    points += [_points("not reached: more than these", short)] if short else []
-    axis = {"inverse_p": "1/p, the mean number of local steps a round"}
+    points += [_points("not reached within this many rounds", short)] if short else []
+    axis = {"inverse_p": "1/p, the mean number of local steps per round"}
     return [Panel("needed", f"rounds to {eps:g}", points, "inverse_p", axis, "communication rounds", "log", "log")]
 
 

@@ -1,4 +1,4 @@
-"""Figures 2a, 2b and 2c: minibatches, with a step size that decays as in the notebook and with a constant one."""
+"""Figures 2a, 2b and 2c: minibatches, with a decaying step as in the authors' notebook and with a constant one."""
 
 from __future__ import annotations
 
@@ -6,115 +6,120 @@ from typing import Any
 
 from proxskip import theory
 from proxskip.experiments import claims, claims_fig2
-from proxskip.experiments.bench import Bench, Job, Kept
-from proxskip.experiments.curves import panel, series
-from proxskip.experiments.tune import DRAWN, Candidate, grid, grid_table, tune
+from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.successive_halving import Candidate, grid, grid_table, local_steps, tune
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew")
-KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}
+STEP_KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}
 
 
 # -- Figure 2a ---------------------------------------------------------------------------------------------------------
-def tuned(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Each method's first step size tuned, once for the decaying step and once for the constant one."""
-    asked, flags = bench.preset, problem_flags(bench)
-    problem = bench.problem(**flags)
+def tuned(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Each method with its first step size tuned, for the decaying step and for the constant one."""
+    asked, flags = workspace.preset, problem_flags(workspace)
+    problem = workspace.problem(**flags)
     L_b = smoothness(problem)
     panels, tables = [], []
-    for k, kind in enumerate(KINDS):
-        more = {"decay": decay(bench, problem)} if kind == "decaying" else {}
+    for k, kind in enumerate(STEP_KINDS):
+        more = {"decay": decay(workspace, problem)} if kind == "decaying" else {}
         tried = {m: grid(m, L_b, asked["powers"], [asked["K"]], **more) for m in METHODS}
         won = {}
         for j, m in enumerate(METHODS):
-            (won[m],) = tune(bench, problem, m, tried[m], asked["rungs"], (k + 0.4 * (j + 1) / len(METHODS)) / 2)
-        drawn = _drawn(bench, {m: c.flags for m, c in won.items()}, flags, (k + 1) / 2, won)
-        title = KINDS[kind] if kind == "decaying" else "a constant step"
-        panels.append(panel(kind, title, drawn))
-        tables += [_ends(kind, title, drawn), grid_table(f"{kind}-grid", tried, won)]
-    experiment = bench.experiment("fig2a", _parameters(bench, problem), panels, tables)
-    return claims.said(experiment, claims_fig2.fig2_ends(experiment))
+            (won[m],) = tune(workspace, problem, m, tried[m], asked["rungs"], (k + 0.4 * (j + 1) / len(METHODS)) / 2)
+        drawn = _drawn(workspace, {m: c.flags for m, c in won.items()}, flags, (k + 1) / 2, won)
+        heading = STEP_KINDS[kind] if kind == "decaying" else "a constant step"
+        panels.append(panel(kind, heading, drawn))
+        tables += [_ends(kind, heading, drawn), grid_table(f"{kind}-grid", tried, won)]
+    experiment = workspace.experiment("fig2a", _parameters(workspace, problem), panels, tables)
+    return claims.with_findings(experiment, claims_fig2.fig2_ends(experiment))
 
 
 # -- Figure 2b ---------------------------------------------------------------------------------------------------------
-def theoretical(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """The figure's step sizes, decaying, and the theorems' own, constant."""
-    asked = bench.preset
-    flags = problem_flags(bench, L="global")
-    problem = bench.problem(**flags)
-    L_b, falling = smoothness(problem), {"decay": decay(bench, problem)}
+def theoretical(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """The figure's step sizes, which decay, and the theorems' own, which are constant."""
+    asked = workspace.preset
+    flags = problem_flags(workspace, L="global")
+    problem = workspace.problem(**flags)
+    L_b, falling = smoothness(problem), {"decay": decay(workspace, problem)}
     figure = {m: _figure_flags(m, asked["K"], L_b) | falling for m in METHODS}
     theorem: dict[str, dict[str, Any]] = {m: {} for m in METHODS}
     drawn = {
-        "decaying": _drawn(bench, figure, flags, 0.4),
-        "constant": _drawn(bench, theorem, problem_flags(bench, L="max"), 1.0),
+        "decaying": _drawn(workspace, figure, flags, 0.4),
+        "constant": _drawn(workspace, theorem, problem_flags(workspace, L="max"), 1.0),
     }
-    panels = [panel(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
-    experiment = bench.experiment(
-        "fig2b", _parameters(bench, problem), panels, [_ends(kind, KINDS[kind], drawn[kind]) for kind in KINDS]
-    )
-    return claims.said(experiment, claims_fig2.fig2_ends(experiment, "scaffnew"))
+    panels = [panel(kind, STEP_KINDS[kind], drawn[kind]) for kind in STEP_KINDS]
+    tables = [_ends(kind, STEP_KINDS[kind], drawn[kind]) for kind in STEP_KINDS]
+    experiment = workspace.experiment("fig2b", _parameters(workspace, problem), panels, tables)
+    return claims.with_findings(experiment, claims_fig2.fig2_ends(experiment, "scaffnew"))
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
-    if method == "scaffnew":
-        return {"gamma": 1 / L_b, "p": 1 / K}
-    return {"gamma": 1 / (K * L_b), **({"p": 1 / K} if method in DRAWN else {"K": K})}
+    gamma = 1 / L_b if method == "scaffnew" else 1 / (K * L_b)
+    return {"gamma": gamma, **local_steps(method, K)}
 
 
 # -- Figure 2c ---------------------------------------------------------------------------------------------------------
-def clients(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Scaffnew with M clients: the batch of each fixed, then the total batch fixed."""
-    asked = bench.preset
+def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Scaffnew with M clients: with a fixed batch per client, then with a fixed total batch."""
+    asked = workspace.preset
     most = max(asked["clients"])
-    own = {M: problem_flags(bench, clients=M) for M in asked["clients"]}
+    own = {M: problem_flags(workspace, clients=M) for M in asked["clients"]}
+    # the total batch is the batch of one client when all clients take part
     total = own[most]["batch"]
     shared = {M: own[M] | {"batch": max(1, total // M)} for M in asked["clients"]}
-    steps = {M: 1 / smoothness(bench.problem(**own[M])) for M in own}
-    least = min(1 / smoothness(bench.problem(**flags)) for flags in shared.values())
+    steps = {M: 1 / smoothness(workspace.problem(**own[M])) for M in own}
+    # the smallest step size is safe for every M, so that only M changes
+    least = min(1 / smoothness(workspace.problem(**flags)) for flags in shared.values())
     parts = [
-        ("decaying", "a decaying step, each client's batch fixed", own, steps, True),
-        ("constant", "a constant step, each client's batch fixed", own, steps, False),
-        ("total", "a constant step, the total batch fixed", shared, dict.fromkeys(own, least), False),
+        ("decaying", "a decaying step, a fixed batch per client", own, steps, True),
+        ("constant", "a constant step, a fixed batch per client", own, steps, False),
+        ("total", "a constant step, a fixed total batch", shared, dict.fromkeys(own, least), False),
     ]
     panels: list[Panel] = []
     found: dict[str, list[Series]] = {}
-    for k, (id, title, flags, gammas, falling) in enumerate(parts):
+    for k, (id, heading, flags, gammas, falling) in enumerate(parts):
         found[id] = [
-            _with_clients(bench, M, flags[M], gammas[M], falling, (k + (j + 1) / len(flags)) / 3)
+            _with_clients(workspace, M, flags[M], gammas[M], falling, (k + (j + 1) / len(flags)) / 3)
             for j, M in enumerate(flags)
         ]
-        panels.append(panel(id, title, found[id]))
+        panels.append(panel(id, heading, found[id]))
     table = Table(
         "floors",
         "Noise floors",
         [
             "clients",
-            "batch a client",
-            "of a client's rows",
+            "batch per client",
+            "share of a client's rows",
             "gamma",
             "floor",
-            "total batch fixed: batch a client",
+            "fixed total batch: batch per client",
             "gamma",
             "floor",
         ],
         [_floor_row(a, b) for a, b in zip(found["constant"], found["total"], strict=True)],
         "The median of f - f* over the last third of the runs with a constant step size.",
     )
-    parameters = _parameters(bench, bench.problem(**own[most])) | {"clients": asked["clients"], "total_batch": total}
-    experiment = bench.experiment("fig2c", parameters, panels, [table])
-    return claims.said(experiment, claims_fig2.fig2c(experiment, bench.asserted))
+    parameters = _parameters(workspace, workspace.problem(**own[most])) | {
+        "clients": asked["clients"],
+        "total_batch": total,
+    }
+    experiment = workspace.experiment("fig2c", parameters, panels, [table])
+    return claims.with_findings(experiment, claims_fig2.fig2c(experiment, workspace.asserted))
 
 
-def _with_clients(bench: Bench, M: int, flags: dict[str, Any], gamma: float, falling: bool, upto: float) -> Series:
-    asked = bench.preset
-    problem = bench.problem(**flags)
+def _with_clients(
+    workspace: Workspace, M: int, flags: dict[str, Any], gamma: float, falling: bool, upto: float
+) -> Series:
+    asked = workspace.preset
+    problem = workspace.problem(**flags)
     given = {"gamma": gamma, "p": asked["p"]}
     if falling:
         given["decay"] = (problem.l2 or 0.0) / (2 * asked["p"])
-    runs = _seeds(bench, f"M = {M}", "scaffnew", given, flags, upto, "decaying_rounds" if falling else "rounds")
+    runs = _seeds(workspace, f"M = {M}", "scaffnew", given, flags, upto, "decaying_rounds" if falling else "rounds")
     rows = min(problem.sizes or [0])
     return series(f"M = {M}", runs, M=M, rows=rows, share=flags["batch"] / rows)
 
@@ -125,60 +130,67 @@ def _floor_row(own: Series, total: Series) -> list[str | float | int | None]:
 
 
 # -- common ------------------------------------------------------------------------------------------------------------
-def problem_flags(bench: Bench, **more: Any) -> dict[str, Any]:
-    """What the preset says of the problem; the batch by the paper, or on small clients a share of their rows."""
-    asked = bench.preset
+def problem_flags(workspace: Workspace, **more: Any) -> dict[str, Any]:
+    """The flags of the problem; the batch is the paper's, or for small clients a share of their rows."""
+    asked = workspace.preset
     flags = {k: asked[k] for k in ("l2", "l2_relative", "L") if k in asked} | more
     most = max(asked["clients"]) if "clients" in asked else None
     widest = {"clients": most} if most is not None else {}
-    smallest = min(bench.problem(**flags | widest).sizes or [0])
+    # the smallest client occurs with the most clients
+    smallest = min(workspace.problem(**flags | widest).sizes or [0])
     batch = asked["batch"] if smallest >= asked["batch"] else max(1, int(asked["batch_share"] * smallest))
     return flags | {"batch": batch}
 
 
 def smoothness(problem: Problem) -> float:
-    """L_b of the minibatches, with the L of the average: the notebook's."""
+    """L_b of the minibatches with the L of the average, as in the authors' notebook."""
     assert problem.batch is not None
     assert problem.sizes is not None
     rows = max(float(f.L_rows) for f in problem.clients)  # type: ignore[attr-defined]
     return theory.minibatch_smoothness(min(problem.sizes), problem.batch, problem.L_global, rows)
 
 
-def decay(bench: Bench, problem: Problem) -> float:
-    """K lambda/2 a round, the notebook's."""
-    return float(bench.preset["K"]) * (problem.l2 or 0.0) / 2
+def decay(workspace: Workspace, problem: Problem) -> float:
+    """The decay K lambda/2 per round, as in the authors' notebook."""
+    return float(workspace.preset["K"]) * (problem.l2 or 0.0) / 2
 
 
 def _seeds(
-    bench: Bench, label: str, method: str, given: Any, flags: Any, upto: float, rounds: str = "rounds"
-) -> list[Kept]:
-    stop = {"rounds": bench.preset[rounds]}
-    return bench.runs([Job(label, method, given, flags, stop, s) for s in range(bench.preset["seeds"])], upto)
+    workspace: Workspace, label: str, method: str, given: Any, flags: Any, upto: float, rounds: str = "rounds"
+) -> list[CachedRun]:
+    stop = {"rounds": workspace.preset[rounds]}
+    return workspace.runs(
+        [RunRequest(label, method, given, flags, stop, s) for s in range(workspace.preset["seeds"])], upto
+    )
 
 
 def _drawn(
-    bench: Bench, given: dict[str, Any], flags: dict[str, Any], upto: float, won: dict[str, Candidate] | None = None
+    workspace: Workspace,
+    given: dict[str, Any],
+    flags: dict[str, Any],
+    upto: float,
+    won: dict[str, Candidate] | None = None,
 ) -> list[Series]:
-    start, out = bench.pace.inside, []
+    start, out = workspace.progress.inside, []
     for k, m in enumerate(METHODS):
-        runs = _seeds(bench, NAMES[m], m, given[m], flags, start + (upto - start) * (k + 1) / len(METHODS))
+        runs = _seeds(workspace, title(m), m, given[m], flags, start + (upto - start) * (k + 1) / len(METHODS))
         more: dict[str, Any] = {} if won is None else {"gamma_L_b": won[m].times}
-        out.append(series(NAMES[m], runs, **more))
+        out.append(series(title(m), runs, **more))
     return out
 
 
-def _ends(kind: str, title: str, drawn: list[Series]) -> Table:
+def _ends(kind: str, heading: str, drawn: list[Series]) -> Table:
     columns = ["method", "gamma", "local steps", "rounds", "f - f* at the end (median)", "smallest", "largest"]
     rows: list[list[str | float | int | None]] = []
     for s in drawn:
         steps = s.about.get("K") or round(1 / s.about["p"], 1)
         low, high = s.low or s.y, s.high or s.y
         rows.append([s.label, s.about["gamma"], steps, s.x["rounds"][-1], s.y[-1], low[-1], high[-1]])
-    return Table(kind, f"At the end, with {title}", columns, rows)
+    return Table(kind, f"Final values with {heading}", columns, rows)
 
 
-def _parameters(bench: Bench, problem: Problem) -> dict[str, Any]:
-    kept = ("K", "p", "powers", "rungs", "rounds", "decaying_rounds", "seeds")
+def _parameters(workspace: Workspace, problem: Problem) -> dict[str, Any]:
+    shown = ("K", "p", "powers", "rungs", "rounds", "decaying_rounds", "seeds")
     about = {"lambda": problem.l2, "L (global)": problem.L_global, "L_b": smoothness(problem), "batch": problem.batch}
     about |= {"rows of the smallest client": min(problem.sizes or [0]), "A": problem.es_A, "C": problem.es_C}
-    return about | {k: bench.preset[k] for k in kept if k in bench.preset}
+    return about | {k: workspace.preset[k] for k in shown if k in workspace.preset}

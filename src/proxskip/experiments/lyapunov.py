@@ -1,8 +1,8 @@
 """The Lyapunov certificate: the mean of Psi_t over seeds against (1 - zeta)^t Psi_0, at fixed t.
 
-The theorems bound E Psi_t for every t that is fixed beforehand, and t counts iterations, so a run is looked at when
-exactly t of its iterations are done, which is mostly between two communications. There a client holds what the local
-steps of the coming round would have made of x so far; ``Stepper.ahead`` takes just these steps.
+The theorems bound E Psi_t for every t that is fixed in advance, and t counts iterations. So a run is evaluated after
+exactly t iterations, which mostly falls between two communications: each client has then done some of the local steps
+of the coming round. ``Stepper.ahead`` takes just these steps.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench
-from proxskip.experiments.quadratics import Stepper, filling, own_engine
+from proxskip.experiments.closed_form_quadratics import Stepper, fastest_engine, filling
+from proxskip.experiments.workspace import Workspace
 from proxskip.methods import DecentralizedScaffnew, ProxSkip, Scaffnew, SplitSkip, SProxSkip
 from proxskip.methods.steps import geometric
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import stream
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 from proxskip.types import Array
 
-BLOCK = 10
-"""Seeds that are kept together."""
-ERRORS = 3.0
-LEARNT = 1e-3
+SEEDS_PER_FILE = 10
+"""Seeds whose values are cached together."""
+STANDARD_ERRORS = 3.0
+_NOT_IN_KEY = ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
+"""Entries of the preset that do not change the values of a seed."""
+LEARNT_BELOW = 1e-3
+"""The relative error of h at the end that counts as convergence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A method on a problem, and how far its bound shall fall."""
+    """A method on a problem, and the factor by which its bound falls until the last t."""
 
     id: str
     title: str
@@ -45,31 +48,32 @@ class Case:
     seeds: int
     fall: float
     exact: bool = True
-    """Full gradients: then Psi goes to zero and h to its limit."""
+    """With full gradients Psi goes to zero and h to its limit; with minibatches to a ball."""
+    on_data: bool = False
 
     @property
     def zeta(self) -> float:
-        """The theorem's."""
+        """The contraction per iteration, from the theorem."""
         return float(self.method.zeta(self.problem))
 
     @property
     def ball(self) -> float:
-        """gamma^2 C/zeta."""
+        """The radius gamma^2 C/zeta of the ball that minibatches converge to."""
         return float(self.method.gamma**2 * self.problem.es_C / self.zeta)
 
     def grid(self, points: int) -> list[int]:
-        """Fixed times, dense at the beginning."""
+        """Fixed times, denser at the beginning."""
         T = math.log(1.0 / self.fall) / -math.log1p(-self.zeta)
         return sorted({round(T * (k / (points - 1)) ** 1.5) for k in range(points)})
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Every case: its curves and its claim."""
-    cases = _cases(bench)
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Measure every case, and judge all of them together."""
+    cases = _cases(workspace)
     panels, rows, learnt = [], [], []
     for k, case in enumerate(cases):
-        times = case.grid(bench.preset["points"])
-        psi, h = _measure(bench, case, times, (k + 1) / len(cases))
+        times = case.grid(workspace.preset["points"])
+        psi, h = _measure(workspace, case, times, (k + 1) / len(cases))
         panels.append(_panel(case, times, psi))
         if case.exact:
             learnt.append(_learnt(case, times, h))
@@ -78,23 +82,23 @@ def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
     axis = {"iterations": "iterations t"}
     panels.append(Panel("h", "the control variates learn the gradients at x*", learnt, "iterations", axis, label))
     columns = ["method", "gamma", "p", "zeta", "ball gamma^2 C/zeta", "last t", "Psi_0", "mean Psi at last t", "bound",
-               "largest (mean - 3 s.e.)/bound"]  # fmt: skip
-    table = Table("certificate", "What the theorems say and what was seen", columns, rows)
+               "largest (mean - 3 std. errors)/bound"]  # fmt: skip
+    table = Table("certificate", "Bounds of the theorems, and measurements", columns, rows)
     keys = ("kappa", "clients", "d", "graph", "psi", "seeds", "sampling_seeds", "data_seeds")
-    experiment = bench.experiment("lyapunov", {k: bench.preset[k] for k in keys}, panels, [table])
-    return claims.said(experiment, judged(experiment))
+    experiment = workspace.experiment("lyapunov", {k: workspace.preset[k] for k in keys}, panels, [table])
+    return claims.with_findings(experiment, judged(experiment))
 
 
-# -- what is looked at -------------------------------------------------------------------------------------------------
-def _cases(bench: Bench) -> list[Case]:
-    q = bench.preset
+# -- the cases ---------------------------------------------------------------------------------------------------------
+def _cases(workspace: Workspace) -> list[Case]:
+    q = workspace.preset
     clients = filling(q["clients"], q["d"], q["kappa"])
     alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
     lasso = alone.with_psi(prox.L1(q["psi"]))
     short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
     fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
     gossip = DecentralizedScaffnew.theory(clients, q["graph"])
-    name, seeds, fall = bench.data, q["seeds"], q["fall"]
+    name, seeds, fall = workspace.data, q["seeds"], q["fall"]
     out = [
         Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, seeds, fall),
         Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, seeds, fall),
@@ -102,37 +106,31 @@ def _cases(bench: Bench) -> list[Case]:
         Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, seeds, fall),
     ]
     flags = {k: q["sampling"][k] for k in ("l2", "l2_relative", "psi")}
-    whole = bench.problem(method="sproxskip", **flags)
+    whole = workspace.problem(method="sproxskip", **flags)
     assert whole.N is not None
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
-    title = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
-    out.append(
-        Case(
-            "sproxskip", title, SProxSkip.theory(noisy), noisy, q["sampling_seeds"], q["sampling"]["fall"], exact=False
-        )
-    )
+    heading = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
+    fall, seeds = q["sampling"]["fall"], q["sampling_seeds"]
+    out.append(Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False))
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
-    real = bench.problem(**flags)
-    title = f"Scaffnew: {name}, {real.n} clients"
-    out.append(Case("scaffnew-data", title, Scaffnew.theory(real), real, q["data_seeds"], q["data"]["fall"]))
+    real = workspace.problem(**flags)
+    heading, fall = f"Scaffnew: {name}, {real.n} clients", q["data"]["fall"]
+    out.append(Case("scaffnew-data", heading, Scaffnew.theory(real), real, q["data_seeds"], fall, on_data=True))
     return out
 
 
-def _measure(bench: Bench, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
-    """(Psi, |h - h*|^2/|h*|^2), one row a seed and one column a time."""
-    about = {"case": case.id, "times": list(times)} | {k: v for k, v in bench.preset.items() if not _words(k)}
-    stepper = Stepper(case.method, case.problem, 0, own_engine(case.problem, bench.threads))
+def _measure(workspace: Workspace, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
+    """(Psi, |h - h*|^2/|h*|^2), with one row per seed and one column per time."""
+    preset = {k: v for k, v in workspace.preset.items() if k not in _NOT_IN_KEY}
+    about = {"case": case.id, "times": list(times)} | preset
+    stepper = Stepper(case.method, case.problem, 0, fastest_engine(case.problem, workspace.threads))
     found: list[dict[str, Any]] = []
-    for first in range(0, case.seeds, BLOCK):
-        seeds = range(first, min(first + BLOCK, case.seeds))
+    for first in range(0, case.seeds, SEEDS_PER_FILE):
+        seeds = range(first, min(first + SEEDS_PER_FILE, case.seeds))
         key = about | {"first": first, "seeds": len(seeds)}
-        found += bench.memo(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
+        found += workspace.cached_value(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
     stepper.engine.close()
     return np.array([row["psi"] for row in found]), np.array([row["h"] for row in found])
-
-
-def _words(key: str) -> bool:
-    return key in ("title", "shows", "must_show", "notes", "share", "seeds", "sampling_seeds", "data_seeds", "points")
 
 
 def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[str, Any]]:
@@ -141,18 +139,19 @@ def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[st
 
 def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:
     """Psi and the relative squared error of h when exactly t iterations are done, for increasing t."""
-    stepper.again(seed)
+    stepper.restart(seed)
     method: Any = stepper.method
     solution = stepper.problem.solution
     assert solution is not None
-    psi, h, done = [], [], 0
+    psi, h, done = [], [], 0  # done: the iterations of the rounds that are complete
     left = list(times)
     while left:
-        K = geometric(stream(seed, stepper.round, "server"), method.p)  # as the round itself will draw it
+        K = geometric(stream(seed, stepper.round, "server"), method.p)  # the same draw as in the round itself
         memory = stepper.engine.memory() if left[0] < done + K else {}
+        # every requested t within the coming round, which ends after K iterations
         while left and left[0] < done + K:
             X = stepper.ahead(left.pop(0) - done)
-            x = X if len(X) > 1 else X[0]
+            x = X if len(X) > 1 else X[0]  # a single function has one x, without a row per client
             psi.append(float(method.lyapunov(stepper.problem, x, stepper.server, memory | {"x": X})))
             h.append(float(np.sum((memory["h"] - solution.h) ** 2) / np.sum(solution.h**2)))
         stepper.step()
@@ -160,29 +159,30 @@ def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[
     return psi, h
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- showing -----------------------------------------------------------------------------------------------------------
 def _panel(case: Case, times: Sequence[int], psi: Array) -> Panel:
     mean, error = psi.mean(axis=0), psi.std(axis=0, ddof=1) / math.sqrt(len(psi))
     x = {"iterations": [float(t) for t in times]}
+    # E Psi_t <= (1 - zeta)^t Psi_0, plus the ball with minibatches
     bound = [(1.0 - case.zeta) ** t * float(mean[0]) + (0.0 if case.exact else case.ball) for t in times]
-    low = [max(float(v), 0.0) for v in mean - ERRORS * error]
+    low = [max(float(v), 0.0) for v in mean - STANDARD_ERRORS * error]
     about = {"gamma": case.method.gamma, "p": case.method.p, "zeta": case.zeta, "seeds": len(psi), "ball": case.ball}
     label = "mean over seeds, with 3 standard errors"
-    high = [float(v) for v in mean + ERRORS * error]
+    high = [float(v) for v in mean + STANDARD_ERRORS * error]
     drawn = [
         Series(label, x, [float(v) for v in mean], case.method.name, low, high, about=about),
         Series("the theorem's bound", x, bound, kind="bound", about={"zeta": case.zeta}),
     ]
-    name = "Phi" if case.id in ("splitskip", "decentralized") else "Psi"
-    return Panel(case.id, case.title, drawn, "iterations", {"iterations": "iterations t"}, f"{name} at iteration t")
+    # the paper calls the Lyapunov function of its methods with two step sizes Phi
+    label = f"{'Phi' if isinstance(case.method, SplitSkip | DecentralizedScaffnew) else 'Psi'} at iteration t"
+    return Panel(case.id, case.title, drawn, "iterations", {"iterations": "iterations t"}, label)
 
 
 def _learnt(case: Case, times: Sequence[int], h: Array) -> Series:
     x = {"iterations": [float(t) for t in times]}
-    name = NAMES[case.method.name] + (" on the data set" if case.id.endswith("data") else "")
-    return Series(
-        name, x, [float(v) for v in np.sqrt(h.mean(axis=0))], case.method.name if "data" not in case.id else ""
-    )
+    label = title(case.method.name) + (" on the data set" if case.on_data else "")
+    y = [float(v) for v in np.sqrt(h.mean(axis=0))]
+    return Series(label, x, y, "" if case.on_data else case.method.name)
 
 
 def _row(case: Case, panel: Panel) -> list[Any]:
@@ -200,25 +200,25 @@ def _worst(mean: Series, bound: Series) -> float:
 
 
 def _largest(values: Sequence[float], bound: Sequence[float]) -> float:
-    """The largest ratio after t = 0; infinite if one of them is no number."""
+    """The largest ratio after t = 0; infinite if a ratio is not finite."""
     found = [v / b for v, b in zip(values[1:], bound[1:], strict=True)]
     return max(found) if all(math.isfinite(r) for r in found) else math.inf
 
 
 def judged(experiment: Experiment) -> list[Claim]:
-    """The mean below the bound at every t, and h learnt."""
+    """The mean is below the bound at every t, and h converges."""
     pairs: Mapping[str, Panel] = {p.id: p for p in experiment.panels if p.id != "h"}
     low = {k: _worst(*p.series) for k, p in pairs.items()}
     ratios: dict[str, float | None] = {k: _largest(p.series[0].y, p.series[1].y) for k, p in pairs.items()}
     ok = all(r is not None and max(r, low[k]) <= 1.0 + 1e-9 for k, r in ratios.items())
     text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
     words = ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
-    measured = f"The largest mean/bound after the start: {words}."
+    measured = f"Largest ratio of the mean to the bound after the start: {words}."
     out = [Claim("lyapunov-bound", "lyapunov", text, claims.judge(ok, True), measured, ratios)]
     last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
-    learnt = all(v is not None and v <= LEARNT for v in last.values())
+    learnt = all(v is not None and v <= LEARNT_BELOW for v in last.values())
     words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
-    text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT:g} of |h*|."
+    text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT_BELOW:g} of |h*|."
     out.append(
         Claim("lyapunov-h", "lyapunov", text, claims.judge(learnt, True), f"|h - h*|/|h*| at the end: {words}.", last)
     )

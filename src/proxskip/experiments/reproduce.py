@@ -1,4 +1,4 @@
-"""All experiments in a folder: what is there is found again, what is not is made, and a report comes of it."""
+"""Run all experiments in a folder, reusing what it holds already, and write the report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from proxskip import experiments, report
 from proxskip.data import datasets
-from proxskip.experiments.bench import VERSION, Bench
-from proxskip.experiments.pace import Pace, Show
+from proxskip.experiments.progress_estimate import ProgressEstimate, Show
+from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
-from proxskip.report.figures import Claim, Experiment, Report
+from proxskip.report.figures import Claim, Experiment, ReproductionReport
 from proxskip.results import checkpoint, description
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.run import make_engine
@@ -31,8 +31,8 @@ DEFAULT_DATA = "digits"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What was asked for."""
+class ReproductionOptions:
+    """The options of a reproduction."""
 
     data: str = DEFAULT_DATA
     out: Path = Path("report")
@@ -43,13 +43,13 @@ class Order:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What everything in a folder has in common."""
+        """The settings that all results in a folder share."""
         known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
         data = self.data if known else os.path.abspath(self.data)
         return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
 
     def command(self, names: Sequence[str] = ()) -> str:
-        """The command line that asks for this."""
+        """The command line with these options."""
         words = ["proxskip", "reproduce", *names, "--data", self.data]
         words += ["--quick"] if self.quick else []
         words += [] if self.engine == "cpu" else ["--engine", self.engine]
@@ -63,7 +63,7 @@ def available() -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The experiments asked for, in the order of the report; all of them if none is named."""
+    """The named experiments in the order of the report; all of them if none is named."""
     known = available()
     for name in names:
         if name not in known:
@@ -71,45 +71,45 @@ def check_names(names: Sequence[str]) -> list[str]:
     return [name for name in known if not names or name in names]
 
 
-def reproduce(names: Sequence[str], order: Order, show: Show | None = None) -> Report:
+def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | None = None) -> ReproductionReport:
     """Run the named experiments (all if none is named) and write the report.
 
     Args:
-        show: hears what is going on: words, the share that is done, the seconds to go.
+        show: is called with a text, the share that is done, and the remaining seconds.
     """
     chosen = check_names(names)
-    claim_folder(order)
-    make_engine(order.engine, order.threads)  # what is not here is refused before anything is written
-    presets = {name: experiments.preset(name, order.quick) for name in chosen}
-    pace = Pace({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
-    bench = make_bench(order, pace)
-    settle(order, bench.data_sha256)  # reads the data: what cannot be read is refused before anything is written
+    claim_folder(options)
+    make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
+    presets = {name: experiments.preset(name, options.quick) for name in chosen}
+    progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
+    workspace = make_workspace(options, progress)
+    write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     for name in chosen:
-        pace.enter(name)
-        with stopwatch(order.out, name) as seconds:
-            experiment, claims = experiments.function(name)(bench.on(presets[name]))
-        experiment = replace(experiment, seconds=seconds(), command=order.command([name]))
-        made = add_results(order, bench, {name: (experiment, claims)})
-        pace.leave()
-    pace.enter("")
-    draw(made, order.out, pace)
+        progress.enter(name)
+        with stopwatch(options.out, name) as seconds:
+            experiment, claims = experiments.function(name)(workspace.with_preset(presets[name]))
+        experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
+        made = add_results(options, workspace, {name: (experiment, claims)})
+        progress.leave()
+    progress.enter("")
+    draw(made, options.out, progress)
     return made
 
 
-def make_bench(order: Order, pace: Pace | None = None) -> Bench:
-    """The bench of an order."""
+def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
+    """The workspace for these options."""
     flags = experiments.preset("data")
-    base = flags.get(order.data, flags["default"])
-    return Bench(
-        order.out, order.settings["data"], base=base, quick=order.quick, engine=order.engine, threads=order.threads,
-        data_dir=order.data_dir, pace=pace,
+    base = flags.get(options.data, flags["default"])
+    return Workspace(
+        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine,
+        threads=options.threads, data_dir=options.data_dir, progress=progress,
     )  # fmt: skip
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
-def claim_folder(order: Order) -> None:
-    """Refuse a folder that holds something else."""
-    out = order.out
+def claim_folder(options: ReproductionOptions) -> None:
+    """Refuse a folder that holds something other than this reproduction."""
+    out = options.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder.")
     nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
@@ -119,30 +119,30 @@ def claim_folder(order: Order) -> None:
     if found is None:
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
-            raise InputError(f"{out / held[0]} is there, and no reproduction; choose a new or an empty folder.")
+            raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
         return
-    _same(order, {k: v for k, v in found.items() if k in order.settings}, order.settings)
+    _same(options, {k: v for k, v in found.items() if k in options.settings}, options.settings)
 
 
-def _same(order: Order, found: dict[str, Any], now: dict[str, Any]) -> None:
+def _same(options: ReproductionOptions, found: dict[str, Any], now: dict[str, Any]) -> None:
     if other := checkpoint.differences(found, now):
-        raise InputError(f"{order.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
+        raise InputError(f"{options.out} holds another reproduction ({'; '.join(other)}); choose another folder.")
 
 
-def settle(order: Order, data_sha256: str | None) -> None:
-    """Make the folder ours, or see that it is."""
-    settings = order.settings | {"data_sha256": data_sha256}
-    found = read_json(order.out / STAMP)
+def write_stamp(options: ReproductionOptions, data_sha256: str | None) -> None:
+    """Write the settings to the folder, or check that they agree with those it holds."""
+    settings = options.settings | {"data_sha256": data_sha256}
+    found = read_json(options.out / STAMP)
     if found is not None:
-        _same(order, found, settings)
+        _same(options, found, settings)
         return
-    order.out.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(order.out / STAMP, settings)
+    options.out.mkdir(parents=True, exist_ok=True)
+    atomic_write_json(options.out / STAMP, settings)
 
 
-def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
-    """The experiments that the folder's results hold already."""
-    found = read_json(order.out / RESULTS)
+def earlier(options: ReproductionOptions) -> dict[str, tuple[Experiment, list[Claim]]]:
+    """The experiments that results.json holds already, if this version wrote it."""
+    found = read_json(options.out / RESULTS)
     if found is None or found["about"].get("versions", {}).get("proxskip") != description.versions()["proxskip"]:
         return {}
     old = figures.from_json(found)
@@ -150,20 +150,20 @@ def earlier(order: Order) -> dict[str, tuple[Experiment, list[Claim]]]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file, or None where there is none."""
+    """The content of a file; None if there is no such file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:
-        raise InputError(f"{path} is not whole; remove it, and it is made again.") from None
+        raise InputError(f"{path} is damaged; remove it, and run the command again.") from None
 
 
 @contextmanager
 def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
-    """Seconds spent on an experiment, in this call and in those before it that were interrupted.
+    """Seconds spent on an experiment, in this call and in earlier calls that were interrupted.
 
-    Where a call before had finished it, the clock starts anew, and the longer of the two times counts.
+    If an earlier call finished it, the clock starts again, and the longer of the two times counts.
     """
     path = out / "cache" / f"seconds-{name}.json"
     found = read_json(path) or 0.0
@@ -184,36 +184,40 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
 
 
 @contextmanager
-def locked(order: Order) -> Iterator[None]:
-    """The folder's results are ours meanwhile, and nobody else writes them."""
-    with open(order.out / STAMP, encoding="utf-8") as stamp:
+def locked(options: ReproductionOptions) -> Iterator[None]:
+    """Hold the lock of the folder, so that no other process writes its results."""
+    with open(options.out / STAMP, encoding="utf-8") as stamp:
         fcntl.flock(stamp, fcntl.LOCK_EX)
         yield
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-def add_results(order: Order, bench: Bench, new: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
-    """results.json with these experiments and those that it holds by now, perhaps from another call."""
-    with locked(order):
-        return write_results(order, bench, earlier(order) | new)
+def add_results(
+    options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
+) -> ReproductionReport:
+    """Add these experiments to results.json, which another process may have written meanwhile."""
+    with locked(options):
+        return write_results(options, workspace, earlier(options) | new)
 
 
-def write_results(order: Order, bench: Bench, kept: dict[str, tuple[Experiment, list[Claim]]]) -> Report:
-    """results.json with every experiment that there is."""
+def write_results(
+    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
+) -> ReproductionReport:
+    """Write results.json with these experiments."""
     chosen = [name for name in experiments.FUNCTIONS if name in kept]
-    made = Report(
-        f"ProxSkip on {os.path.basename(order.data)}",
-        about(order, bench, sum(kept[name][0].seconds for name in chosen)),
+    made = ReproductionReport(
+        f"ProxSkip on {os.path.basename(options.data)}",
+        about(options, workspace, sum(kept[name][0].seconds for name in chosen)),
         [claim for name in chosen for claim in kept[name][1]],
         [kept[name][0] for name in chosen],
     )
-    atomic_write_json(order.out / RESULTS, figures.to_json(made))
+    atomic_write_json(options.out / RESULTS, figures.to_json(made))
     return made
 
 
-def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
-    """Data, constants, versions and machine."""
-    problem = bench.problem()
+def about(options: ReproductionOptions, workspace: Workspace, seconds: float) -> dict[str, Any]:
+    """Data, constants, versions and command."""
+    problem = workspace.problem()
     solution = problem.solution
     return {
         "data": problem.info.get("data"),
@@ -228,23 +232,23 @@ def about(order: Order, bench: Bench, seconds: float) -> dict[str, Any]:
         "L_max": problem.L_max,
         "mu": problem.mu,
         "f_star": None if solution is None else solution.f,
-        "quick": order.quick,
-        "engine": order.engine,
-        "command": order.command(),
+        "quick": options.quick,
+        "engine": options.engine,
+        "command": options.command(),
         "seconds": seconds,
         "versions": description.versions(),
     }
 
 
-def is_one(folder: Path) -> bool:
+def is_reproduction(folder: Path) -> bool:
     """Whether this folder holds a reproduction with results."""
     return (folder / STAMP).is_file() and (folder / RESULTS).is_file()
 
 
-def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
-    """The figures of a reproduction against another axis, in its own folder unless ``out`` is given.
+def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
+    """Draw the figures of a reproduction against another x axis, in its own folder unless ``out`` is given.
 
-    Panels that have no such axis are left out.
+    Panels without such an axis are left out.
     """
     made = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
@@ -258,10 +262,10 @@ def drawn_over(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(made: Report, out: Path, pace: Pace) -> None:
-    """The figures as PNG and PDF, and the page."""
+def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate) -> None:
+    """Draw the figures as PNG and PDF, and write the page."""
     for e in made.experiments:
         if e.panels:
-            pace.say(f"drawing {e.id}")
+            progress.say(f"drawing {e.id}")
             plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
     atomic_write_text(out / PAGE, report.page(made))

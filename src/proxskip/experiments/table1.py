@@ -1,4 +1,4 @@
-"""Table 1 with measured columns: rounds and floats to eps over a sweep of kappa, on quadratics and on the data set."""
+"""Table 1 with measured columns: rounds and floats to eps for several kappa, on quadratics and on the data set."""
 
 from __future__ import annotations
 
@@ -6,94 +6,104 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from proxskip.experiments import claims
-from proxskip.experiments.bench import Bench, Job
-from proxskip.experiments.quadratics import Affine, Factors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to, slope
+from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
-from proxskip.report.plots import NAMES
+from proxskip.report.method_styles import title
 from proxskip.theory import table1 as paper
 
-TOLERANCE = 0.1
-LIMIT = 1_000_000
+SLOPE_TOLERANCE = 0.1
+MAX_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A row: how the method is made, how its rounds are counted, and the exponent of kappa in the paper's table."""
+class Table1Entry:
+    """A row of the table: a method with its step size, and how its rounds are counted."""
 
     method: str
     paper: str
+    """Its name in the paper's table."""
     make: Callable[[Problem], Any]
     exponent: float | None
+    """Of kappa in the paper's number of rounds; None without a linear rate."""
     step: str = "table"
-    by: str = "powers"
+    """The step size: the table's, or another formula."""
+    count_by: Literal["powers", "factors", "rounds"] = "powers"
+    """Rounds are counted by powers of an affine map, by random contraction factors, or one by one."""
+    gamma: str | None = None
+    """The value of --gamma on the data set."""
 
     @property
     def label(self) -> str:
-        """Its name, with the step size where it is not the table's."""
-        return NAMES[self.method] + ("" if self.step == "table" else f", gamma = {self.step}")
+        """The method's title, with the step size if it is not the table's."""
+        return title(self.method) + ("" if self.step == "table" else f", gamma = {self.step}")
 
 
 ENTRIES = (
-    Entry("gd", "GD", GD.theory, 1.0),
-    Entry("scaffold", "Scaffold", Scaffold.paper_figure, 1.0),
-    Entry("fedlin", "FedLin", FedLin.paper_figure, 1.0),
-    Entry("s-local-gd", "S-Local-GD", SLocalGD.paper_figure, 1.0, by="factors"),
-    Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
-    Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, by="rounds"),
-    Entry("local-gd", "LocalGD", LocalGD.paper_figure, None),
-    Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
-    Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
+    Table1Entry("gd", "GD", GD.theory, 1.0),
+    Table1Entry("scaffold", "Scaffold", Scaffold.paper_figure, 1.0, gamma="figure"),
+    Table1Entry("fedlin", "FedLin", FedLin.paper_figure, 1.0, gamma="figure"),
+    Table1Entry("s-local-gd", "S-Local-GD", SLocalGD.paper_figure, 1.0, count_by="factors", gamma="figure"),
+    Table1Entry("accelerated", "accelerated GD", Accelerated.theory, 0.5),
+    Table1Entry("scaffnew", "Scaffnew, p = 1/sqrt(kappa)", Scaffnew.theory, 0.5, count_by="rounds"),
+    Table1Entry("local-gd", "LocalGD", LocalGD.paper_figure, None, gamma="figure"),
+    Table1Entry("scaffold", "Scaffold", Scaffold.theory, 1.0, "1/(81 K L)"),
+    Table1Entry("fedlin", "FedLin", FedLin.theory, 1.0, "1/(6 K L)"),
 )
-"""With the step sizes of the paper's table, and at the end with those of the proofs."""
+"""First with the step sizes of the paper's table, at the end with those of the proofs."""
+TABLE_ENTRIES = ENTRIES[:7]
+LOCAL_GD = 6
+"""The index of LocalGD, which stalls before it reaches eps."""
 
 
-def run(bench: Bench) -> tuple[Experiment, list[Claim]]:
-    """Quadratics, then the data set."""
-    found = [_quadratics(bench, entry, 0.5 * (k + 1) / len(ENTRIES)) for k, entry in enumerate(ENTRIES)]
-    on_data = [_data(bench, e, 0.5 + 0.5 * (k + 1) / 7) for k, e in enumerate(ENTRIES[:7])]
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """Measure on quadratics, then on the data set."""
+    found = [_quadratics(workspace, entry, 0.5 * (k + 1) / len(ENTRIES)) for k, entry in enumerate(ENTRIES)]
+    on_data = [_data(workspace, e, 0.5 + 0.5 * (k + 1) / len(TABLE_ENTRIES)) for k, e in enumerate(TABLE_ENTRIES)]
     panels = [
-        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, bench.preset["kappa"]),
-        _panel("data", f"{bench.data}, lambda = L/kappa", on_data, bench.preset["data"]["kappa"]),
+        _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, workspace.preset["kappa"]),
+        _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
         _floats(found),
-        _bias(found[6], bench.preset["eps"]),
+        _bias(found[LOCAL_GD], workspace.preset["eps"]),
     ]
-    tables = [_table(bench, found), _shown(bench, on_data)]
-    parameters = {k: bench.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
-    parameters |= {f"data.{k}": v for k, v in bench.preset["data"].items() if k != "kappa"}
-    experiment = bench.experiment("table1", parameters, panels, tables)
-    return claims.said(experiment, judged(experiment))
+    tables = [_table(workspace, found), _shown(workspace, on_data)]
+    parameters = {k: workspace.preset[k] for k in ("eps", "clients", "d", "spread", "seeds")}
+    parameters |= {f"data.{k}": v for k, v in workspace.preset["data"].items() if k != "kappa"}
+    experiment = workspace.experiment("table1", parameters, panels, tables)
+    return claims.with_findings(experiment, judged(experiment))
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _quadratics(bench: Bench, entry: Entry, upto: float) -> Series:
-    q = bench.preset
+def _quadratics(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
+    q = workspace.preset
     rows = []
     for kappa in q["kappa"]:
         about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")} | {"kappa": kappa, "row": entry.label}
-        rows.append(bench.memo("table1", about, partial(measure, entry, kappa, q), upto))
+        rows.append(workspace.cached_value("table1", about, partial(measure, entry, kappa, q), upto))
     return _series(entry, q["kappa"], rows)
 
 
-def measure(entry: Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
-    """Rounds to eps for every seed, what a round costs by the meter, and the smallest error of a method with a bias."""
+def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
+    """Rounds to eps for every seed, the counted cost of a round, and the smallest error of a method that stalls."""
     problem = filling(q["clients"], q["d"], kappa, spread=q["spread"])
     method, floor = entry.make(problem), None
-    # with 1e4 rounds and more the draws average out
-    seeds = range(1 if entry.by == "factors" and kappa > 2e3 else q["seeds"])
-    if entry.by == "powers":
-        rounds, floor = Affine(method, problem).rounds_to(q["eps"])
+    # over 1e4 rounds and more the draws average out, so that one seed is enough
+    seeds = range(1 if entry.count_by == "factors" and kappa > 2e3 else q["seeds"])
+    if entry.count_by == "powers":
+        rounds, floor = AffineMap(method, problem).rounds_to(q["eps"])
         found = [rounds]
-    elif entry.by == "factors":
-        found = [Factors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
+    elif entry.count_by == "factors":
+        found = [RandomFactors(method, problem).rounds_to(q["eps"], seed) for seed in seeds]
     else:
-        found = [rounds_to(method, problem, q["eps"], LIMIT, seed) for seed in seeds]
+        found = [rounds_to(method, problem, q["eps"], MAX_ROUNDS, seed) for seed in seeds]
+    # the cost of a round does not depend on the round: count it over four of them
     trial = Stepper(method, problem)
     for _ in range(4):
         trial.step()
@@ -102,13 +112,13 @@ def measure(entry: Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
     return {"rounds": found, "floor": floor, "floats": sent, "exchanges": spent.exchanges / 4, "gamma": method.gamma}
 
 
-def _series(entry: Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
-    """Medians with the range over seeds; where eps is not reached there is no point."""
+def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
+    """Medians with the range over seeds; no point where eps is not reached."""
     reached = [(k, r) for k, r in zip(kappas, rows, strict=True) if all(v is not None for v in r["rounds"])]
     y = [float(np.median(r["rounds"])) for _, r in reached]
     seeds = max((len(r["rounds"]) for _, r in reached), default=1)
-    about: dict[str, Any] = {"expected": entry.exponent, "floats a round": rows[0]["floats"]}
-    about["exchanges a round"] = rows[0]["exchanges"]
+    about: dict[str, Any] = {"expected": entry.exponent, "floats per round": rows[0]["floats"]}
+    about["exchanges per round"] = rows[0]["exchanges"]
     if len(y) > 1:
         about["slope"] = slope([k for k, _ in reached], y)
     if entry.exponent is None:
@@ -125,21 +135,21 @@ def _series(entry: Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, A
     )
 
 
-def _data(bench: Bench, entry: Entry, upto: float) -> Series:
-    """The same on the data set with lambda = L/kappa; by runs, in f(x) - f*."""
-    q, rows = bench.preset["data"], []
+def _data(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
+    """The same on the data set, from runs: lambda = L/kappa, and eps is relative to f(x0) - f*."""
+    q, rows = workspace.preset["data"], []
     for k, kappa in enumerate(q["kappa"]):
         flags = {"l2": 1.0 / kappa, "l2_relative": True}
-        problem = bench.problem(**flags)
+        problem = workspace.problem(**flags)
         assert problem.solution is not None
         target = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
-        seeds = range(q["seeds"] if entry.by != "powers" else 1)
-        method = {"gamma": "figure"} if entry.method in ("local-gd", "scaffold", "fedlin", "s-local-gd") else {}
+        seeds = range(q["seeds"] if entry.count_by != "powers" else 1)
+        method = {} if entry.gamma is None else {"gamma": entry.gamma}
         stop = {"target": target, "rounds": q["rounds"]}
         label = f"{entry.label}, kappa = {kappa:g}"
-        jobs = [Job(label, entry.method, method, flags, stop, seed) for seed in seeds]
-        start = upto - 0.5 / 7 * (1 - (k + 1) / len(q["kappa"]))
-        runs = bench.runs(jobs, start)
+        jobs = [RunRequest(label, entry.method, method, flags, stop, seed) for seed in seeds]
+        start = upto - 0.5 / len(TABLE_ENTRIES) * (1 - (k + 1) / len(q["kappa"]))
+        runs = workspace.runs(jobs, start)
         last, n = runs[0].trace.last(), problem.n
         sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
         spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
@@ -148,9 +158,10 @@ def _data(bench: Bench, entry: Entry, upto: float) -> Series:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _panel(id: str, title: str, found: Sequence[Series], kappas: Sequence[float]) -> Panel:
+def _panel(id: str, heading: str, found: Sequence[Series], kappas: Sequence[float]) -> Panel:
     drawn = [s for s in found if s.y]
     ends = [float(min(kappas)), float(max(kappas))]
+    # reference lines through the first point of a method with this exponent
     for power, name in ((1.0, "slope 1"), (0.5, "slope 1/2")):
         at = next((s for s in drawn if s.about["expected"] == power), None)
         if at is not None:
@@ -158,35 +169,35 @@ def _panel(id: str, title: str, found: Sequence[Series], kappas: Sequence[float]
             x = {"kappa": ends, "sqrt(kappa)": [math.sqrt(k) for k in ends]}
             drawn.append(Series(name, x, line, kind="bound", about={"expected": power}))
     missing = [s.label for s in found if not s.y]
-    note = f"Without {', '.join(missing)} ({title}), which does not reach eps." if missing else ""
+    note = f"Not shown: {', '.join(missing)} ({heading}), which does not reach eps." if missing else ""
     xs = {"kappa": "condition number kappa", "sqrt(kappa)": "square root of kappa"}
-    return Panel(id, title, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
+    return Panel(id, heading, drawn, "kappa", xs, "rounds to eps", "log", "log", note=note)
 
 
 def _floats(found: Sequence[Series]) -> Panel:
-    """What the same rounds cost a client, up and down."""
+    """The floats that a client sends and receives in these rounds."""
     drawn = []
     for s in found:
         if s.y:
-            sent = s.about["floats a round"]
+            sent = s.about["floats per round"]
             drawn.append(replace(s, y=[sent * v for v in s.y], low=None, high=None))
-    title, xs = "the same quadratics: floats", {"kappa": "condition number kappa"}
-    return Panel("floats", title, drawn, "kappa", xs, "floats a client to eps, up and down", "log", "log")
+    heading, xs = "the same quadratics: floats", {"kappa": "condition number kappa"}
+    return Panel("floats", heading, drawn, "kappa", xs, "floats per client to eps, up and down", "log", "log")
 
 
 def _bias(s: Series, eps: float) -> Panel:
-    """How near LocalGD comes, and how near the others are asked to come."""
+    """The smallest error of LocalGD, and the eps that the other methods reach."""
     x = {"kappa": [float(k) for k in s.about["kappa"]]}
     floor = Series(s.label, x, [float(v) for v in s.about["floor"]], s.method, kind="points")
-    asked = Series("eps, which all others reach", x, [eps] * len(floor.y), kind="bound")
+    asked = Series("eps, which all other methods reach", x, [eps] * len(floor.y), kind="bound")
     label = "the smallest |x \N{MINUS SIGN} x*|\N{SUPERSCRIPT TWO}, relative to the first"
-    title = "LocalGD on the quadratics: where it stalls"
-    return Panel("bias", title, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
+    heading = "LocalGD on the quadratics: where it stalls"
+    return Panel("bias", heading, [floor, asked], "kappa", {"kappa": "condition number kappa"}, label, "log", "log")
 
 
-def _table(bench: Bench, found: Sequence[Series]) -> Table:
-    """Theory beside what was measured, at the largest kappa."""
-    q = bench.preset
+def _table(workspace: Workspace, found: Sequence[Series]) -> Table:
+    """Theory and measurement side by side, at the largest kappa."""
+    q = workspace.preset
     kappa, d = float(max(q["kappa"])), int(q["d"])
     solution = filling(q["clients"], d, kappa, spread=q["spread"]).solution
     assert solution is not None
@@ -196,64 +207,61 @@ def _table(bench: Bench, found: Sequence[Series]) -> Table:
     for entry, s in zip(ENTRIES, found, strict=True):
         row = theory[entry.paper]
         rounds = s.y[-1] if s.y else None
-        sent = None if rounds is None else rounds * s.about["floats a round"]
+        sent = None if rounds is None else rounds * s.about["floats per round"]
         step = row.step_formula if entry.step == "table" else entry.step
         order = "no linear rate" if entry.exponent is None else f"kappa^{entry.exponent:g}"
         rows.append(
-            [NAMES[entry.method], step, row.rounds_formula, row.rounds, rounds, order, s.about.get("slope"),
-             s.about["floats a round"] / d, s.about["exchanges a round"], sent]
+            [title(entry.method), step, row.rounds_formula, row.rounds, rounds, order, s.about.get("slope"),
+             s.about["floats per round"] / d, s.about["exchanges per round"], sent]
         )  # fmt: skip
     columns = ["method", "step size", "rounds in theory", "as a number", "rounds measured", "order in theory",
-               "slope measured", "vectors a client and round", "exchanges a round", "floats a client"]  # fmt: skip
-    floors = found[6].about["floor"]
-    note = f"At kappa = {kappa:g}, eps = {q['eps']:g} of the squared distance; vectors up and down."
-    note += f" LocalGD stalls at {floors[-1]:.1e} of it."
+               "slope measured", "vectors per client and round", "exchanges per round",
+               "floats per client"]  # fmt: skip
+    floors = found[LOCAL_GD].about["floor"]
+    note = f"At kappa = {kappa:g}, to {q['eps']:g} of the first squared distance; vectors up and down."
+    note += f" LocalGD stalls at {floors[-1]:.1e} of that distance."
     return Table("measured", "Table 1 on quadratics, theory and measurement", columns, rows, note)
 
 
-def _shown(bench: Bench, found: Sequence[Series]) -> Table:
-    q = bench.preset["data"]
+def _shown(workspace: Workspace, found: Sequence[Series]) -> Table:
+    q = workspace.preset["data"]
     rows: list[list[Any]] = []
     for s in found:
         at = dict(zip(s.x["kappa"], s.y, strict=True))
         rows.append([s.label, s.about["expected"], s.about.get("slope"), *(at.get(float(k)) for k in q["kappa"])])
     columns = ["method", "exponent in theory", "slope measured", *(f"rounds, kappa = {k:.3g}" for k in q["kappa"])]
-    note = f"To {q['eps']:g} of f(x0) - f*, at most {q['rounds']} rounds; no number: not reached."
-    return Table("on-data", f"The same on {bench.data}", columns, rows, note)
+    note = f"To {q['eps']:g} of f(x0) - f*, in at most {q['rounds']} rounds; a dash: not reached."
+    return Table("on-data", f"The same on {workspace.data}", columns, rows, note)
 
 
 # -- judging -----------------------------------------------------------------------------------------------------------
 def judged(experiment: Experiment) -> list[Claim]:
-    """Slopes on the quadratics are promised, those on the data set are shown."""
+    """Slopes are claimed on the quadratics, and reported on the data set."""
     panel = claims.panel_of(experiment, "quadratics")
     floor, asked = claims.panel_of(experiment, "bias").series
     kappas = len(floor.x["kappa"])
     out = [
-        _slopes(
-            panel, kappas, 1.0, "table1-slow", "GD, Scaffold, FedLin and S-Local-GD need rounds in proportion to kappa"
-        ),
-        _slopes(
-            panel, kappas, 0.5, "table1-fast", "Scaffnew and accelerated GD need rounds in proportion to sqrt(kappa)"
-        ),
+        _slopes(panel, kappas, 1.0, "table1-slow", "The rounds of GD, Scaffold, FedLin and S-Local-GD grow like kappa"),
+        _slopes(panel, kappas, 0.5, "table1-fast", "The rounds of Scaffnew and accelerated GD grow like sqrt(kappa)"),
     ]
     lowest = min(floor.y)
-    text = "LocalGD at its theoretical step size stalls above eps on heterogeneous clients, whatever kappa."
-    measured = f"LocalGD comes to {lowest:.1e} of the first squared distance at best, the others to {asked.y[0]:g}."
+    text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
+    measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best, the other methods {asked.y[0]:g}."
     ok = all(f > e for f, e in zip(floor.y, asked.y, strict=True))
     out.append(Claim("table1-biased", "table1", text, claims.judge(ok, True), measured, {"floor": lowest}))
     shown = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
     words = ", ".join(f"{k} {v:.2f}" for k, v in shown.items())
-    text = "On the data set the slopes are measured and shown."
-    out.append(Claim("table1-data", "table1", text, "REPORTED", f"On the data set: {words}.", shown))
+    text = "The slopes on the data set, for comparison."
+    out.append(Claim("table1-data", "table1", text, "REPORTED", f"Slopes on the data set: {words}.", shown))
     return out
 
 
 def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Claim:
-    """Fitted anew from the curves, each with a point for every kappa."""
+    """The slopes, fitted to the curves that have a point for every kappa."""
     drawn = [s for s in panel.series if s.kind == "points" and s.about.get("expected") == power]
     asked = [e.label for e in ENTRIES if e.exponent == power]
     found = {s.label: slope(s.x["kappa"], s.y) for s in drawn if 1 < len(s.y) == kappas}
-    ok = all(name in found and abs(found[name] - power) <= TOLERANCE for name in asked)
+    ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name in asked)
     words = ", ".join(f"{k} {v:.3f}" for k, v in found.items())
-    full = f"{text}: log-log slopes on the quadratics within {TOLERANCE} of {power:g}."
+    full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
     return Claim(id, "table1", full, claims.judge(ok, True), f"Slopes of rounds against kappa: {words}.", dict(found))

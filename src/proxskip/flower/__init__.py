@@ -1,10 +1,10 @@
 """The methods as Flower apps: a ClientApp around an oracle, and a Strategy around a method.
 
-    client app      app = client_app(make_oracle)                        what a client minimises
+    client app      app = client_app(make_oracle)
     server app      Federated(ps.Scaffnew.theory, clients=5).start(grid=grid, num_rounds=60)
 
-What is sent, who commits what and what happens when something fails is ``proxskip.protocol``; this package moves its
-messages, keeps its memory on disk, and watches the clock.
+``proxskip.protocol`` decides what is sent, when h is updated, and what happens after a failure. This package carries
+its messages, stores its state on disk, and enforces the deadlines.
 """
 
 import os
@@ -17,12 +17,16 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
 from proxskip.flower.client import client_app
+from proxskip.flower.federation_run import FederationResult
 from proxskip.flower.noise import Noise
-from proxskip.flower.oracles import Network, from_arrays, from_svmlight, from_torch
-from proxskip.flower.remote import Remote
-from proxskip.flower.rounds import Outcome
+from proxskip.flower.oracles import TorchOracle, from_arrays, from_svmlight, from_torch
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.flower.strategy import Federated
 
+# the names of version 0.1, for programs that import them
+Network, Outcome, Remote = TorchOracle, FederationResult, RemoteClient
+
 __all__ = [
-    "Federated", "Network", "Noise", "Outcome", "Remote", "client_app", "from_arrays", "from_svmlight", "from_torch",
+    "Federated", "FederationResult", "Network", "Noise", "Outcome", "Remote", "RemoteClient", "TorchOracle",
+    "client_app", "from_arrays", "from_svmlight", "from_torch",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The ClientApp: read the memory, take one step of the protocol, write the memory, answer."""
+"""The ClientApp: load the memory, take one step of the protocol, save the memory, reply."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flwr.clientapp import ClientApp
 from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
-from proxskip.flower.oracles import smoothness
+from proxskip.flower.oracles import kind, l2, smoothness
 from proxskip.protocol import Client, Worker, wire
 from proxskip.results import description
 from proxskip.types import InputError, Oracle
 
-CHANGES_WHAT_IS_SENT = (
+MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
-"""Mods of Flower that alter updates on their way: h would then be learnt from vectors that were not averaged."""
-KEPT = 64
-"""Oracles that a process keeps ready."""
+"""Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
+MAX_ORACLES = 64
+"""Oracles that a process keeps in memory."""
 
 
 def client_app(
@@ -37,19 +37,20 @@ def client_app(
     """A Flower ClientApp for every method of this library.
 
     Args:
-        make_oracle: from the Context of a node (its ``node_config["partition-id"]``, say) to the function that this
-            client minimises; ``from_arrays``, ``from_svmlight`` and ``from_torch`` make one.
-        memory_folder: where h is kept on disk; otherwise the node's setting ``memory``, or below Flower's home.
-        on_disk: False keeps it in the node's process only: a restart then counts as lost memory, and is repaired.
-        mods: mods of Flower that do not touch what is sent.
-        noise: clip and disturb what is sent, for differential privacy.
+        make_oracle: makes the client's function from the Context of its node (``node_config["partition-id"]``), by
+            ``from_arrays``, ``from_svmlight`` or ``from_torch``.
+        memory_folder: where h is stored; default: the node's setting ``memory``, or a folder in Flower's home.
+        on_disk: if False, h is kept in the node's process only; a restart then loses it, and the server repairs it.
+        mods: Flower mods that do not change what is sent.
+        limit: the largest message in bytes.
+        noise: clip what is sent and add noise to it, for differential privacy.
     """
     for mod in mods:
         name = getattr(mod, "__name__", type(mod).__name__)
-        if name in CHANGES_WHAT_IS_SENT:
+        if name in MODS_THAT_CHANGE_UPDATES:
             raise InputError(
                 f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
-                "leave it out; client_app(..., noise=Noise(clip, std)) disturbs what is sent and h with it."
+                "leave it out, or use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
             )
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
@@ -58,7 +59,7 @@ def client_app(
         key = (context.run_id, context.node_id)
         if key not in ready:
             ready[key] = make_oracle(context)
-            if len(ready) > KEPT:
+            if len(ready) > MAX_ORACLES:
                 ready.popitem(last=False)
         return ready[key]
 
@@ -72,7 +73,7 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         raw, words = unwrap(message.content, limit)
         if raw is None:
-            raise InputError("a message to train came without its bytes.")
+            raise InputError("a train message came without its bytes.")
         i, run = int(words["client"]), bytes.fromhex(words["run"])
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
@@ -82,16 +83,16 @@ def client_app(
         after, answers = client.step(before, raw)
         if after is not before:
             memory.save(context, folder, i, after)
-        told = {"client": i, "gradients": worker.gradients}
-        return Message(wrap(answers[0] if answers else None, told), reply_to=message)
+        info = {"client": i, "gradients": worker.gradients}
+        return Message(wrap(answers[0] if answers else None, info), reply_to=message)
 
     return app
 
 
-def _about(oracle: Any, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
-    """What the server must know of a client before the first round."""
-    worker = Worker(oracle, 0, 0, batch)  # refuses what cannot run
-    node, loss = context.node_config, getattr(oracle, "loss", None)
+def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
+    """What the server must know about a client before the first round."""
+    worker = Worker(oracle, 0, 0, batch)  # refuses an oracle that cannot run
+    node = context.node_config
     return {
         "d": worker.d,
         "N": worker.rows,
@@ -99,7 +100,7 @@ def _about(oracle: Any, context: Context, batch: int | None, noise: Noise | None
         "mu": None if oracle.mu is None else float(oracle.mu),
         "partition": node.get("partition-id"),
         "name": node.get("name"),
-        "kind": loss if isinstance(loss, str) else type(oracle).__name__,
-        "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
+        "kind": kind(oracle),
+        "lambda": l2(oracle),
         "noise": None if noise is None else [noise.clip, noise.std],
     }

@@ -1,4 +1,4 @@
-"""What a Flower message holds: the protocol's bytes as an array that Flower only carries, and a few words."""
+"""The content of a Flower message: the protocol's bytes, as an array that Flower only carries, and a JSON object."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from proxskip.types import InputError
 
 STYPE = "proxskip.message"
 KEY = "proxskip"
-WORDS = 1 << 20
-"""Bytes of words that a message holds at most."""
+MAX_JSON = 1 << 20
+"""Characters of JSON in a message, at most."""
 HELLO = "proxskip_hello"
-"""The action of the message with which the server asks a node who it is."""
+"""The action of the message by which the server asks a node to identify itself."""
 
 
 def wrap(raw: bytes | None, words: dict[str, Any]) -> RecordDict:
-    """Bytes and words as a message's content; Flower sends arrays in pieces, so large ones go as one."""
+    """Bytes and a JSON object as the content of a message; Flower itself splits large arrays."""
     text = json.dumps(words, sort_keys=True)
-    if len(text) > WORDS:
+    if len(text) > MAX_JSON:
         raise InputError(
-            f"the words of a message take {len(text)} bytes of {WORDS}; the method has too many parameters."
+            f"the settings in a message take {len(text)} of {MAX_JSON} bytes; the method has too many parameters."
         )
     content = RecordDict({KEY: ConfigRecord({"words": text})})
     if raw is not None:
@@ -31,21 +31,21 @@ def wrap(raw: bytes | None, words: dict[str, Any]) -> RecordDict:
 
 
 def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any]]:
-    """The bytes and the words; InputError where there are none. The array is never decoded by numpy."""
+    """The bytes (if any) and the JSON object of a message; InputError if it is not ours. numpy decodes nothing here."""
     record = content.get(KEY)
     words = record.get("words") if isinstance(record, ConfigRecord) else None
-    if not isinstance(words, str) or len(words) > WORDS:
-        raise InputError("a message without the words of proxskip came; run the same app on both sides.")
+    if not isinstance(words, str) or len(words) > MAX_JSON:
+        raise InputError("a message that is not from proxskip came; run the same app on both sides.")
     try:
         found = json.loads(words)
     except (ValueError, RecursionError):
-        raise InputError("the words of a message are not JSON.") from None
+        raise InputError("the settings in a message are not JSON.") from None
     if not isinstance(found, dict):
-        raise InputError("the words of a message are not a JSON object.")
+        raise InputError("the settings in a message are not a JSON object.")
     arrays = content.get(f"{KEY}.bytes")
     if not isinstance(arrays, ArrayRecord):
         return None, found
     array = arrays.get("message")
     if array is None or array.stype != STYPE or len(array.data) > limit:
-        raise InputError("a message holds an array that is not one of proxskip, or is over the limit.")
+        raise InputError("a message holds an array that is not from proxskip, or exceeds the limit.")
     return bytes(array.data), found

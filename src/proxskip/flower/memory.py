@@ -1,4 +1,4 @@
-"""Where a client's memory lives: on the node's disk, and in the Context that Flower keeps in the node's process."""
+"""A client's memory, stored on the node's disk and in the Context that Flower keeps in the node's process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYPE = "proxskip.vector"
 
 
 def folder_of(context: Context, given: str | Path | None) -> Path:
-    """Where memories are kept: as given, the node's own setting ``memory``, or below Flower's home."""
+    """The folder of the memories: as given, the node's setting ``memory``, or a folder in Flower's home."""
     found = given or context.node_config.get("memory")
     if found:
         return Path(str(found))
@@ -27,7 +27,7 @@ def folder_of(context: Context, given: str | Path | None) -> Path:
 
 
 def load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
-    """The newest of what the disk and the Context hold of this run; fresh where neither holds anything."""
+    """The newer of the states that the disk and the Context hold for this run; a fresh one if there is none."""
     found = [state for state in (_from_context(context, run), _from_disk(folder, run, i)) if state is not None]
     if not found:
         return ClientState.fresh(run)
@@ -35,7 +35,7 @@ def load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientSta
 
 
 def save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
-    """Both, the disk first; a save that fails is an error, and then nothing is sent."""
+    """Save to the disk first, then to the Context; if saving fails, nothing is sent."""
     arrays, meta = state.arrays(), state.meta()
     if folder is not None:
         checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
@@ -60,6 +60,6 @@ def _from_disk(folder: Path | None, run: bytes, i: int) -> ClientState | None:
     try:
         saved = checkpoint.load(folder / run.hex(), name=f"client-{i}")
     except checkpoint.CheckpointError:
-        return None  # damaged in both generations: as good as wiped, and the server will hear of it
+        return None  # both generations are damaged: treat the memory as lost; the server will notice
     state = ClientState.of(saved.arrays, saved.meta)
     return state if state.run == run else None

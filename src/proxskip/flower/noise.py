@@ -1,8 +1,7 @@
-"""Noise against a curious server, put where the sum of the h survives it.
+"""Noise against a curious server, added where the sum of the h stays zero.
 
-A client that clips and disturbs its own point learns h from the point as it was sent, so ``sum_i w_i h_i`` stays zero
-whatever the noise was. Its h is computed from vectors that the server has seen, so that audits and repairs tell the
-server nothing new.
+A client clips its point, adds noise, and updates h from the point as it was sent, so ``sum_i w_i h_i`` stays zero for
+every noise. Its h is computed from vectors that the server has seen, so audits and repairs reveal nothing new.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from proxskip.types import Array, InputError
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A client sends  x + min(1, clip/|xhat - x|) (xhat - x) + std z  in the place of its xhat, z standard normal.
+    """A client sends  x + min(1, clip/|xhat - x|) (xhat - x) + std z  instead of its xhat, with z standard normal.
 
-    Each upload is a Gaussian mechanism: for the same x, those of any two data sets differ by at most ``2 clip`` before
-    the noise. Take epsilon from an accountant, with one release for every ticket of the run (a round that was void and
-    tried again is two). The generator is seeded by the operating system for every upload.
+    Each upload is a Gaussian mechanism: for the same x, the uploads of any two data sets differ by at most ``2 clip``
+    before the noise. Compute epsilon with a privacy accountant, with one release per ticket of the run (a round that
+    failed and was repeated counts twice). The operating system seeds the generator for every upload.
 
     Args:
-        clip: the longest way from x to what is sent, in the Euclidean norm.
-        std: standard deviation of the noise in every coordinate.
+        clip: the largest distance from x to what is sent before the noise, in the Euclidean norm.
+        std: the standard deviation of the noise in every coordinate.
     """
 
     clip: float
@@ -39,17 +38,17 @@ class Noise:
         object.__setattr__(self, "std", theory.nonnegative("std", self.std))
 
     def __call__(self, x: Array, point: Array) -> Array:
-        """What is sent in the place of the point that was reached from x."""
-        way = point - x
-        length = float(np.linalg.norm(way))
+        """What is sent instead of the point that was reached from x."""
+        step = point - x
+        length = float(np.linalg.norm(step))
         if not math.isfinite(length):
-            return np.full_like(x, math.nan)  # which the server refuses, and learns nothing from
-        near = x + (self.clip / length) * way if length > self.clip else point
+            return np.full_like(x, math.nan)  # the server refuses it, and it reveals nothing
+        near = x + (self.clip / length) * step if length > self.clip else point
         return np.asarray(near + self.std * np.random.default_rng(secrets.randbits(256)).standard_normal(x.shape))
 
     @staticmethod
     def of(words: Any, name: str) -> Noise | None:
-        """From what a node says of itself."""
+        """The noise that a node declares; None if it adds none."""
         if words is None:
             return None
         try:

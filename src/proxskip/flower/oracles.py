@@ -1,7 +1,8 @@
-"""What a client minimises, from the data it has: arrays, an svmlight file, or a PyTorch module and its loss."""
+"""The function of a client from its data: arrays, an svmlight file, or a PyTorch module with a loss."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.softmax import Softmax
@@ -16,7 +18,7 @@ from proxskip.types import Array, InputError, Oracle
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
 UNKNOWN_L = 1e-9
-"""The L of a function that does not know its L: no step is too long for it, and the server says so."""
+"""Stands for an unknown L: it allows every step size, and the server warns about it."""
 
 
 def from_arrays(
@@ -25,25 +27,27 @@ def from_arrays(
     """A linear model on the rows of A (dense or sparse) with labels or targets b.
 
     Args:
-        l2: lambda of lambda/2 |x|^2, the same number on every client.
-        classes: the labels of the whole federation, in order; a client may lack some, and all must name the same.
+        loss: "logistic", "squared" or "softmax".
+        l2: lambda in lambda/2 |x|^2, the same number for every client.
+        classes: the labels of the whole federation, in order and the same for every client, which may lack some.
         given: further arguments of Logistic, LeastSquares or Softmax.
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
     if given.get("l2_relative"):
-        raise InputError("l2_relative would give every client its own lambda; give l2 itself.")
+        raise InputError("l2_relative would give every client its own lambda; give l2 instead.")
     if loss == "squared":
         return LeastSquares(A, b, l2=l2, **given)
     labels, known = np.asarray(b), np.unique(np.asarray(classes))
-    strange = np.setdiff1d(labels, known)
-    if len(strange):
-        raise InputError(f"the label {strange[0]} is not among the classes {known.tolist()}; name all of them.")
+    unknown = np.setdiff1d(labels, known)
+    if len(unknown):
+        raise InputError(f"the label {unknown[0]} is not among the classes {known.tolist()}; name all of them.")
+    # append one row of each class, so that the model knows all classes, and remove these rows again
     rows, blank = A.shape[0], np.zeros((len(known), A.shape[1]))
     sparse = scipy.sparse.issparse(A)
     padded = scipy.sparse.vstack([A, scipy.sparse.csr_matrix(blank)], "csr") if sparse else np.vstack([A, blank])
     model: LinearModel = LOSSES[loss](padded, np.concatenate([labels, known]), l2=l2, **given)
-    return model.take(np.arange(rows))  # one row of each class, and away with them: the classes stay
+    return model.take(np.arange(rows))
 
 
 def from_svmlight(
@@ -52,27 +56,27 @@ def from_svmlight(
     """A linear model on an svmlight file.
 
     Args:
-        features: how many there are in the whole federation; a client's own file may lack the last ones.
+        features: the number of features of the whole federation; a client's file may lack the last ones.
         given: as for ``from_arrays``.
     """
     data = read_svmlight(Path(path), n_features=features)
     return from_arrays(data.A, data.b, loss, l2, **given)
 
 
-def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> Network:
-    """A PyTorch module with its loss on this client's data; see ``Network``."""
-    return Network(module, loss, inputs, targets, **given)
+def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> TorchOracle:
+    """A PyTorch module with its loss on this client's data; see ``TorchOracle``."""
+    return TorchOracle(module, loss, inputs, targets, **given)
 
 
-class Network:
-    """A PyTorch module as an oracle: x is all its parameters end to end, and gradients come from autograd.
+class TorchOracle:
+    """A PyTorch module as an oracle: x is the vector of all its parameters, and autograd computes the gradients.
 
     Args:
-        module: any module; its parameters are overwritten at every call, its buffers are left alone and not averaged.
+        module: any module; every call overwrites its parameters; its buffers are neither changed nor averaged.
         loss: ``loss(outputs, targets)``, a mean over the rows.
-        inputs, targets: tensors with one row a sample.
+        inputs, targets: tensors with one row per sample.
         l2: adds l2/2 |x|^2.
-        L: the smoothness constant where you know one; without it step sizes are not checked.
+        L: the smoothness constant, if you know it; without it step sizes are not checked.
     """
 
     mu: float | None = None
@@ -88,19 +92,19 @@ class Network:
         self.d, self.N, self.l2 = sum(p.numel() for p in self.parameters), len(inputs), float(l2)
         self.L, self.L_known = UNKNOWN_L if L is None else float(L), L is not None
         if not self.N or len(targets) != self.N:
-            raise InputError(f"there are {self.N} inputs and {len(targets)} targets; each needs one of the other.")
+            raise InputError(f"there are {self.N} inputs and {len(targets)} targets; give equally many.")
         if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
             raise InputError(
                 "batch normalisation keeps running means that are not averaged; use GroupNorm or LayerNorm."
             )
 
     def start(self) -> Array:
-        """The module's parameters as they are now: an x0."""
+        """The current parameters of the module, as a starting point."""
         flat = self.torch.nn.utils.parameters_to_vector(self.parameters)
         return np.asarray(flat.detach().cpu().numpy(), dtype=np.float64)
 
     def load(self, x: Array) -> Any:
-        """The module with parameters x."""
+        """The module, with its parameters set to x."""
         first = self.parameters[0]
         flat = self.torch.as_tensor(np.array(x), dtype=first.dtype, device=first.device)
         self.torch.nn.utils.vector_to_parameters(flat, self.parameters)
@@ -112,11 +116,11 @@ class Network:
             return float(self.loss(self.load(x)(self.inputs), self.targets)) + 0.5 * self.l2 * float(x @ x)
 
     def gradient(self, x: Array) -> Array:
-        """Over all rows."""
+        """The gradient over all rows."""
         return self.minibatch_gradient(x, None)
 
     def minibatch_gradient(self, x: Array, rows: Any) -> Array:
-        """Over these rows, or all."""
+        """The gradient over these rows, or over all if ``rows`` is None."""
         module = self.load(x)
         picks = slice(None) if rows is None else self.torch.as_tensor(np.asarray(rows), device=self.inputs.device)
         loss = self.loss(module(self.inputs[picks]), self.targets[picks])
@@ -125,13 +129,23 @@ class Network:
         return np.asarray(flat.cpu().numpy(), dtype=np.float64) + self.l2 * x
 
 
+# -- what the server asks of any oracle, also of a user's own ----------------------------------------------------------
+def kind(oracle: Oracle) -> str:
+    """The name of the loss, or that of the class if the oracle does not name one."""
+    loss = getattr(oracle, "loss", None)
+    return loss if isinstance(loss, str) else type(oracle).__name__
+
+
+def l2(oracle: Oracle) -> float:
+    """The weight of the oracle's regulariser; 0 if it declares none."""
+    return float(getattr(oracle, "l2", 0.0) or 0.0)
+
+
 def smoothness(oracle: Oracle, batch: int | None) -> float | None:
-    """The L that step sizes must respect, with minibatches the A of expected smoothness; None where it is unknown."""
+    """The L that limits step sizes, with minibatches the A of expected smoothness; None if it is unknown."""
     if not getattr(oracle, "L_known", True):
         return None
     if batch is None or not isinstance(oracle, LinearModel):
         return float(oracle.L)
-    from proxskip import theory
-
-    spread = float("nan")
-    return float(theory.expected_smoothness(oracle.N, batch, float(oracle.L), oracle.L_rows, spread)[0])
+    A, _ = theory.expected_smoothness(oracle.N, batch, float(oracle.L), oracle.L_rows, math.nan)
+    return float(A)

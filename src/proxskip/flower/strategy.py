@@ -1,4 +1,4 @@
-"""The Strategy: it moves the protocol's messages through Flower's Grid, keeps the deadlines and the server's disk."""
+"""The Strategy: any method of the library over Flower's Grid, with deadlines and a server that can restart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
-from proxskip.flower import roster
-from proxskip.flower.remote import Remote, as_problem
-from proxskip.flower.rounds import Outcome, Rounds
+from proxskip.flower import find_clients
+from proxskip.flower.federation_run import FederationResult, FederationRun
+from proxskip.flower.remote_client import RemoteClient, as_problem
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
@@ -25,25 +25,36 @@ from proxskip.seam import Method
 from proxskip.types import InputError, Prox
 
 
-def patience(deadline: float) -> float:
+def superlink_timeout(deadline: float) -> float:
     """Seconds that one call to the SuperLink may take."""
     return max(30.0, deadline)
+
+
+def method_for(given: Method | Callable[..., Method], problem: Problem) -> Method:
+    """The method itself, or the one that a class (by its theory) or a function makes for this problem."""
+    if not callable(given):
+        return given
+    make: Any = given
+    made: Method = make.theory(problem) if isinstance(given, type) else make(problem)
+    return made
 
 
 class Federated(Strategy):
     """Any method of this library as a Flower strategy.
 
     Args:
-        method: a method, or a function from the problem to one, such as ``ps.Scaffnew.theory``: L and mu are known once
-            the clients have said who they are.
-        clients: how many there are; the run waits for them for ``wait`` seconds.
-        deadline: seconds after which a round closes with the clients that answered, or is void.
+        method: a method, or a function that makes one from the problem, such as ``ps.Scaffnew.theory``, because L and
+            mu are known only after the clients have identified themselves.
+        clients: the number of clients; the run waits ``wait`` seconds for them.
+        deadline: seconds after which a round closes with the clients that have answered, or fails.
         closing, cohort, audit, measure, tol, least, patience: as in ``proxskip.protocol.Server``.
-        weights: "equal", "rows", or one number a client.
-        upload: "float64" or "float32".
-        batch: rows of a minibatch, or None for full gradients.
-        folder: keep the server's state there before every message, and go on from it if it is there.
-        insist: run with step sizes that are refused otherwise.
+        weights: "equal", "rows", or one number per client.
+        upload: the precision of uploads, "float64" or "float32".
+        batch: rows of a minibatch; None for full gradients.
+        folder: where the server saves its state before every message; a run that is saved there is resumed.
+        insist: accept step sizes that are refused otherwise.
+        limit: the largest message in bytes.
+        pause: seconds between two polls of the SuperLink.
     """
 
     def __init__(
@@ -89,16 +100,16 @@ class Federated(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Only within ``start``: a wrapper that alters updates on their way would break the sum of the h."""
+        """Refused: only ``start`` runs rounds, because a wrapper that changes updates would break the sum of the h."""
         raise InputError(
-            "Federated runs its own rounds, so that h is learnt from what was averaged; call its start, and leave out "
-            "wrappers that change updates (docs/flower.md says what works)."
+            "Federated runs its own rounds, so that h is computed from what was averaged; call its start method, and "
+            "leave out wrappers that change updates (see docs/flower.md)."
         )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """See ``configure_train``."""
+        """Refused, as ``configure_train``."""
         nowhere: Any = None
         self.configure_train(server_round, ArrayRecord(), ConfigRecord(), nowhere)
         return None, None
@@ -106,16 +117,16 @@ class Federated(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Clients are measured by the protocol; evaluate at the server with ``evaluate_fn``."""
+        """None: the protocol measures the clients; evaluate at the server with ``evaluate_fn``."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing."""
+        """None, since no client evaluates."""
         return None
 
     def summary(self) -> None:
-        """A line in Flower's log."""
-        name = getattr(self.method, "name", getattr(self.method, "__qualname__", "?"))
+        """Write one line to Flower's log."""
+        name = getattr(self.method, "__qualname__", "?") if callable(self.method) else self.method.name
         log(INFO, "\tproxskip: %s with %d clients, rounds close after %g s", name, self.clients, self.deadline)
 
     def start(
@@ -127,37 +138,37 @@ class Federated(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Outcome:
+    ) -> FederationResult:
         """Run to the end.
 
         Args:
-            initial_arrays: where to start (zeros); the answer comes back in its shapes.
-            timeout: seconds a round, in place of ``deadline``.
+            initial_arrays: the starting point (default: zeros); the solution is returned in the same shapes.
+            timeout: seconds per round, instead of ``deadline``.
         """
         if train_config or evaluate_config:
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
-        post = roster.Post(grid, self.pause)
+        mailbox = find_clients.Mailbox(grid, self.pause)
         try:
-            post.patience = patience(self.wait)
-            remotes = roster.find(post, self.clients, self.wait, self.batch, self.limit)
+            mailbox.timeout = superlink_timeout(self.wait)
+            remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
             if len(remotes) > self.clients:
-                raise InputError(f"there are {len(remotes)} clients, not {self.clients}; say clients={len(remotes)}.")
+                raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
             server = self._server(remotes, num_rounds)
-            post.patience = patience(timeout or self.deadline)
-            run = Rounds(self, server, remotes, post, timeout or self.deadline, evaluate_fn, initial_arrays)
+            mailbox.timeout = superlink_timeout(timeout or self.deadline)
+            run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
             return run.go()
         finally:
-            post.close()
+            mailbox.close()
 
-    def _server(self, remotes: Sequence[Remote], rounds: int) -> Server:
+    def _server(self, remotes: Sequence[RemoteClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
         unknown = [r.name for r in remotes if not r.L_known]
-        method: Any = self.method
-        if not hasattr(method, "remembers") or isinstance(method, type):
-            make: Any = getattr(method, "theory", method)
-            method = make(problem)
-            if unknown and description.parameters(method) != description.parameters(make(self._steep(remotes))):
+        method = method_for(self.method, problem)
+        if unknown and callable(self.method):
+            # a method that is another one for a huge L depends on the L that nobody knows
+            other = method_for(self.method, self._with_huge_L(remotes))
+            if description.parameters(method) != description.parameters(other):
                 raise InputError(
                     f"{', '.join(unknown)} do not know their L, so no step size follows from it; give a method with "
                     "a gamma of its own."
@@ -167,22 +178,22 @@ class Federated(Strategy):
         server = Server(
             method, problem, rounds, seed=self.seed, itemsize=self.itemsize, limit=self.limit,
             names=tuple(r.name for r in remotes), insist=self.insist or bool(unknown),
-            **(self.options | self._quiet(remotes)),
+            **(self.options | self._without_measuring(remotes)),
         )  # fmt: skip
-        if server.measure is None:
+        if server.measure is None:  # some client adds noise: refuse methods whose uploads are not points
             (first, *_) = server.step(server.start(bytes(16)), Begin())[1]
             halves.check_points(server.method, first.half)
         return server
 
-    def _steep(self, remotes: Sequence[Remote]) -> Problem:
-        """The problem if every L that nobody knows were huge: a method that is another then depends on them."""
+    def _with_huge_L(self, remotes: Sequence[RemoteClient]) -> Problem:
+        """The problem with a huge L for every client that does not know its L."""
         steep = [r if r.L_known else dataclasses.replace(r, L=1e30) for r in remotes]
         return as_problem(steep, self.weights, self.psi)
 
-    def _quiet(self, remotes: Sequence[Remote]) -> dict[str, Any]:
-        """With noise nobody is asked for an exact gradient."""
+    def _without_measuring(self, remotes: Sequence[RemoteClient]) -> dict[str, Any]:
+        """The option that asks no client for its exact gradient, if some client adds noise."""
         if all(r.noise is None for r in remotes):
             return {}
         if self.options["measure"] or self.options["tol"] is not None:
-            raise InputError("with noise no gradients are measured, which are exact; leave out measure and tol.")
+            raise InputError("clients that add noise do not send exact gradients; leave out measure and tol.")
         return {"measure": None}

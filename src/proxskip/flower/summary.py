@@ -1,4 +1,4 @@
-"""What a federated run cost and found, with the words of ``proxskip run``."""
+"""The costs and the summary of a federated run, with the fields of ``proxskip run``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.links.cohorts import Everyone
 from proxskip.protocol import Ask, Server, ServerState, wire
 from proxskip.results import description
@@ -16,7 +16,7 @@ from proxskip.results.result import Status, Summary
 
 @dataclass
 class Costs:
-    """Counted as messages leave and arrive, headers included in the bytes."""
+    """Costs, counted as messages leave and arrive; bytes include the headers."""
 
     exchanges: int = 0
     iterations: int = 0
@@ -29,25 +29,27 @@ class Costs:
     seconds: float = 0.0
 
     def asked(self, asks: Sequence[Ask]) -> None:
-        """An exchange begins."""
+        """Count an exchange that begins."""
         self.exchanges += bool(asks)
         self.iterations += max((a.K for a in asks), default=0)
         self.local_steps += sum(a.K for a in asks)
 
     def sent(self, raw: bytes) -> None:
-        """A message leaves."""
+        """Count a message to a client."""
         self.bytes_down += len(raw)
         self.vectors_down += raw[wire.COUNT]
 
     def answered(self, raw: bytes, gradients: Any) -> None:
-        """A reply came."""
+        """Count a reply."""
         self.bytes_up += len(raw)
         self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
         self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
 
 
-def summary(server: Server, s: ServerState, remotes: Sequence[Remote], costs: Costs, batch: int | None) -> Summary:
-    """The content of a summary.json; null where the server cannot know."""
+def summary(
+    server: Server, s: ServerState, remotes: Sequence[RemoteClient], costs: Costs, batch: int | None
+) -> Summary:
+    """The content of summary.json; null for what the server does not know."""
     problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
     given = description.parameters(server.method)
     known = all(r.L_known for r in remotes)
@@ -83,6 +85,6 @@ def _status(server: Server, s: ServerState) -> tuple[Status, str]:
     if s.failed:
         return (Status.DIVERGED if "not finite" in s.failed else Status.INTERRUPTED), s.failed
     if s.reached:
-        return Status.CONVERGED, f"the tolerance holds after {s.round} rounds."
+        return Status.CONVERGED, f"the tolerance is reached after {s.round} rounds."
     missed = " without reaching the tolerance" if server.tol is not None else ", as asked"
     return Status.MAX_ROUNDS, f"stopped after {s.round} rounds{missed}."

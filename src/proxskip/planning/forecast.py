@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from proxskip.registry import METHODS
+
 PILOT_GRADIENTS = 300
 """Gradients of a first pilot; one that skips runs for a dozen proxes, and no other pilot costs more than that."""
 MIN_PILOT_SHARE = 0.4
@@ -165,10 +167,9 @@ def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
     # the method that each one becomes for p = 1
-    chains = {"proxskip": "proxgd", "splitskip": "papc", "scaffnew": "gd"}
     out = []
     for row in rows:
-        base = chains.get(row.name)
+        base = METHODS[row.name].about.at_p_one if row.name in METHODS else ""
         kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
         least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a Report: no network, figures with and without scripts, light and dark."""
+"""One self-contained HTML page from a report: no network access, figures with and without scripts, light and dark."""
 
 from proxskip.report.document import page
 

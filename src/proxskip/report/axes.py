@@ -1,4 +1,4 @@
-"""Scales, ticks and numbers as text. ``page.js`` does the same sums when it draws a figure again."""
+"""Scales, ticks and numbers as text. ``page.js`` computes the same when it redraws a figure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_RAISED = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
+_SUPERSCRIPTS = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values in [low, high] to pixels in [start, end]."""
+    """Maps values in [low, high] to pixels in [start, end]."""
 
     low: float
     high: float
@@ -26,12 +26,12 @@ class Scale:
         return self.start + (u - a) / (b - a) * (self.end - self.start)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
-        """Round values with their labels."""
+        """At most about ``most`` round values, with their labels."""
         return _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
 
 
 def domain(values: Sequence[float], log: bool, from_zero: bool = False) -> tuple[float, float]:
-    """The range of an axis: the values with a little room, from zero where the values begin near it."""
+    """The range of an axis: that of the values with a margin, from zero if the values begin near zero."""
     good = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
     low, high = (min(good), max(good)) if good else (0.1 if log else 0.0, 1.0)
     if log:
@@ -45,6 +45,7 @@ def domain(values: Sequence[float], log: bool, from_zero: bool = False) -> tuple
 
 def _log_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
     a, b = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    # fewer than three decades: ticks inside a decade too; else powers of ten, some of them skipped
     for inner in ((1, 2, 5), (1, 3)) if b - a < 3 else ():
         fine = [m * 10.0**k for k in range(a - 1, b + 1) for m in inner]
         inside = [(v, short(v)) for v in fine if low <= v <= high]
@@ -65,8 +66,8 @@ def _linear_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]
 
 
 def power(k: int) -> str:
-    """10 to the k."""
-    return "10" + str(k).translate(_RAISED)
+    """10 to the power k, with raised digits."""
+    return "10" + str(k).translate(_SUPERSCRIPTS)
 
 
 def short(v: float) -> str:
@@ -78,7 +79,7 @@ def short(v: float) -> str:
 
 
 def number(v: float) -> str:
-    """A value to read: 212, 104,857, 0.4971, 6.2e-4, 1.05e8."""
+    """A value for readers: 212, 104,857, 0.4971, 6.2e-4, 1.05e8."""
     if not math.isfinite(v):
         return "\u2013"
     if v == 0:

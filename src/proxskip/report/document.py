@@ -1,4 +1,4 @@
-"""The page: header, claims, experiments, and the numbers that its script draws from."""
+"""The HTML page: header, claims, experiments, and the numbers from which its script draws."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from importlib.resources import files
 from typing import Any
 
 from proxskip.report import svg
-from proxskip.report.figures import Claim, Experiment, Panel, Report, Table, Verdict, to_json
-from proxskip.report.plots import Look, looks, methods_in, numbers
+from proxskip.report.downsample import downsample
+from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
+from proxskip.report.plots import CurveStyle, curve_styles, methods_in, numbers
 from proxskip.report.text import attribute, block, data, duration, show, text
-from proxskip.report.thin import thin
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
-    "PASS": ("M3 8.5L6.5 12L13 4.5", "holds, with the number measured here"),
-    "FAIL": ("M4 4L12 12M12 4L4 12", "does not hold, with the number measured here"),
-    "REPORTED": ("M8 7V12M8 4V4.5", "measured on data or with a setting for which nothing is promised"),
-    "NOT RUN": ("M4 8H12", "not run, or not for long enough to tell"),
+    "PASS": ("M3 8.5L6.5 12L13 4.5", "the claim holds, by the number measured here"),
+    "FAIL": ("M4 4L12 12M12 4L4 12", "the claim does not hold, by the number measured here"),
+    "REPORTED": ("M8 7V12M8 4V4.5", "measured on data, or in a setting, for which the claim is not made"),
+    "NOT RUN": ("M4 8H12", "not run, or not long enough to decide"),
 }
-"""An icon's path and what the word means."""
-WIDE, NARROW = (760, 420), (540, 340)
-"""Sizes of the first picture of a panel that stands alone, and of one among several."""
+"""The icon of each verdict, as an SVG path, and what it means."""
+SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
+"""Pixels of the static picture: of the only panel of an experiment, and of one among several."""
 
 
-def page(report: Report) -> str:
-    """The whole page as one HTML file; long curves are thinned, everything else is as in results.json."""
-    shown = thin(report)
+def page(report: ReproductionReport) -> str:
+    """The whole page as one HTML file; long curves have fewer points, everything else is as in results.json."""
+    shown = downsample(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     anchors = _anchors([e.id for e in shown.experiments])
+    # the policy names the page's own script and style by their hashes, and forbids everything else
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -40,7 +41,7 @@ def page(report: Report) -> str:
     styles = {
         "shapes": svg.SHAPES,
         "dashes": svg.DASHES,
-        "panels": [[[asdict(look) for look in styles] for styles in _looks(e)] for e in shown.experiments],
+        "panels": [[[asdict(look) for look in styles] for styles in _styles(e)] for e in shown.experiments],
     }
     body = [
         _bar(shown, anchors),
@@ -51,7 +52,7 @@ def page(report: Report) -> str:
         "</main>",
         _footer(shown),
         f'<script type="application/json" id="results">{block(to_json(shown))}</script>',
-        f'<script type="application/json" id="looks">{block(styles)}</script>',
+        f'<script type="application/json" id="styles">{block(styles)}</script>',
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -69,11 +70,12 @@ def _hash(source: str) -> str:
 
 
 def _anchors(ids: Sequence[str]) -> list[str]:
-    """Names for links: the ids where they are plain words, each once."""
+    """Anchors for links: the ids if they are plain words, each used once."""
     out: list[str] = []
     for k, name in enumerate(ids):
         plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40]
-        taken = plain in (*out, "top", "claims", "results", "looks") or re.match(
+        # ids that the page uses itself
+        taken = plain in (*out, "top", "claims", "results", "styles") or re.match(
             r"(title|about|clip|experiment)-\d", plain
         )
         out.append(plain if plain and not taken else f"experiment-{k + 1}")
@@ -87,7 +89,7 @@ def _short(e: Experiment) -> str:
 
 
 # -- the top -----------------------------------------------------------------------------------------------------------
-def _bar(report: Report, anchors: Sequence[str]) -> str:
+def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
     links = "".join(f'<a href="#{a}">{text(_short(e))}</a>' for a, e in zip(anchors, report.experiments, strict=True))
     return (
         '<a class="skip" href="#claims">Skip to the claims</a>'
@@ -97,7 +99,7 @@ def _bar(report: Report, anchors: Sequence[str]) -> str:
     )
 
 
-def _header(report: Report) -> str:
+def _header(report: ReproductionReport) -> str:
     about = dict(report.about)
     command = about.pop("command", "")
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
@@ -133,7 +135,7 @@ def _command(command: str) -> str:
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
-def _claims(report: Report, anchors: Sequence[str]) -> str:
+def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
     counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
     tally = "".join(
         f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
@@ -170,12 +172,12 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
-def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
+def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport) -> str:
     own = "".join(
         f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
     )
-    size = WIDE if len(e.panels) == 1 else NARROW
-    drawn = zip(e.panels, _looks(e), strict=True)
+    size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
+    drawn = zip(e.panels, _styles(e), strict=True)
     panels = "".join(_panel(p, f"{index}-{k}", size, styles) for k, (p, styles) in enumerate(drawn))
     parts = [
         f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2><p class="lead">{text(e.sentence)}</p>',
@@ -190,12 +192,12 @@ def _experiment(e: Experiment, index: int, anchor: str, report: Report) -> str:
     return "".join(parts)
 
 
-def _looks(e: Experiment) -> list[list[Look]]:
-    """Of every series of every panel."""
-    return [looks(p.series, methods_in(e.panels)) for p in e.panels]
+def _styles(e: Experiment) -> list[list[CurveStyle]]:
+    """The style of every series of every panel."""
+    return [curve_styles(p.series, methods_in(e.panels)) for p in e.panels]
 
 
-def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[Look]) -> str:
+def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[CurveStyle]) -> str:
     e, k = name.split("-")
     title = f"<h3>{text(p.title)}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
@@ -212,7 +214,7 @@ def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[Look]) -
 
 
 def _switch(p: Panel, name: str) -> str:
-    """What may stand on the x axis, where there is a choice."""
+    """The choice of the x axis, if there is one."""
     if len(p.xs) < 2:
         return ""
     choices = "".join(
@@ -223,8 +225,8 @@ def _switch(p: Panel, name: str) -> str:
     return f'<fieldset class="switch" hidden><legend>Against</legend>{choices}</fieldset>'
 
 
-def _legend(p: Panel, styles: Sequence[Look]) -> str:
-    """In the order in which the curves end, bounds last, each with its last value."""
+def _legend(p: Panel, styles: Sequence[CurveStyle]) -> str:
+    """The curves with their last values, in the order of these values; bounds at the end."""
     last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
     order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
     return "".join(
@@ -256,9 +258,7 @@ def _table(t: Table) -> str:
 def _notes(notes: Sequence[str]) -> str:
     if not notes:
         return ""
-    return (
-        '<div class="notes"><h3>What to know</h3><ul>' + "".join(f"<li>{text(n)}</li>" for n in notes) + "</ul></div>"
-    )
+    return '<div class="notes"><h3>Remarks</h3><ul>' + "".join(f"<li>{text(n)}</li>" for n in notes) + "</ul></div>"
 
 
 def _parameters(e: Experiment) -> str:
@@ -267,9 +267,9 @@ def _parameters(e: Experiment) -> str:
     return f"<details><summary>Parameters</summary><dl>{rows}{seconds}</dl></details>" if rows or seconds else ""
 
 
-def _footer(report: Report) -> str:
+def _footer(report: ReproductionReport) -> str:
     made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
-        f"<footer>Made by {text(made)}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this page "
-        "are in results.json beside it; of long curves it shows the ends and the extremes.</footer>"
+        f"<footer>Made by {text(made)}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this page are in "
+        "results.json beside it; for long curves the page keeps both ends and the extremes.</footer>"
     )

@@ -1,7 +1,7 @@
-"""What a report shows, as plain data: series, panels, tables, claims, experiments. Nothing here runs or draws.
+"""The content of a report as plain data: series, panels, tables, claims, experiments. Nothing here runs or draws.
 
-An experiment fills these in; ``plots`` makes PNG and PDF of a panel and ``report`` a page, both from the same numbers,
-and ``results.json`` holds them all, so that a figure can be drawn again without running anything.
+Experiments create these objects, ``plots`` draws panels as PNG and PDF, and ``document`` writes the HTML page.
+``results.json`` holds all the numbers, so that a figure can be drawn again without running anything.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["PASS", "FAIL", "REPORTED", "NOT RUN"]
-"""REPORTED: measured on data or with a setting for which nothing is promised."""
+"""REPORTED: measured on data, or in a setting, for which the claim is not made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve: y over several possible x, which have the same length as y."""
+    """One curve: y against one of several x, each as long as y."""
 
     label: str
     x: dict[str, list[float]]
-    """By the name of the axis (``plots.X_AXES``, or the panel's own): one list each."""
+    """One list for each axis, by its name (one of ``plots.X_AXES``, or the panel's own)."""
     y: list[float]
     method: str = ""
-    """Decides colour and dashes; empty: by the position in the panel."""
+    """Decides colour and dashes; if empty, the position in the panel does."""
     low: list[float] | None = None
     high: list[float] | None = None
-    """A band, over seeds."""
+    """The band over seeds."""
     kind: Literal["line", "points", "bound"] = "line"
-    """points: measured values with markers and a thin line; bound: what the theory says, dashed and thin."""
+    """``points``: measured values, with markers and a thin line; ``bound``: a theoretical bound, thin and dashed."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Parameters for the hover and the page: gamma, p, K, ..."""
+    """Parameters for the tooltip and the page: gamma, p, K, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Panel:
     x: str
     """The axis shown first."""
     xs: dict[str, str]
-    """Axes that may be switched to, with their labels."""
+    """The axes that a reader can switch to, with their labels."""
     y_label: str
     x_scale: Literal["linear", "log"] = "linear"
     y_scale: Literal["linear", "log"] = "log"
     y_floor: float | None = None
-    """Smaller values are drawn there, and the figure says so."""
+    """Smaller values are drawn at this height, and the figure says so."""
     note: str = ""
 
 
@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the paper (or we) say must be seen, and what was seen."""
+    """A statement of the paper (or of this library), and what was measured."""
 
     id: str
     experiment: str
@@ -76,12 +76,12 @@ class Claim:
     numbers: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     holds: bool | None = None
-    """Whether it was seen, also where nothing is promised; None where that cannot be told."""
+    """Whether the claim holds here, even if it is only reported; None if that cannot be decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A figure or a table of the paper, with everything that a reader needs to judge and repeat it."""
+    """A figure or table of the paper, with everything that a reader needs to judge and repeat it."""
 
     id: str
     title: str
@@ -92,13 +92,13 @@ class Experiment:
     panels: list[Panel] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Where the paper and the measurement differ, and what to know."""
+    """Remarks: where the paper and the measurement differ, and how to read the figure."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """All of results.json."""
+class ReproductionReport:
+    """The content of results.json."""
 
     title: str
     about: dict[str, Any]
@@ -107,14 +107,14 @@ class Report:
     experiments: list[Experiment]
 
 
-def to_json(report: Report) -> dict[str, Any]:
-    """Plain data; nan and infinities become None when it is written."""
+def to_json(report: ReproductionReport) -> dict[str, Any]:
+    """The report as plain data; nan and infinities become None when it is written."""
     return asdict(report)
 
 
-def from_json(data: dict[str, Any]) -> Report:
-    """What ``to_json`` gave."""
-    return Report(
+def from_json(data: dict[str, Any]) -> ReproductionReport:
+    """The report from what ``to_json`` returned."""
+    return ReproductionReport(
         data["title"],
         data["about"],
         [Claim(**c) for c in data["claims"]],

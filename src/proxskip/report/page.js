@@ -345,7 +345,7 @@ class Chart {
 // -- the page ----------------------------------------------------------------------------------------------------------
 document.addEventListener("DOMContentLoaded", () => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const results = read("results"), styles = read("looks");
+  const results = read("results"), styles = read("styles");
   const charts = [...document.querySelectorAll("figure.panel")].map((node) => {
     const e = Number(node.dataset.e), p = Number(node.dataset.p);
     const chart = new Chart(node, results.experiments[e].panels[p], styles.panels[e][p], styles);

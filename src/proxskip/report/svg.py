@@ -1,4 +1,4 @@
-"""The figure of a panel as SVG, for readers without scripts, for paper, and as the first picture on every screen."""
+"""A panel as SVG: for readers without scripts, for print, and as the first picture before the script runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from proxskip.report.axes import Scale, domain
 from proxskip.report.figures import Panel, Series
-from proxskip.report.plots import Look, numbers
+from proxskip.report.plots import CurveStyle, numbers
 from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
@@ -21,17 +21,17 @@ SHAPES = {
     "X": "M-4.4-2.1L-2.1-4.4L0-2.2L2.1-4.4L4.4-2.1L2.2 0L4.4 2.1L2.1 4.4L0 2.2L-2.1 4.4L-4.4 2.1L-2.2 0Z",
     "D": "M0-5L5 0L0 5L-5 0Z",
 }
-"""Markers around the origin, by matplotlib's letters."""
+"""Markers around the origin as SVG paths, by matplotlib's letters."""
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
 MARKERS_PER_CURVE = 8
 Points = list[tuple[float, float]]
 
 
-def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Look]) -> str:
+def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[CurveStyle]) -> str:
     """The whole figure; ``name`` is unique on the page."""
     x, y = _scales(panel, width, height)
     parts = [_axes(panel, x, y, width, height), f'<g clip-path="url(#clip-{name})">']
-    order = sorted(range(len(styles)), key=lambda k: styles[k].width)
+    order = sorted(range(len(styles)), key=lambda k: styles[k].width)  # thick lines on top
     parts += [_band(panel.series[k], panel, styles[k], x, y) for k in order]
     parts += [_curve(panel.series[k], panel, styles[k], x, y) for k in order]
     box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - RIGHT + 12}" height="{height - TOP - BOTTOM + 12}"'
@@ -45,7 +45,7 @@ def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Lo
 
 
 def describe(panel: Panel) -> str:
-    """The figure in a sentence, for those who do not see it."""
+    """The figure in a sentence, for screen readers."""
     names = ", ".join(s.label for s in panel.series)
     scales = {"log": "logarithmic", "linear": "linear"}
     return (
@@ -55,7 +55,7 @@ def describe(panel: Panel) -> str:
 
 
 def drawn(values: Sequence[float | None], panel: Panel) -> list[float]:
-    """Values where they are drawn: at the floor if they are below it; what cannot be drawn is nan."""
+    """Values as they are drawn: at the floor if they are below it, nan if they cannot be drawn."""
     v = numbers(values)
     if panel.y_floor is not None:
         v[v < panel.y_floor] = panel.y_floor
@@ -64,15 +64,15 @@ def drawn(values: Sequence[float | None], panel: Panel) -> list[float]:
     return [float(u) for u in v]
 
 
-def swatch(look: Look, kind: str) -> str:
-    """A piece of the line for the legend."""
+def swatch(look: CurveStyle, kind: str) -> str:
+    """A short piece of the line, for the legend."""
     line = _path([(1, 8), (33, 8)], look, kind)
     mark = "" if kind == "bound" else _marks([(17, 8)], look)
     return f'<svg class="swatch" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true">{line}{mark}</svg>'
 
 
 def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
-    """The range of what was measured; what the theory says may widen it by half (or three decades) at each end."""
+    """The range of the measured values; bounds may widen it by half (or three decades) at each end."""
     measured, theory = list[float](), list[float]()
     for s in shown:
         columns = [s.y, s.low or [], s.high or []]
@@ -112,7 +112,7 @@ def _axes(panel: Panel, x: Scale, y: Scale, width: int, height: int) -> str:
 
 
 def _points(s: Series, values: Sequence[float | None], panel: Panel, x: Scale, y: Scale) -> list[Points]:
-    """Pixels of a curve, in pieces between what cannot be drawn."""
+    """The pixels of a curve, in pieces between values that cannot be drawn."""
     pieces: list[Points] = [[]]
     for u, v in zip(numbers(s.x.get(panel.x, [])), drawn(values, panel), strict=False):
         if math.isfinite(u) and math.isfinite(v) and (u > 0 or not x.log):
@@ -122,7 +122,7 @@ def _points(s: Series, values: Sequence[float | None], panel: Panel, x: Scale, y
     return [p for p in pieces if p]
 
 
-def _curve(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+def _curve(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str:
     pieces = _points(s, s.y, panel, x, y)
     every = [point for piece in pieces for point in piece]
     if s.kind == "bound":
@@ -130,24 +130,25 @@ def _curve(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
     elif s.kind == "points":
         marked = every
     else:
+        # by its colour each curve starts its markers elsewhere, so that they do not hide one another
         spread = max(1, len(every) // MARKERS_PER_CURVE)
         marked = every[look.slot * spread // 8 :: spread]
     return "".join(_path(piece, look, s.kind) for piece in pieces) + _marks(marked, look)
 
 
-def _path(points: Points, look: Look, kind: str) -> str:
+def _path(points: Points, look: CurveStyle, kind: str) -> str:
     width = {"bound": 1.2, "points": 1.0}.get(kind, look.width)
     dashes = f' stroke-dasharray="{DASHES[look.dashes]}"' if DASHES[look.dashes] else ""
     return f'<path class="line c{look.slot}" stroke-width="{width:g}"{dashes} d="{_d(points)}"/>'
 
 
-def _marks(points: Points, look: Look) -> str:
+def _marks(points: Points, look: CurveStyle) -> str:
     css = attribute(f"mark c{look.slot}{' hollow' if look.hollow else ''}")
     shape = SHAPES.get(look.marker, "")
     return "".join(f'<path class="{css}" transform="translate({u:.1f} {v:.1f})" d="{shape}"/>' for u, v in points)
 
 
-def _band(s: Series, panel: Panel, look: Look, x: Scale, y: Scale) -> str:
+def _band(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str:
     if s.low is None or s.high is None:
         return ""
     low, high = (_points(s, v, panel, x, y) for v in (s.low, s.high))

@@ -1,4 +1,4 @@
-"""Any text, safe inside HTML: names come from data files and may hold anything."""
+"""Text that is safe inside HTML: names come from data files and may contain anything."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from proxskip.report.axes import number
 
-_TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def text(value: str) -> str:
-    """Escaped, on one line; characters that are invisible or turn the reading direction show as U+FFFD."""
+    """Escaped, on one line; invisible characters and those that change the reading direction become U+FFFD."""
     return html.escape("".join(_visible(c) for c in value), quote=True)
 
 
 def attribute(value: str) -> str:
-    """Escaped for the inside of double quotes, character by character what it was, so that a script finds it again."""
+    """Escaped for the inside of double quotes; the characters stay the same, so that a script finds the value again."""
     plain = "".join("\N{REPLACEMENT CHARACTER}" if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in value)
     return html.escape(plain, quote=True).replace("\r", "&#13;").replace("\n", "&#10;")
 
@@ -28,19 +28,19 @@ def attribute(value: str) -> str:
 def _visible(c: str) -> str:
     if c.isspace():
         return " "
-    if c in _TURNING or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co"):
+    if c in _DIRECTION_MARKS or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co"):
         return "\N{REPLACEMENT CHARACTER}"
     return c
 
 
 def block(data: Any) -> str:
-    """JSON for a script element: nothing in it can end the element, and what is not finite is null."""
+    """JSON for a script element: nothing in it can end the element; nan and infinities become null."""
     out = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def finite(data: Any) -> Any:
-    """Plain data with None for what is not finite, and text for what JSON does not know."""
+    """Plain data: nan and infinities become None, and objects that JSON does not know become text."""
     if isinstance(data, dict):
         return {str(k): finite(v) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
@@ -57,7 +57,7 @@ def finite(data: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """A value of any kind as escaped HTML, numbers with all their digits beside them."""
+    """A value of any kind as escaped HTML; numbers carry all their digits."""
     if value is None:
         return "\u2013"
     if isinstance(value, bool):
@@ -72,12 +72,12 @@ def show(value: Any) -> str:
 
 
 def data(value: Any, shown: str) -> str:
-    """A number with all its digits, as they stand in results.json, behind what is shown."""
+    """The short form of a number, with all its digits (as in results.json) in an attribute."""
     return f'<data value="{json.dumps(finite(value))}">{shown}</data>'
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Seconds for readers: 12.3 s, 25 min, 2 h 5 min."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     if seconds < 6000:

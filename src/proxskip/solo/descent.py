@@ -69,7 +69,7 @@ class Task:
 
 def skip_probability(method: Method) -> float | None:
     """The p of a method that skips; None if it has none."""
-    p: float | None = getattr(method, "p", None)
+    p: float | None = method.parameters().get("p")
     return p
 
 

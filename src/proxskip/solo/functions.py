@@ -187,8 +187,8 @@ class Linear:
             operators.check_adjoint("D", D)  # whether D.T is the transpose of D
         self.of, self.shape = D, (int(D.shape[0]), int(D.shape[1]))
         self.T = D.T
-        if hasattr(D, "toarray") or isinstance(D, np.ndarray):
-            self.toarray = lambda: D.toarray() if hasattr(D, "toarray") else D
+        if operators.as_matrix(D) is not None:
+            self.toarray = lambda: operators.as_matrix(D)
         elif max(self.shape) <= MAX_WRITTEN_OUT:
             self.toarray = lambda: np.column_stack([np.asarray(D @ e) for e in np.eye(self.shape[1])])
         self.norm2 = operators.operator_norm2(D) if norm is None else theory.positive("D_norm", norm) ** 2

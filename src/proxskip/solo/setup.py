@@ -11,7 +11,7 @@ import scipy.sparse
 
 from proxskip import theory
 from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
-from proxskip.problems import operators
+from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
 from proxskip.seam import Method
@@ -59,9 +59,10 @@ def prepare(
 
 def _start(f: Any, x0: Any) -> Array:
     if x0 is None:
-        if not hasattr(f, "d"):
+        d = oracles.dimension_of(f)
+        if d is None:
             raise InputError("give x0: f does not say how many unknowns there are.")
-        x0 = np.zeros(int(f.d))
+        x0 = np.zeros(d)
     if scipy.sparse.issparse(x0):
         raise InputError("x0 is sparse; give an array.")
     if np.iscomplexobj(x0):
@@ -91,7 +92,7 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
 # -- the method --------------------------------------------------------------------------------------------------------
 def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: Any) -> None:
     """Refuse what is no method, and arguments that the method would ignore."""
-    if isinstance(method, type) or not (isinstance(method, str) or hasattr(method, "round")):
+    if not isinstance(method, (str, Method)):
         raise InputError(f"method = {method!r} is neither a name nor a method object such as ProxSkip(gamma, p).")
     if not isinstance(method, str):
         if any(v is not None for v in (p, gamma, tau)):

@@ -1,4 +1,4 @@
-"""What the server knows of clients that are elsewhere: how many, how smooth, how large; and who is who."""
+"""What the server knows about the clients of a federation: names, sizes, constants."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
-    """A client's function as the server sees it: constants, and no way to call it."""
+class RemoteClient:
+    """A client's function as the server sees it: its constants, without a way to evaluate it."""
 
     node: int
     name: str
@@ -35,16 +35,16 @@ class Remote:
     noise: Noise | None = None
 
     def value(self, x: Array) -> float:
-        """Only the client can."""
-        raise InputError(f"{self.name} is elsewhere; only it can evaluate its function.")
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
 
     def gradient(self, x: Array) -> Array:
-        """Only the client can."""
-        raise InputError(f"{self.name} is elsewhere; only it can evaluate its gradient.")
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its gradient.")
 
     @staticmethod
-    def of(node: int, place: int, words: dict[str, Any]) -> Remote:
-        """From what a node said of itself, checked."""
+    def of(node: int, place: int, words: dict[str, Any]) -> RemoteClient:
+        """The client from what its node declared, after checks."""
         try:
             partition = place if words["partition"] is None else int(words["partition"])
             name = str(words["name"] or f"client-{partition}")
@@ -53,19 +53,19 @@ class Remote:
             mu = None if words["mu"] is None or not known else float(words["mu"])
             d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"node {node} does not say who it is ({error}); run the same app everywhere.") from None
+            raise InputError(f"node {node} does not identify itself ({error}); run the same app everywhere.") from None
         if not _NAME.fullmatch(name):
-            raise InputError(f"node {node} has a name that cannot be one: use 1 to 64 of A-Z a-z 0-9 . _ -.")
+            raise InputError(f"node {node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
         finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
         if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
             raise InputError(
-                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; all must be sensible."
+                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; some are invalid."
             )
-        return Remote(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+        return RemoteClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
-def as_problem(remotes: Sequence[Remote], weights: str | Sequence[float], psi: Prox | None) -> Problem:
-    """The problem that these clients make together, as far as the server can know it."""
+def as_problem(remotes: Sequence[RemoteClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+    """The problem of all clients together, as far as the server knows it."""
     first = remotes[0]
     for r in remotes:
         if r.d != first.d:
@@ -78,7 +78,7 @@ def as_problem(remotes: Sequence[Remote], weights: str | Sequence[float], psi: P
             )
     if isinstance(weights, str):
         if weights not in ("equal", "rows"):
-            raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number a client.')
+            raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number per client.')
         w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
     else:
         w = [float(v) for v in weights]

@@ -1,4 +1,4 @@
-"""What the command line prints when it is done: sentences, tables, JSON."""
+"""The output of the command line: tables and JSON."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from proxskip.results.text import STATUS_WORDS, count, gap, number
 from proxskip.theory.table1 import Table1Row
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 def as_json(value: Any) -> None:
-    """One JSON value on stdout; what is not a number becomes null."""
+    """Print one JSON value; nan and infinities become null."""
     print(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
 
 
@@ -30,37 +33,37 @@ def _plain(value: Any) -> Any:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-def show(table: Any) -> None:
-    """A table on stdout, as wide as it needs to be where nobody looks."""
+def print_table(table: Table) -> None:
+    """Print a table, as wide as it needs to be if stdout is not a terminal."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
     Console(file=sys.stdout, width=None if terminal else 200, highlight=False).print(table)
 
 
-def _table(title: str, *columns: str) -> Any:
+def _table(title: str, *columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(columns):
-        words = k == 0 or name in ("step size", "as a formula", "where", "checked by", "status")
+        words = k == 0 or name in ("step size", "formula", "where", "checked by", "status")
         table.add_column(name, justify="left" if words else "right", no_wrap=k == 0)
     return table
 
 
-def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Any:
-    """A row a method: costs and accuracy; with several seeds their medians, and the band of f - f*."""
+def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Table:
+    """Costs and accuracy, one row per method; with several seeds their medians, and the range of f - f*."""
     columns = ["method", "rounds", "exchanges", "floats", "passes", "f - f*", "|grad f|", "seconds", "status"]
     seeds = max(len(runs) for _, runs in groups)
     if seeds > 1:
-        columns.insert(6, f"of {seeds} seeds")
+        columns.insert(6, f"range over {seeds} seeds")
     table = _table(title, *columns)
     for name, runs in groups:
         middle = {k: _median(runs, k) for k in ("rounds", "exchanges", "passes", "gap", "grad_norm", "seconds")}
         floats = _median([{"floats": s["floats_up"] + s["floats_down"]} for s in runs], "floats")
         cells = [name, count(middle["rounds"]), count(middle["exchanges"]), count(floats), count(middle["passes"])]
-        cells += [gap(middle["gap"]), *([_band(runs, "gap")] if seeds > 1 else []), gap(middle["grad_norm"])]
+        cells += [gap(middle["gap"]), *([_range(runs, "gap")] if seeds > 1 else []), gap(middle["grad_norm"])]
         words = sorted({STATUS_WORDS[s["status"]] for s in runs})
         table.add_row(*cells, number(middle["seconds"]), ", ".join(words))
     return table
@@ -71,22 +74,22 @@ def _median(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _band(runs: Sequence[Mapping[str, Any]], key: str) -> str:
+def _range(runs: Sequence[Mapping[str, Any]], key: str) -> str:
     values = [s[key] for s in runs if s[key] is not None]
     return f"{gap(min(values))} to {gap(max(values))}" if len(values) > 1 else ""
 
 
-def table1(rows: Sequence[Table1Row], title: str) -> Any:
-    """Table 1 with numbers; floats are per client and upwards."""
+def table1(rows: Sequence[Table1Row], title: str) -> Table:
+    """Table 1 with numbers; floats are those that one client sends."""
     table = _table(
         title,
         "method",
         "local steps",
-        "floats a round",
+        "floats per round",
         "step size",
         "rounds",
-        "as a formula",
-        "floats in all",
+        "formula",
+        "total floats",
         "better than GD?",
     )
     for r in rows:
@@ -101,8 +104,8 @@ def table1(rows: Sequence[Table1Row], title: str) -> Any:
     return table
 
 
-def datasets(rows: Sequence[Any]) -> Any:
-    """Every data set with a name."""
+def datasets(rows: Sequence[Any]) -> Table:
+    """All data sets with a name, one row each."""
     table = _table("", "name", "rows", "features", "where", "checked by")
     for r in rows:
         table.add_row(r.name, f"{r.rows:,}", f"{r.features:,}", r.where, _checked(r))
@@ -112,4 +115,4 @@ def datasets(rows: Sequence[Any]) -> Any:
 def _checked(row: Any) -> str:
     if row.where == "embedded":
         return "scikit-learn"
-    return "checksum" if row.verified else "rows"
+    return "checksum" if row.verified else "number of rows"

@@ -1,4 +1,4 @@
-"""From finished runs to curves: every x axis from the same traces, medians and bands over seeds."""
+"""Curves from finished runs: all x axes from the same traces, with medians and bands over seeds."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.experiments.bench import Kept
+from proxskip.experiments.workspace import CachedRun
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
 from proxskip.types import Array
 
 AXES = ("rounds", "exchanges", "floats", "bytes", "iterations", "local-steps", "passes", "seconds")
-"""What a curve of runs with clients can be drawn against."""
-SHOWN = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
+"""The x axes for runs with clients."""
+_TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
-def series(label: str, runs: Sequence[Kept], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
-    """One curve: a run, or the median of several seeds with a band from the smallest to the largest."""
+def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
+    """One curve: a single run, or the median over several seeds with a band from the smallest to the largest."""
     traces = [run.trace for run in runs]
+    # seeds may have records at different rounds: compare them at those that all have
     rounds = common_rounds(traces)
     at = [np.searchsorted(t["round"], rounds) for t in traces]
     values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
     x = {a: _plain(np.median([column(t, a)[k] for t, k in zip(traces, at, strict=True)], axis=0)) for a in axes}
     s = runs[0].summary
-    told = {k: s[k] for k in SHOWN if s.get(k) is not None} | {"status": s["status"].lower()} | about
+    told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | {"status": s["status"].lower()} | about
     if len(runs) == 1:
         return Series(label, x, _plain(values[0]), s["method"], about=told)
     told["seeds"] = len(runs)
@@ -35,12 +36,12 @@ def series(label: str, runs: Sequence[Kept], y: str = "gap", axes: Sequence[str]
 
 
 def column(trace: Trace, axis: str) -> Array:
-    """An x axis of a trace."""
+    """The values of an x axis for each record of a trace."""
     return np.asarray(sum(trace[name] for name in X_AXES[axis][0]))
 
 
 def common_rounds(traces: Sequence[Trace]) -> Array:
-    """The rounds that every one of the traces has a record of."""
+    """The rounds that all traces have a record of."""
     rounds: Array = traces[0]["round"]
     for t in traces[1:]:
         rounds = np.intersect1d(rounds, t["round"])
@@ -56,7 +57,7 @@ def panel(
     y: str = "gap",
     **more: Any,
 ) -> Panel:
-    """A panel over rounds that can be switched to every other axis."""
+    """A panel over rounds; a reader can switch to the other axes."""
     label, floor = Y_AXES[y]
     return Panel(id, title, list(drawn), x, {a: X_AXES[a][1] for a in axes}, label, y_floor=floor, **more)
 

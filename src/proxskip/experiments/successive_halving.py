@@ -1,4 +1,4 @@
-"""Tuning by successive halving: every method the same grid and the same budget, the worst candidates cut first."""
+"""Tuning by successive halving: the same grid and budget for every method; the worst candidates are cut first."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxskip.experiments.bench import Bench, Kept
+from proxskip.experiments.workspace import CachedRun, Workspace, local_steps_flag
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Table
-from proxskip.report.plots import NAMES
-
-STEPLESS = ("gd", "accelerated")
-"""Methods without local steps."""
-DRAWN = ("scaffnew", "s-local-gd")
-"""Methods that draw their number of local steps with a probability p."""
+from proxskip.report.method_styles import title
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +20,51 @@ class Candidate:
     times: float
     """gamma times L."""
     steps: int
-    """Local steps a round, in the mean where they are drawn."""
+    """Local steps per round, on average if they are drawn."""
     flags: Mapping[str, Any]
     gaps: dict[int, float | None] = field(default_factory=dict)
-    """f - f* after so many rounds; None: it diverged."""
+    """f - f* by the number of rounds; None if the run diverged."""
 
     @property
     def score(self) -> float:
-        """f - f* after the most rounds; infinite where it diverged."""
+        """f - f* after the longest run; infinite if it diverged."""
         last = self.gaps[max(self.gaps)] if self.gaps else None
         return math.inf if last is None or math.isnan(last) else last
 
 
 def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
-    """gamma = 2^k/L for the given k, with each number of local steps where the method takes any."""
+    """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
     out = []
-    for K in [1] if name in STEPLESS else steps:
-        own: dict[str, Any] = {} if name in STEPLESS else {"p": 1 / K} if name in DRAWN else {"K": K}
+    for K in steps if local_steps_flag(name) else [1]:
+        own = local_steps(name, K)
         out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
     return out
 
 
+def local_steps(name: str, K: int) -> dict[str, float]:
+    """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
+    flag = local_steps_flag(name)
+    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
+
+
 def tune(
-    bench: Bench,
+    workspace: Workspace,
     problem: Problem,
     name: str,
     candidates: Sequence[Candidate],
     rungs: Sequence[Sequence[int]],
     upto: float,
 ) -> list[Candidate]:
-    """The finalists, the best first: each rung (rounds, how many go on) runs those left from the start, for longer.
+    """The finalists, the best first.
 
-    A candidate that diverges is cut at the record that shows it.
+    Each rung (rounds, number of survivors) runs the candidates that are left from the start, for more rounds than
+    the rung before. A candidate that diverges is cut at the record that shows it.
     """
-    start, left = bench.pace.inside, list(candidates)
+    start, left = workspace.progress.inside, list(candidates)
     for k, (rounds, keep) in enumerate(rungs):
-        methods = [bench.method(name, problem, **c.flags) for c in left]
-        text = f"tuning {NAMES[name]}, {rounds} rounds of {len(left)}"
-        gaps = bench.tries(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
+        methods = [workspace.method(name, problem, **c.flags) for c in left]
+        text = f"tuning {title(name)}, {len(left)} candidates for {rounds} rounds"
+        gaps = workspace.final_gaps(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
         for c, gap in zip(left, gaps, strict=True):
             c.gaps[rounds] = gap
         left = sorted(left, key=lambda c: c.score)[:keep]
@@ -70,17 +72,17 @@ def tune(
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:
-    """f - f* of every candidate in its last rung: a row a method and number of local steps, a column a step size."""
+    """f - f* of every candidate in its last rung: one row per method and number of local steps, one column per step."""
     times = sorted({c.times for found in tried.values() for c in found})
     rows: list[list[str | float | int | None]] = []
     for name, found in tried.items():
         for K in sorted({c.steps for c in found}):
             cells = {c.times: _cell(c, c is won[name]) for c in found if c.steps == K}
-            rows.append([NAMES[name], K, *(cells.get(t, "") for t in times)])
+            rows.append([title(name), K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
-    note = "f - f* after the rounds in brackets; the worst were cut at each rung; * marks the winner."
-    ends = [NAMES[name] for name, c in won.items() if c.times in (times[0], times[-1])]
-    note += "".join(f" The winner of {name} lies at the end of the grid." for name in ends)
+    note = "f - f* after the rounds in brackets; the worst candidates are cut at each rung; * marks the winner."
+    ends = [title(name) for name, c in won.items() if c.times in (times[0], times[-1])]
+    note += "".join(f" The winner of {name} lies at an end of the grid." for name in ends)
     return Table(id, "The grid", columns, rows, note)
 
 
@@ -91,13 +93,13 @@ def _cell(c: Candidate, winner: bool) -> str:
 
 
 def winners_table(
-    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[Kept, Candidate]], eps: float
+    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[CachedRun, Candidate]], eps: float
 ) -> Table:
-    """What each method won with, and from how many candidates and rounds."""
+    """The best parameters of each method, and the number of candidates and rounds that it took to find them."""
     rows: list[list[str | float | int | None]] = []
     for name, (run, c) in won.items():
         spent = sum(sum(t.gaps) for t in tried[name])
-        rows.append([NAMES[name], c.times, c.flags["gamma"], c.steps, len(tried[name]), spent])
+        rows.append([title(name), c.times, c.flags["gamma"], c.steps, len(tried[name]), spent])
         rows[-1] += [run.first(eps), run.summary["gap"]]
     columns = ["method", "gamma L", "gamma", "local steps", "candidates", "rounds spent"]
     return Table(id, "The winners", [*columns, f"rounds to {eps:g}", "f - f* at the end"], rows)

@@ -1,4 +1,4 @@
-"""One run of the Strategy: the protocol's state, the messages on their way, and the clock."""
+"""One run of the Strategy: the state of the protocol, the messages that are under way, and the deadlines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from proxskip.flower import roster
+from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.flower.summary import Costs, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.results import checkpoint, description
@@ -25,13 +25,14 @@ from proxskip.results.text import report
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
 
-TRIES = 3
-"""Errors of a client's app in one exchange after which it is not waited for."""
+MAX_ERRORS = 3
+"""After this many errors of a client's app in one exchange, the server no longer waits for it."""
+SECONDS_BETWEEN_CHECKS = 5.0
 
 
 @dataclass
-class Outcome(Result):
-    """Flower's Result, and what ``proxskip run`` would say."""
+class FederationResult(Result):
+    """Flower's Result, with the solution and the summary of ``proxskip run``."""
 
     x: Vector = field(default_factory=lambda: np.zeros(0))
     summary: dict[str, Any] = field(default_factory=dict)
@@ -40,36 +41,36 @@ class Outcome(Result):
 
     @property
     def success(self) -> bool:
-        """Whether a tolerance was asked for and holds."""
+        """Whether a tolerance was given and is reached."""
         return bool(self.summary.get("success"))
 
     def __str__(self) -> str:
         return report(self.summary)
 
 
-class Rounds:
-    """One run: the protocol's state, the messages on their way, and the clock."""
+class FederationRun:
+    """One run of the protocol over Flower's Grid; ``go`` runs it to the end."""
 
     def __init__(
         self,
         strategy: Any,
         server: Server,
-        remotes: list[Remote],
-        post: roster.Post,
+        remotes: list[RemoteClient],
+        mailbox: find_clients.Mailbox,
         deadline: float,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
         initial: ArrayRecord | None,
     ) -> None:
-        self.server, self.remotes, self.post, self.deadline = server, remotes, post, deadline
+        self.server, self.remotes, self.mailbox, self.deadline = server, remotes, mailbox, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
-        self.costs, self.outcome, self.began = Costs(), Outcome(), time.perf_counter()
-        self.before = 0.0
+        self.costs, self.outcome, self.began = Costs(), FederationResult(), time.perf_counter()
+        self.before = 0.0  # seconds of the calls before this one
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
         self.errors: dict[int, int] = {}
-        self.closed = post.clock()
-        self.rest = min(0.5, float(getattr(post.grid, "pull_interval", 0.5)))
+        self.closed = mailbox.clock()  # when the last round was closed
+        self.longest_pause = min(0.5, float(getattr(mailbox.grid, "pull_interval", 0.5)))  # some grids have one
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
@@ -77,14 +78,15 @@ class Rounds:
             "batch": strategy.batch, "itemsize": server.itemsize,
         }  # fmt: skip
 
-    def go(self) -> Outcome:
-        """Ticket after ticket."""
+    def go(self) -> FederationResult:
+        """Run exchange after exchange, until the protocol is over."""
         asks = self._begin()
         self._evaluated(self.state.round)
         try:
             while not self.state.over:
                 asks = self._ticket(asks)
-        except roster.Silent as error:  # what is on disk stays as it was, to go on from
+        except find_clients.SuperLinkSilent as error:
+            # the state on disk stays as it was, so that the run can be resumed
             self.state = self.state.but(over=True, failed=f"round {self.state.round}: {error}")
         return self._finish()
 
@@ -98,7 +100,7 @@ class Rounds:
             self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
             self.costs = Costs(**saved.meta["costs"])
             self.before = self.costs.seconds
-            log(INFO, "\tgoing on at round %d of the run in %s", self.state.round, self.folder)
+            log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
         return self._step(event)
 
     def _config(self) -> dict[str, Any]:
@@ -114,14 +116,15 @@ class Rounds:
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
         }  # fmt: skip
 
-    def _clocked(self) -> None:
+    def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
 
     def _step(self, event: Any) -> list[Ask]:
+        """Pass an event to the protocol; its new state is on disk before any of its messages is sent."""
         before = self.state
         self.state, asks = self.server.step(before, event)
         if self.folder is not None and (self.state.ticket, self.state.over) != (before.ticket, before.over):
-            self._clocked()
+            self._update_seconds()
             meta = {"config": self._config(), "state": self.state.meta(), "costs": vars(self.costs)}
             checkpoint.save(self.folder, self.state.arrays(), meta, name="server")
         for note in self.state.notes[len(before.notes) :]:
@@ -131,8 +134,8 @@ class Rounds:
         return asks
 
     def _round_done(self, before: ServerState) -> None:
-        """A line in the log, and the round's time and size among Flower's metrics."""
-        now, r = self.post.clock(), self.state.round
+        """Log the round, and add its time and cohort to Flower's metrics."""
+        now, r = self.mailbox.clock(), self.state.round
         cohort = sum(a != b for a, b in zip(before.participated, self.state.participated, strict=True))
         seconds, self.closed = now - self.closed, now
         self.outcome.train_metrics_clientapp[r] = MetricRecord({"clients": cohort, "seconds": seconds})
@@ -141,38 +144,39 @@ class Rounds:
 
     # -- one exchange --------------------------------------------------------------------------------------------------
     def _ticket(self, asks: list[Ask]) -> list[Ask]:
-        """Send, collect until all have answered or the deadline is there, and close."""
+        """One exchange: send, collect until all have answered or the deadline is reached, and close."""
         ticket, exchange = self.state.ticket, self.state.exchange
-        end = self.post.clock() + self.deadline
-        waiting, hellos = self.post.push(self._message(ask, end) for ask in asks), dict[str, int]()
+        end = self.mailbox.clock() + self.deadline
+        waiting, hellos = self.mailbox.push(self._message(ask, end) for ask in asks), dict[str, int]()
         self.costs.asked(asks)
-        lookout, pause = self.post.clock() + 5.0, self.post.pause
+        next_check, pause = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS, self.mailbox.pause
         self.errors = {}
         while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
             next_asks: list[Ask] = []
-            for node, reply in self.post.pull(waiting):
+            for node, reply in self.mailbox.pull(waiting):
                 next_asks += self._reply(node, reply)
             if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
                 return next_asks
-            if self.post.clock() >= end or self._hopeless():
+            if self.mailbox.clock() >= end or self._hopeless():
                 return self._step(Deadline(ticket, exchange))
-            if self.post.clock() >= lookout:
-                lookout = self.post.clock() + 5.0
-                hellos |= self.post.push(roster.moved(self.post, self.remotes, hellos))
+            # now and then look for clients that came back as another node, and ask again those that failed
+            if self.mailbox.clock() >= next_check:
+                next_check = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS
+                hellos |= self.mailbox.push(find_clients.hellos_to_new_nodes(self.mailbox, self.remotes, hellos))
                 self._welcome(hellos)
                 waiting |= self._again(waiting, end)
-            self.post.sleep(min(pause, max(0.0, end - self.post.clock())))
-            pause = min(1.25 * pause, self.rest)
+            self.mailbox.sleep(min(pause, max(0.0, end - self.mailbox.clock())))
+            pause = min(1.25 * pause, self.longest_pause)
         return []
 
     def _hopeless(self) -> bool:
-        """Whether all who have not answered have failed several times."""
+        """Whether all clients that have not answered have failed several times."""
         s = self.state
         left = [i for i in s.asked if i not in s.answers and i not in s.out]
-        return bool(left) and all(self.errors.get(i, 0) >= TRIES for i in left)
+        return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:
-        ttl = max(1.0, end - self.post.clock()) + roster.SLACK
+        ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
         own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
@@ -181,14 +185,14 @@ class Rounds:
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
-        """One reply into the protocol; an error is silence, and what cannot be read is damaged."""
+        """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""
         i = self.places.get(node)
         if i is None:
             return []
         if reply.has_error():
             reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
-            if reply.error.code in roster.BROKEN:
+            if reply.error.code in find_clients.APP_ERRORS:
                 self.errors[i] = self.errors.get(i, 0) + 1
                 self.last_error = f"{self.server.names[i]} said: {reason}"
             return []
@@ -203,23 +207,24 @@ class Rounds:
         return self._step(Arrived(raw, i))
 
     def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
-        """Ask those once more whose message came back as an error, or who came back as another node."""
-        there, busy = self.post.nodes(), set(waiting.values())
+        """Ask again the clients whose message failed, or that came back as another node."""
+        there, busy = self.mailbox.nodes(), set(waiting.values())
         asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
-        return self.post.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
+        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
 
     def _welcome(self, hellos: dict[str, int]) -> None:
-        there = self.post.nodes()
-        for node, reply in self.post.pull(hellos):
+        there = self.mailbox.nodes()
+        for node, reply in self.mailbox.pull(hellos):
             if reply.has_error():
                 continue
             try:
-                self.remotes = roster.renewed(self.remotes, node, unwrap(reply.content, self.limit)[1], there)
+                _, words = unwrap(reply.content, self.limit)
+                self.remotes = find_clients.with_returned(self.remotes, node, words, there)
                 self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
-                log(WARNING, "\tnode %s stays outside: %s", node, error)
+                log(WARNING, "\tnode %s is not accepted: %s", node, error)
 
-    # -- what comes of it ----------------------------------------------------------------------------------------------
+    # -- the result ----------------------------------------------------------------------------------------------------
     def _arrays(self) -> ArrayRecord:
         x = self.state.vectors["x"]
         if self.initial is None:
@@ -239,12 +244,12 @@ class Rounds:
             self.outcome.evaluate_metrics_serverapp[round] = found
 
     def _noise(self) -> dict[str, Any]:
-        """Who clips where and how much noise is added."""
+        """The clip and the noise of each client."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> FederationResult:
         s, out = self.state, self.outcome
-        self._clocked()
+        self._update_seconds()
         out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
         out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
         noise = self._noise()
@@ -256,10 +261,10 @@ class Rounds:
 
 
 def _short(text: str) -> str:
-    """A text, or of a long one its beginning and its sha256."""
+    """The text, or the beginning and the sha256 of a long one."""
     return text if len(text) <= 1_000 else f"{text[:40]}... ({hashlib.sha256(text.encode()).hexdigest()})"
 
 
 def _flat(arrays: ArrayRecord) -> Vector:
-    """The starting point: the arrays end to end."""
+    """The starting point: all arrays as one vector."""
     return np.concatenate([np.asarray(v.numpy(), dtype=np.float64).ravel() for v in arrays.values()])

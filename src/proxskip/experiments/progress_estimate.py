@@ -1,4 +1,4 @@
-"""How far a reproduction is: what runs, how much of it is done, and how long the rest will take."""
+"""The progress of a reproduction: what is running, how much is done, and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from contextlib import contextmanager
 from typing import Any
 
 Show = Callable[[str, float, float | None], None]
-"""Words, the share that is done, and the seconds to go if they are known."""
+"""Called with a text, the share that is done, and the remaining seconds (None if unknown)."""
 
 
-class Pace:
-    """Shares of work, weighted by what each experiment is expected to take; what was found again costs nothing.
+class ProgressEstimate:
+    """Progress over several experiments, each weighted by its expected time; cached runs cost nothing.
 
-    The time to go is the time spent on new work, over its share, times the share that is left.
+    Remaining time = (time spent on new work / share of the new work) * share that is left.
     """
 
     def __init__(self, shares: dict[str, float] | None = None, show: Show | None = None) -> None:
         self.shares = dict(shares or {"": 1.0})
         self.show = show or (lambda text, done, left: None)
         self.total = sum(self.shares.values()) or 1.0
-        self.finished = self.fresh = self.spent = 0.0
-        self.title, self.share, self.inside = "", self.total, 0.0
+        self.finished = 0.0  # share of the experiments that are complete
+        self.fresh = self.spent = 0.0  # share of the work done in this call, and its seconds
+        self.title, self.share, self.inside = "", self.total, 0.0  # the experiment that is running
         self.said = ""
 
     # -- experiments ---------------------------------------------------------------------------------------------------
     def enter(self, experiment: str) -> None:
-        """An experiment begins."""
+        """Start an experiment."""
         self.title, self.share, self.inside = experiment, self.shares.get(experiment, 0.0), 0.0
 
     def leave(self) -> None:
-        """The experiment is over."""
+        """Finish the experiment."""
         self.finished += self.share
         self.share = self.inside = 0.0
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def say(self, text: str, upto: float | None = None) -> None:
-        """What is going on now; ``upto`` is the share of the experiment that is done."""
+        """Show what is running; ``upto`` is the share of the experiment that is done."""
         if upto is not None:
             self.inside = max(self.inside, min(1.0, upto))
         self.said = f"{self.title}: {text}" if self.title else text
@@ -45,78 +46,78 @@ class Pace:
 
     @property
     def done(self) -> float:
-        """The share of everything that is done."""
+        """The share of all work that is done."""
         return min(1.0, (self.finished + self.share * self.inside) / self.total)
 
     @property
     def left(self) -> float | None:
-        """Seconds to go; None before anything new was done."""
+        """The remaining seconds; None before any new work was done."""
         return None if self.fresh <= 0 else self.spent / self.fresh * (1.0 - self.done)
 
     @contextmanager
-    def part(self, upto: float | None, count: int) -> Iterator[Part]:
-        """Work in ``count`` equal pieces that ends at the share ``upto`` of the experiment."""
+    def part(self, upto: float | None, count: int) -> Iterator[WorkPart]:
+        """Work in ``count`` equal pieces, after which the share ``upto`` of the experiment is done."""
         end = self.inside if upto is None else min(1.0, upto)
-        part = Part(self, self.inside, end, max(1, count))
+        part = WorkPart(self, self.inside, end, max(1, count))
         yield part
         part.close()
         self.inside = max(self.inside, end)
 
 
-class Part:
-    """Pieces of one experiment; a callback of the runs in it."""
+class WorkPart:
+    """Several pieces of one experiment; also the callback of the runs in it."""
 
-    def __init__(self, pace: Pace, start: float, end: float, count: int) -> None:
-        self.pace, self.start, self.piece = pace, start, max(0.0, end - start) / count
+    def __init__(self, progress: ProgressEstimate, start: float, end: float, count: int) -> None:
+        self.progress, self.start, self.piece = progress, start, max(0.0, end - start) / count
         self.label, self.limit, self.number, self.pieces = "", None, 0, 1
         self.count = count
         self.clock: float | None = None
 
     def skip(self, label: str) -> None:
-        """This piece was there already."""
+        """Count a piece that was cached."""
         self.close()
         self.number += 1
         self._at(float(self.number))
 
     def begin(self, label: str, pieces: int = 1) -> None:
-        """This piece is made now, or several at once."""
+        """Start a piece, or several that run at once."""
         self.close()
         self.number, self.pieces = self.number + pieces, pieces
         self.label = label if self.count == 1 else f"{label} ({self.number} of {self.count})"
         self.clock, self.counted = time.monotonic(), 0.0
         self._at(float(self.number - pieces))
-        self.pace.say(self.label)
+        self.progress.say(self.label)
 
     def close(self) -> None:
-        """The piece that was made is complete."""
+        """Complete the piece that is running."""
         if self.clock is not None:
             self._spent(1.0)
             self.clock = None
 
     def on_run_start(self, config: dict[str, Any]) -> None:
-        """The limits are in the configuration."""
+        """Read the limit of rounds from the configuration."""
         self.limit = config["stop"].get("rounds")
 
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
-        """Show how far the run is."""
+        """Show the progress of the run."""
         part = min(1.0, step / self.limit) if self.limit else 0.0
         self._at(self.number - 1.0 + part)
         self._spent(part)
         words = f"round {step:,}" + (f"/{self.limit:,}" if self.limit else "")
         gap = metrics.get("gap", float("nan"))
-        self.pace.say(f"{self.label}, {words}" + (f", f - f* {gap:.1e}" if gap == gap else ""))
+        self.progress.say(f"{self.label}, {words}" + (f", f - f* {gap:.1e}" if gap == gap else ""))
 
     def on_run_end(self, result: Any) -> None:
-        """The run is over, whatever it had left."""
+        """Nothing to do: ``close`` counts the piece."""
 
     def _at(self, pieces: float) -> None:
-        self.pace.inside = max(self.pace.inside, min(1.0, self.start + self.piece * pieces))
+        self.progress.inside = max(self.progress.inside, min(1.0, self.start + self.piece * pieces))
 
     def _spent(self, part: float) -> None:
-        """Count the time since the last call, and the work since then."""
+        """Count the time and the work since the last call."""
         assert self.clock is not None
         now = time.monotonic()
-        self.pace.spent += now - self.clock
+        self.progress.spent += now - self.clock
         new = max(0.0, part - self.counted) * self.pieces * self.piece
-        self.pace.fresh += new * self.pace.share / self.pace.total
+        self.progress.fresh += new * self.progress.share / self.progress.total
         self.clock, self.counted = now, max(self.counted, part)

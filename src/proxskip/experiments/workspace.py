@@ -1,4 +1,4 @@
-"""The bench on which experiments run: problems, runs and values by their content, kept, found again and continued."""
+"""The workspace of an experiment: problems, runs and values by their content, computed once and found again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.experiments import settings
-from proxskip.experiments.kept import Job, Kept, digest, read
-from proxskip.experiments.pace import Pace
+from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
+from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
+from proxskip.registry import METHODS
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description
 from proxskip.results.atomic import atomic_write_json
@@ -24,26 +25,26 @@ from proxskip.seam import Method
 from proxskip.sweep import sweep
 from proxskip.types import UnsafeStepWarning
 
-__all__ = ["VERSION", "Bench", "Interrupted", "Job", "Kept"]
+__all__ = ["VERSION", "CachedRun", "Interrupted", "RunRequest", "Workspace"]
 
 VERSION = 1
-"""Of what is kept; a folder of another version is not read."""
+"""Version of the cached values; a folder of another version is refused."""
 PAPER_DATA = "w8a"
 """The data set that the paper's claims are about."""
-LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+_LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM; everything done so far is kept."""
+    """Ctrl-C or SIGTERM; everything computed so far is kept."""
 
 
-class Bench:
-    """What an experiment may use. Everything it computes lies below ``out`` and is not computed again.
+class Workspace:
+    """What an experiment computes with. All results are stored below ``out`` and never computed twice.
 
     Args:
-        preset: the experiment's TOML, with the overrides of ``[quick]`` in place.
-        base: the problem's flags that go with the data, such as the number of clients.
-        pace: hears what is going on.
+        preset: the experiment's TOML, with the overrides of ``[quick]`` applied.
+        base: the flags of the problem that belong to the data, such as the number of clients.
+        progress: is told what is running.
     """
 
     def __init__(
@@ -57,35 +58,35 @@ class Bench:
         engine: str = "cpu",
         threads: int | None = None,
         data_dir: str | None = None,
-        pace: Pace | None = None,
+        progress: ProgressEstimate | None = None,
     ) -> None:
         self.out, self.data, self.quick, self.engine, self.threads = Path(out), data, quick, engine, threads
         self.preset: dict[str, Any] = dict(preset or {})
         self.base = {"data_dir": data_dir} | dict(base or {})
-        self.pace = pace or Pace()
+        self.progress = progress or ProgressEstimate()
         self._problems: dict[str, Problem] = {}
 
-    def on(self, preset: Mapping[str, Any]) -> Bench:
-        """The same bench for another experiment: its problems stay in memory."""
-        other = object.__new__(Bench)
+    def with_preset(self, preset: Mapping[str, Any]) -> Workspace:
+        """The same workspace for another experiment; the problems stay in memory."""
+        other = object.__new__(Workspace)
         other.__dict__.update(self.__dict__, preset=dict(preset))
         return other
 
     @property
     def asserted(self) -> bool:
-        """Whether the paper's claims are promised on this data; elsewhere they are measured and reported."""
+        """Whether the paper's claims are about this data; on other data they are only reported."""
         return self.data == PAPER_DATA
 
     def experiment(
         self, id: str, parameters: Mapping[str, Any], panels: Sequence[Panel], tables: Sequence[Table] = ()
     ) -> Experiment:
-        """An experiment with the words of its preset."""
+        """An experiment with the title and the text of its preset."""
         title, shows, notes = self.preset["title"], self.preset["shows"], self.preset.get("notes", [])
         return Experiment(id, title, shows, dict(parameters), "", list(panels), list(tables), list(notes))
 
     # -- problems ------------------------------------------------------------------------------------------------------
     def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
-        """Everything that determines the problem, as the command line writes it into a run folder."""
+        """Everything that defines the problem, as the command line writes it to a run folder."""
         given = {"data": self.data} | self.base | flags
         return settings.spec_of([method], settings.flags(**given))
 
@@ -96,39 +97,41 @@ class Bench:
         return None if found is None else str(found)
 
     def problem(self, **flags: Any) -> Problem:
-        """The problem of these flags (clients, split, L, batch, l2, ...); of the report's data unless they say."""
+        """The problem of these flags (clients, split, L, batch, l2, ...), on the report's data by default."""
         return self._problem(self.spec(**flags))
 
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
         key = digest(spec)
         if key not in self._problems:
+            # L and the batch do not move the minimiser: read the data and solve the problem once for all of them
             plain = {**spec, "L": "max", "batch": None}
             if digest(plain) not in self._problems:
-                self.pace.say(f"reading {spec['data']}, finding L and f*")
+                self.progress.say(f"reading {spec['data']}, computing L and f*")
                 self._problems[digest(plain)], _ = settings.problem_of(plain)
             self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
         return self._problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
-        """The method with these flags, and its theorem's parameters for the rest."""
+        """The method with these flags; parameters that are not given follow its theorem."""
         return settings.method_of(name, settings.flags(data=self.data, **flags), problem)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
-    def runs(self, jobs: Sequence[Job], upto: float | None = None) -> list[Kept]:
-        """Each run from its folder, continued where it was, or made now.
+    def runs(self, jobs: Sequence[RunRequest], upto: float | None = None) -> list[CachedRun]:
+        """The requested runs: read from their folders, resumed from a checkpoint, or run now.
 
         Args:
-            upto: the share of the experiment that is done when these are.
+            upto: the share of the experiment that is done after these runs.
         """
-        with self.pace.part(upto, len(jobs)) as part:
-            return [self._kept(job, part) for job in jobs]
+        with self.progress.part(upto, len(jobs)) as part:
+            return [self._run(job, part) for job in jobs]
 
-    def _kept(self, job: Job, part: Any) -> Kept:
+    def _run(self, job: RunRequest, part: WorkPart) -> CachedRun:
         spec = self.spec(job.method, **job.problem)
         problem = self._problem(spec)
         method = self.method(job.method, problem, **job.flags)
-        limits = {k: v for k, v in job.stop.items() if k in LIMITS}
+        limits = {k: v for k, v in job.stop.items() if k in _LIMITS}
         every, cohort = job.stop.get("every"), job.flags.get("cohort")
+        # the folder is named by everything that determines the run, so that figures share their runs
         asked = description.config(
             method, problem, Stop(**limits).rules, job.seed, self.engine, as_participation(cohort), {}
         )
@@ -138,7 +141,7 @@ class Bench:
             return found
         part.begin(job.label)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)  # the summary keeps them
+            warnings.simplefilter("ignore", UnsafeStepWarning)  # they are in the summary
             if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
                 result = resume(folder, problem, callbacks=(part,), threads=self.threads)
             else:
@@ -146,20 +149,20 @@ class Bench:
                     method, problem, **limits, seed=job.seed, engine=self.engine, cohort=cohort, every=every,
                     out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
                 )  # fmt: skip
-        _stop_if_asked(result)
+        _raise_if_interrupted(result)
         made = read(job, folder)
         assert made is not None
         return made
 
     # -- values --------------------------------------------------------------------------------------------------------
-    def memo(
+    def cached_value(
         self, name: str, parameters: Mapping[str, Any], compute: Callable[[], Any], upto: float | None = None
     ) -> Any:
-        """A JSON value by its name, its parameters and the data: computed once, then read from ``out/cache``."""
+        """A JSON value by its name, its parameters and the data: computed once, later read from ``out/cache``."""
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
-        with self.pace.part(upto, 1) as part:
+        with self.progress.part(upto, 1) as part:
             if path.is_file():
                 part.skip(name)
                 return json.loads(path.read_text(encoding="utf-8"))["value"]
@@ -169,7 +172,7 @@ class Bench:
             atomic_write_json(path, content | {"value": value})
         return json.loads(path.read_text(encoding="utf-8"))["value"]
 
-    def tries(
+    def final_gaps(
         self,
         problem: Problem,
         methods: Sequence[Method],
@@ -178,16 +181,16 @@ class Bench:
         seed: int = 0,
         upto: float | None = None,
     ) -> list[float | None]:
-        """f - f* of each candidate after so many rounds, each kept by its content; None where it diverged.
+        """f - f* of each candidate after ``rounds`` rounds, cached one by one; None if it diverged.
 
-        On the gpu engine all that are missing run together.
+        On the gpu engine all candidates that are not cached run together.
         """
         about = {"problem": description.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
         names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
         groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
-        with self.pace.part(upto, len(methods)) as part:
+        with self.progress.part(upto, len(methods)) as part:
             for _ in range(len(methods) - len(missing)):
                 part.skip(text)
             for group in groups:
@@ -195,42 +198,42 @@ class Bench:
                 for k, result in zip(
                     group, self._sweep([methods[k] for k in group], problem, rounds, seed), strict=True
                 ):
-                    _stop_if_asked(result)
+                    _raise_if_interrupted(result)
                     gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
                     at[k].parent.mkdir(parents=True, exist_ok=True)
                     atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
 
     def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:
-        """Candidates side by side where the engine can; looked at eight times, so that what diverges is cut."""
+        """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
         every = max(1, rounds // 8)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
             if self.engine == "gpu":
-                many = sweep(
+                return sweep(
                     methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
                 )
-                return many
             return [
                 run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,
                     threads=self.threads)
                 for m in methods
             ]  # fmt: skip
 
-    def step(self, text: str, upto: float | None = None) -> None:
-        """Say what is going on, and how much of the experiment is done now."""
-        self.pace.say(text, upto)
+
+def local_steps_flag(method: str) -> str | None:
+    """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
+    return next((flag for flag in ("p", "K") if flag in METHODS[method].flags()), None)
 
 
 def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
-    """The same problem with another L behind its step sizes and other minibatches; its solution is kept."""
+    """The same problem with another kind of L and other minibatches; it keeps its solution."""
     solution = problem.solution
     other = replace(problem, L_kind=L, batch=batch)
-    other.__dict__["solution"] = solution  # neither moves the minimiser
-    other.__dict__["weights"] = problem.weights  # to the last bit: not divided by their sum again
+    other.__dict__["solution"] = solution  # neither L nor the batch moves the minimiser
+    other.__dict__["weights"] = problem.weights  # the same bits: dividing by their sum again could change the last one
     return other
 
 
-def _stop_if_asked(result: Result) -> None:
+def _raise_if_interrupted(result: Result) -> None:
     if result.status is Status.INTERRUPTED:
         raise Interrupted

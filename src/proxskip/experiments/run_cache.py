@@ -1,4 +1,4 @@
-"""Finished runs by their content: what was asked, and what its folder holds."""
+"""Runs by their content: what is requested, and the finished run that a folder holds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.results import checkpoint
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One run to make: the command line's flags of the problem, of the method and of stopping (``every`` too).
+class RunRequest:
+    """One run: the command line's flags for the method, for the problem and for stopping (including ``every``).
 
-    ``flags`` may hold ``cohort``; steps beyond the method's limits are allowed here, and the run says so.
+    ``flags`` may contain ``cohort``. Steps beyond the method's limits are allowed here; the run's summary warns.
     """
 
     label: str
@@ -33,10 +32,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A finished run as its folder holds it."""
+class CachedRun:
+    """A finished run, read from its folder."""
 
-    job: Job
+    job: RunRequest
     folder: Path
     summary: dict[str, Any]
     trace: Trace
@@ -46,41 +45,25 @@ class Kept:
         """The last communicated x."""
         return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
 
-    @property
-    def h(self) -> Array | None:
-        """The control variates at the end, where the clients keep them under this name."""
-        return checkpoint.load(self.folder).arrays.get("memory.h")
-
-    def column(self, name: str) -> list[float]:
-        """A column of the trace."""
-        return [float(v) for v in self.trace[name]]
-
-    def at(self, round: int, column: str = "gap") -> float | None:
-        """The last record up to this round; None where the run ended before it otherwise than at its best."""
-        rounds = self.trace["round"]
-        if round > rounds[-1] and self.summary["status"] not in ("STALLED", "DIVERGED"):
-            return None
-        return float(self.trace[column][int(np.searchsorted(rounds, round, side="right")) - 1])
-
     def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
-        """Where the first record with ``|column| <= below`` stands on another column; None if there is none."""
+        """The value of ``x`` in the first record with ``|column| <= below``; None if there is no such record."""
         hit = np.flatnonzero(np.abs(self.trace[column]) <= below)
         return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
-def read(job: Job, folder: Path) -> Kept | None:
-    """The finished run of a folder; None where there is none yet."""
+def read(job: RunRequest, folder: Path) -> CachedRun | None:
+    """The finished run of a folder; None if there is none yet."""
     try:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     if summary["status"] == Status.INTERRUPTED.name:
         return None
-    return Kept(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
+    return CachedRun(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
 
 
 def digest(content: Any) -> str:
-    """Twenty hexadecimal digits of plain data."""
+    """Twenty hexadecimal digits that identify plain data."""
     plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:20]
 

@@ -1,4 +1,4 @@
-"""Fewer points for the page: what the eye sees of a long curve, and nothing that was not measured."""
+"""Fewer points for the page: a long curve keeps its shape, and every point that remains was measured."""
 
 from __future__ import annotations
 
@@ -6,37 +6,41 @@ from dataclasses import replace
 
 import numpy as np
 
-from proxskip.report.figures import Panel, Report, Series
+from proxskip.report.figures import Panel, ReproductionReport, Series
 from proxskip.report.plots import numbers
 from proxskip.types import Array
 
-MOST = 400
-"""Points that a curve may have."""
-LEAST = 100
-BUDGET = 120_000
-"""Numbers in the long curves of a whole page, beyond which curves get fewer points than ``MOST``."""
+MAX_POINTS = 400
+"""Points per curve, at most."""
+SHORT_CURVE = 100
+"""A curve with this many points or fewer is never thinned."""
+MAX_NUMBERS = 120_000
+"""Numbers in all long curves of a page; beyond it, curves get fewer points than ``MAX_POINTS``."""
 
 
-def thin(report: Report) -> Report:
-    """The report with at most ``MOST`` points a curve, each of them one of the curve's own points."""
-    long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > LEAST]
+def downsample(report: ReproductionReport) -> ReproductionReport:
+    """The report with at most ``MAX_POINTS`` points per curve, all of them points of the original curve."""
+    # short curves stay complete; the long ones share the budget of the page
+    long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > SHORT_CURVE]
     columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
-    most = min(MOST, max(LEAST, BUDGET // max(columns, 1)))
+    most = min(MAX_POINTS, max(SHORT_CURVE, MAX_NUMBERS // max(columns, 1)))
     experiments = [replace(e, panels=[_panel(p, most) for p in e.panels]) for e in report.experiments]
     return replace(report, experiments=experiments)
 
 
 def _panel(panel: Panel, most: int) -> Panel:
-    return replace(panel, series=[thin_series(s, panel, most) for s in panel.series])
+    return replace(panel, series=[downsample_series(s, panel, most) for s in panel.series])
 
 
-def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
-    """Equal pieces of the x axis, from each the smallest and the largest value (and of the band), and both ends."""
+def downsample_series(s: Series, panel: Panel, most: int = MAX_POINTS) -> Series:
+    """Both ends, and the smallest and the largest value (also of the band) in each of many pieces of the x axis."""
     if len(s.y) <= most:
         return s
     columns = [numbers(v) for v in (s.y, s.low, s.high) if v is not None]
     x, log = numbers(s.x.get(panel.x, [])), panel.x_scale == "log"
-    for share in range(1, len(columns) + 1):  # a band often has its extremes where the curve has them
+    for share in range(
+        1, len(columns) + 1
+    ):  # a band often has its extremes where the curve has them, so try with many pieces first
         where = _pieces(x, len(s.y), max(1, (most - 2) // (2 * share)), log)
         at = sorted({0, len(s.y) - 1}.union(*(_extremes(v, where) for v in columns)))
         if len(at) <= most:
@@ -51,17 +55,18 @@ def thin_series(s: Series, panel: Panel, most: int = MOST) -> Series:
 
 
 def _extremes(v: Array, where: Array) -> set[int]:
-    """Where the smallest and the largest value of each piece are."""
+    """The indices of the smallest and the largest value of each piece."""
     good = np.flatnonzero(np.isfinite(v))
     found: set[int] = set()
     for order in (v, -v):
+        # sort by piece, then by value: the first point of each piece is its smallest (or largest)
         best = good[np.lexsort((order[good], where[good]))]
         found.update(best[np.unique(where[best], return_index=True)[1]].tolist())
     return found
 
 
 def _pieces(x: Array, length: int, pieces: int, log: bool) -> Array:
-    """The piece of the axis that each point is in; by its place in the list where x does not rise."""
+    """The piece of the axis that each point lies in; pieces of the list where x does not increase."""
     with np.errstate(divide="ignore", invalid="ignore"):
         u = np.log(np.maximum(x, np.min(x[x > 0], initial=np.inf))) if log else x
     if len(u) != length or not np.all(np.isfinite(u)) or np.any(np.diff(u) < 0) or u[-1] <= u[0]:

@@ -1,4 +1,4 @@
-"""`proxskip reproduce`: the paper's figures and tables with one command, claim by claim."""
+"""`proxskip reproduce`: the paper's figures, tables and claims with one command."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
-from proxskip.cli import show
-from proxskip.cli.progress import Overall
+from proxskip.cli import output
+from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.experiments.bench import Interrupted
-from proxskip.experiments.reproduce import PAGE, RESULTS, Order, reproduce
+from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
+from proxskip.experiments.workspace import Interrupted
 from proxskip.report import figures
-from proxskip.report.figures import Report
+from proxskip.report.figures import ReproductionReport
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def command(o: Namespace) -> tuple[int, str]:
-    """Run it; the exit code, and a sentence where it did not come to its end."""
-    order = Order(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
+    """Run it; returns the exit code, and a sentence if it did not succeed."""
+    options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
     try:
-        with Overall(o.quiet) as overall, _terminated():
-            report = reproduce(o.experiments, order, overall)
+        with OverallProgress(o.quiet) as overall, _terminated():
+            report = reproduce(o.experiments, options, overall)
     except KeyboardInterrupt:
-        return INTERRUPTED, f"interrupted; the same command goes on where it was ({order.command(o.experiments)})."
+        return INTERRUPTED, f"interrupted; the same command resumes it ({options.command(o.experiments)})."
     if o.json:
-        show.as_json(figures.to_json(report))
+        output.as_json(figures.to_json(report))
     elif not o.quiet:
-        _print(report, order.out)
+        _print(report, options.out)
     failed = [c.id for c in report.claims if c.verdict == "FAIL"]
     if o.strict and failed:
         return FAILED_CLAIM, f"{len(failed)} of {len(report.claims)} claims failed: {', '.join(failed)}."
@@ -40,7 +43,7 @@ def command(o: Namespace) -> tuple[int, str]:
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C does, and Ctrl-C ends also what was started with it ignored, as in the background."""
+    """SIGTERM interrupts like Ctrl-C; Ctrl-C also interrupts a process that was started with it ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,8 +59,8 @@ def _terminated() -> Iterator[None]:
             signal.signal(s, handler)
 
 
-def _print(report: Report, out: Path) -> None:
-    show.show(claims_table(report))
+def _print(report: ReproductionReport, out: Path) -> None:
+    output.print_table(claims_table(report))
     notes = [c for c in report.claims if c.note]
     for c in notes:
         print(f"{c.id}: {c.note}.")
@@ -66,15 +69,15 @@ def _print(report: Report, out: Path) -> None:
     print(f"written: {out / PAGE}, {out / RESULTS}, {out / 'figures'}")
 
 
-def claims_table(report: Report) -> Any:
-    """A row a claim: the verdict, what was to be seen, and what was."""
+def claims_table(report: ReproductionReport) -> Table:
+    """One row per claim: its verdict, its text, and the measurement."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=report.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("claim", "verdict", "what must be seen", "what was measured"):
-        table.add_column(name, no_wrap=name in ("claim", "verdict"))
+    for name in ("id", "verdict", "claim", "measured"):
+        table.add_column(name, no_wrap=name in ("id", "verdict"))
     for c in report.claims:
         table.add_row(Text(c.id), Text(c.verdict, style=_STYLES[c.verdict]), Text(c.text), Text(c.measured))
     return table

@@ -1,4 +1,4 @@
-"""The command ``plan``: which method and which p, measured on the problem itself."""
+"""`proxskip plan`: choose a method and p by pilots on the problem itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from argparse import Namespace
 from dataclasses import asdict
 from typing import Any
 
-from proxskip.cli import show
+from proxskip.cli import output
 from proxskip.cli.progress import stage
+from proxskip.cli.runs import DONE, NOT_REACHED
 from proxskip.experiments import settings
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
@@ -15,25 +16,25 @@ from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.types import InputError
 
-NETWORK = ("latency", "bandwidth", "bandwidth_up", "client_speed")
+NETWORK_FLAGS = ("latency", "bandwidth", "bandwidth_up", "client_speed")
 
 
 def run(o: Namespace) -> int:
-    """Measure and print; 0 if a method is expected to get there, else 3."""
+    """Run the pilots and print the plan; exit code 0 if some method is expected to reach eps, otherwise 3."""
     check(o)
     problem, _ = settings.problem_of(settings.spec_of([_kind(o)], o))
     made = _made(problem, o)
     if o.json:
-        show.as_json(as_data(made))
+        output.as_json(as_data(made))
     elif not o.quiet:
         print(made)
-    return 0 if made.best.seconds < float("inf") else 3
+    return DONE if made.best.seconds < float("inf") else NOT_REACHED
 
 
 def check(o: Namespace) -> None:
     """Refuse flags that do not go together, before any work."""
     one = o.clients == 1 or o.D is not None
-    given = [name for name in NETWORK if getattr(o, name) is not None]
+    given = [name for name in NETWORK_FLAGS if vars(o)[name] is not None]
     if one and given:
         raise InputError(f"--{given[0].replace('_', '-')} describes a network; leave it out for one function.")
     if one and o.clients is not None and o.clients > 1:
@@ -47,7 +48,7 @@ def check(o: Namespace) -> None:
 
 
 def _kind(o: Namespace) -> str:
-    """A method of the kind of problem asked for: with D, of one function, or with clients."""
+    """A method for this kind of problem: with D, with one function, or with clients."""
     return "splitskip" if o.D is not None else "proxskip" if o.clients == 1 else "scaffnew"
 
 
@@ -56,12 +57,7 @@ def _made(problem: Problem, o: Namespace) -> Plan:
         if problem.n == 1:
             f: Any = problem.clients[0]
             return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
-        given = {
-            "latency": o.latency,
-            "bandwidth": o.bandwidth,
-            "up": o.bandwidth_up,
-            "speed": o.client_speed,
-        }
+        given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
         network = Network(**{k: v for k, v in given.items() if v is not None})
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 

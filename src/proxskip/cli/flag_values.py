@@ -1,4 +1,4 @@
-"""What may stand after a flag; what may not is refused with a sentence."""
+"""Converters for the values of flags; a wrong value is refused with a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxskip.types import InputError
 
 
 def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A converter whose InputError reaches the user as it is."""
+    """A converter for argparse whose InputError reaches the user unchanged."""
 
     def parse(text: str) -> Any:
         try:
@@ -31,7 +31,7 @@ def _number(text: str) -> float:
 
 
 def positive(name: str, *words: str) -> Callable[[str], Any]:
-    """A positive number, or one of the words; "theory" is None."""
+    """A positive number, or one of the words; "theory" becomes None."""
 
     def convert(text: str) -> Any:
         if text in words:
@@ -55,7 +55,7 @@ def _is_number(text: str) -> bool:
 
 
 def probability(name: str, *words: str) -> Callable[[str], Any]:
-    """A number in (0, 1], or the word "theory", which is None."""
+    """A number in (0, 1], or the word "theory", which becomes None."""
 
     def convert(text: str) -> Any:
         if text in words:

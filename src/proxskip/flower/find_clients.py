@@ -1,4 +1,4 @@
-"""Finding the clients: who is connected, who it is, and who is missing, with a time limit on every wait."""
+"""Find the clients: which nodes are connected, which client each one is, and which are missing."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from proxskip.flower.envelope import HELLO, unwrap, wrap
-from proxskip.flower.remote import Remote
+from proxskip.flower.remote_client import RemoteClient
 from proxskip.types import InputError
 
-BROKEN = (1, 2, 7, 8)
-"""Error codes of an app that cannot be loaded or that raised: waiting does not help."""
-SLACK = 5.0
-"""Seconds that a message outlives its deadline: Flower's simulation knows nothing of one that has expired."""
+APP_ERRORS = (1, 2, 7, 8)
+"""Flower's error codes for an app that cannot be loaded or that raised: waiting does not help."""
+EXTRA_TTL = 5.0
+"""Seconds that a message lives beyond its deadline, because Flower's simulation forgets expired messages."""
+SUPERLINK_TIMEOUT = 600.0
 
 
-PATIENCE = 600.0
+class SuperLinkSilent(InputError):
+    """The SuperLink has not answered in time."""
 
 
-class Silent(InputError):
-    """The SuperLink does not answer."""
-
-
-class Post:
-    """Messages to nodes and their replies, until all have come or the time is over.
+class Mailbox:
+    """Sends messages to nodes and fetches their replies; no call to the SuperLink takes longer than ``timeout``.
 
     Args:
-        pause: seconds between two looks.
+        pause: seconds between two polls.
         clock, sleep: for tests.
     """
 
@@ -47,8 +45,7 @@ class Post:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.grid, self.pause, self.clock, self.sleep = grid, pause, clock, sleep
-        self.patience = PATIENCE
-        """Seconds that a call to the SuperLink may take."""
+        self.timeout = SUPERLINK_TIMEOUT
         self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
@@ -57,30 +54,30 @@ class Post:
         while (call := self.calls.get()) is not None:
             try:
                 self.done.put((call(), None))
-            except BaseException as error:  # handed to whoever waits
+            except BaseException as error:  # raised again in the thread that waits
                 self.done.put((None, error))
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """What ``call`` gives, within ``patience``: Flower itself asks a SuperLink that is silent without end."""
+        """The result of ``call``, in a thread of its own: Flower waits forever for a SuperLink that is silent."""
         self.calls.put(call)
         try:
-            value, error = self.done.get(timeout=self.patience)
+            value, error = self.done.get(timeout=self.timeout)
         except queue.Empty:
-            raise Silent(f"the SuperLink has not answered for {self.patience:.0f} s.") from None
+            raise SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.") from None
         if error is not None:
             raise error
         return value
 
     def close(self) -> None:
-        """No calls any more."""
+        """End the thread."""
         self.calls.put(None)
 
     def nodes(self) -> set[int]:
-        """Who is connected."""
+        """The nodes that are connected."""
         return self._call(lambda: set(self.grid.get_node_ids()))  # type: ignore[no-any-return]
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:
-        """Send, and remember which message went to which node."""
+        """Send messages; returns the node of each message id."""
         out: dict[str, int] = {}
         for message in messages:
             for key in self._call(partial(self._push, message)):
@@ -91,7 +88,7 @@ class Post:
         return list(self.grid.push_messages([message]))
 
     def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
-        """What has come; those are no longer waited for."""
+        """The replies that have come; they are removed from ``waiting``."""
         found = []
         for reply in self._call(lambda: list(self.grid.pull_messages(list(waiting)))):
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -101,63 +98,64 @@ class Post:
 
 
 def find(
-    post: Post, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[Remote] = ()
-) -> list[Remote]:
-    """All clients in the order of their partitions; InputError with those that are missing when the wait is over."""
-    end = post.clock() + wait
-    found: dict[int, Remote] = {}
+    mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[RemoteClient] = ()
+) -> list[RemoteClient]:
+    """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
+    end = mailbox.clock() + wait
+    found: dict[int, RemoteClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
     while True:
-        new = sorted(post.nodes() - asked)
-        ttl = max(1.0, end - post.clock()) + SLACK
-        waiting |= post.push(hello(node, batch, ttl) for node in new)
+        new = sorted(mailbox.nodes() - asked)
+        ttl = max(1.0, end - mailbox.clock()) + EXTRA_TTL
+        waiting |= mailbox.push(hello(node, batch, ttl) for node in new)
         asked |= set(new)
-        for node, reply in post.pull(waiting):
+        for node, reply in mailbox.pull(waiting):
             if reply.has_error():
-                broken += reply.error.code in BROKEN
+                broken += reply.error.code in APP_ERRORS
                 trouble = (
                     f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
                 )
                 continue
-            remote = Remote.of(node, len(found), unwrap(reply.content, limit)[1])
+            remote = RemoteClient.of(node, len(found), unwrap(reply.content, limit)[1])
             if remote.partition in found:
-                raise InputError(f"two nodes say that they are partition {remote.partition}; give each its own.")
+                raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
             found[remote.partition] = remote
         if len(found) >= clients:
             if len(asked) > len(found):
-                log(WARNING, "\t%d nodes are connected: the run goes on without those that have not said who they are",
-                    len(asked))  # fmt: skip
+                log(WARNING, "\t%d nodes are connected: the run starts without those that are unknown", len(asked))
             return [found[k] for k in sorted(found)]
-        if post.clock() >= end or (broken and len(found) + broken >= clients):
+        if mailbox.clock() >= end or (broken and len(found) + broken >= clients):
             have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
             missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
-            if found and 0 not in found:  # they count from another number
+            if found and 0 not in found:  # the partitions are not numbered from zero
                 missing = f"{clients - len(found)} more"
-            waited = wait - max(0.0, end - post.clock())
+            waited = wait - max(0.0, end - mailbox.clock())
             count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
-        post.sleep(min(post.pause, max(0.0, end - post.clock())))
+        mailbox.sleep(min(mailbox.pause, max(0.0, end - mailbox.clock())))
 
 
 def hello(node: int, batch: int | None, ttl: float) -> Message:
-    """The message that asks a node who it is."""
+    """The message that asks a node to identify itself."""
     return Message(wrap(None, {"batch": batch}), node, f"{MessageType.QUERY}.{HELLO}", ttl=ttl, group_id="hello")
 
 
-def moved(post: Post, remotes: Sequence[Remote], asked: dict[str, int]) -> list[Message]:
-    """Hellos to nodes that nobody knows, if a client is gone: it may have come back as another node."""
-    there = post.nodes()
+def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[RemoteClient], asked: dict[str, int]) -> list[Message]:
+    """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
+    there = mailbox.nodes()
     known = {r.node for r in remotes}
     if known <= there:
         return []
     return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]
 
 
-def renewed(remotes: Sequence[Remote], node: int, words: dict[str, Any], there: set[int]) -> list[Remote]:
-    """The clients after a node that nobody knew has said who it is; it takes the place of one that is gone."""
-    new = Remote.of(node, len(remotes), words)
+def with_returned(
+    remotes: Sequence[RemoteClient], node: int, words: dict[str, Any], there: set[int]
+) -> list[RemoteClient]:
+    """The clients after an unknown node has identified itself; it replaces the client that is gone."""
+    new = RemoteClient.of(node, len(remotes), words)
     out = list(remotes)
     for k, old in enumerate(remotes):
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)

@@ -1,0 +1,31 @@
+"""Titles and styles of the methods, as the methods describe themselves, and styles for everything else."""
+
+from __future__ import annotations
+
+from proxskip import registry
+from proxskip.seam import Style
+
+# The colours of Okabe and Ito, which people with any colour vision can tell apart, without yellow, and a grey.
+CYCLE = (
+    Style("#D55E00", "-", "o"),
+    Style("#7F7F7F", "-", "s"),
+    Style("#000000", "-.", "^"),
+    Style("#E69F00", ":", "v"),
+    Style("#0072B2", "--", "P"),
+    Style("#009E73", "-.", "X"),
+    Style("#56B4E9", "--", "<"),
+    Style("#CC79A7", ":", "D"),
+)
+"""Styles by position, for curves that belong to no method or all to the same one."""
+PALETTE = tuple(entry.color for entry in CYCLE)
+
+
+def title(name: str) -> str:
+    """A method's name as figures and tables print it; an unknown method keeps its plain name."""
+    return registry.title(name)
+
+
+def style(name: str) -> Style | None:
+    """A method's own style; None for an unknown method, which is drawn by its position in the figure."""
+    kind = registry.METHODS.get(name)
+    return None if kind is None else kind.about.style
