@@ -270,7 +270,7 @@ def test_cohorts_that_never_meet_are_named():
 
 
 def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch):
-    monkeypatch.setattr(sys.modules["proxskip.loop"], "MAX_ROUNDS", 10)
+    monkeypatch.setattr(sys.modules["proxskip.loop.stop"], "MAX_ROUNDS", 10)
     problem = small()
     assert ps.run(ps.GD.theory(problem), problem, iterations=25).rounds == 25
     unreachable = ps.run(ps.GD.theory(problem), problem, tol=1e-300)
