@@ -147,7 +147,9 @@ def minimize(
     return _finish(run, name, stop, track, callback, eps, None)
 
 
-def _maker(method: str | Method, task: Task, p: Any, gamma: Any, tau: Any) -> Callable[[Problem, Smooth], Method]:
+def _maker(
+    method: str | Method, task: Task, p: float | None, gamma: float | None, tau: float | None
+) -> Callable[[Problem, Smooth], Method]:
     """A function that makes the method once L is known; a method object is taken as it is."""
     if isinstance(method, str):
         return setup.method_maker(method, p=p, gamma=gamma, tau=tau)

@@ -51,7 +51,9 @@ class Stop:
     proxes: int | None = None
 
     @classmethod
-    def for_minimize(cls, tol: float, max_iter: Any, max_grad: Any, max_prox: Any, seconds: Any) -> Stop:
+    def for_minimize(
+        cls, tol: float, max_iter: int | None, max_grad: int | None, max_prox: int | None, seconds: float | None
+    ) -> Stop:
         """The rules of ``minimize``, checked under the names of its arguments."""
         for name, value in (("max_iter", max_iter), ("max_grad", max_grad), ("max_prox", max_prox)):
             if value is not None:

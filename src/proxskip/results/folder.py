@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import atomic, checkpoint
-from proxskip.results.checkpoint import Checkpoint
+from proxskip.results.checkpoint import AnyArray, Checkpoint
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
@@ -28,7 +28,7 @@ ARRAY_KEY = "__array__"
 class State:
     """The content of a checkpoint: arrays, and plain data."""
 
-    arrays: dict[str, Any]
+    arrays: dict[str, AnyArray]
     meta: dict[str, Any]
 
 
@@ -50,7 +50,7 @@ class Folder:
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
-        lists: dict[str, Any] = {}
+        lists: dict[str, AnyArray] = {}
         meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
         checkpoint.save(self.path, state.arrays | lists, meta)
         self.last = time.monotonic()
@@ -106,29 +106,26 @@ def reopen(path: Path) -> Folder:
     return Folder(path, meta["config"], None, replace(saved, meta=meta))
 
 
-def _lists_to_arrays(data: Any, lists: dict[str, Any]) -> Any:
+def _lists_to_arrays(data: Any, lists: dict[str, AnyArray]) -> Any:
     """Plain data with its long lists of numbers moved to ``lists``, so that a checkpoint's header stays short."""
     if isinstance(data, Mapping):
         return {k: _lists_to_arrays(v, lists) for k, v in data.items()}
     if not isinstance(data, (list, tuple)):
         return data
-    flat = (
-        np.asarray(data) if len(data) > MAX_LIST_IN_HEADER and all(isinstance(v, (int, float)) for v in data) else None
-    )
+    numbers = len(data) > MAX_LIST_IN_HEADER and all(isinstance(v, (int, float)) for v in data)
+    flat = np.asarray(data) if numbers else None
     if flat is None or flat.dtype.kind not in "if":
         return [_lists_to_arrays(v, lists) for v in data]
     lists[f"list.{len(lists)}"] = flat
     return {ARRAY_KEY: f"list.{len(lists) - 1}"}
 
 
-def _arrays_to_lists(data: Any, arrays: Mapping[str, Any]) -> Any:
+def _arrays_to_lists(data: Any, arrays: Mapping[str, AnyArray]) -> Any:
     """The inverse of ``_lists_to_arrays``."""
     if isinstance(data, Mapping):
-        return (
-            arrays[data[ARRAY_KEY]].tolist()
-            if ARRAY_KEY in data
-            else {k: _arrays_to_lists(v, arrays) for k, v in data.items()}
-        )
+        if ARRAY_KEY in data:
+            return arrays[data[ARRAY_KEY]].tolist()
+        return {k: _arrays_to_lists(v, arrays) for k, v in data.items()}
     return [_arrays_to_lists(v, arrays) for v in data] if isinstance(data, list) else data
 
 
