@@ -587,7 +587,8 @@ def test_a_client_that_does_not_answer(mood: str, sentence: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_hangs_while_its_peers_wait_for_it() -> None:
+def test_a_client_that_hangs_while_its_peers_wait_for_it(engines: Engines) -> None:
+    engines.engine.shutdown_pool()  # whatever ran before, there is room for four more
     problem = ps.Problem([Moody("", 0), Moody("", 0), Moody("", 0), Moody("sleeps", 60)])
     engine = RayEngine(4, deadline=100)
 
