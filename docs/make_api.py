@@ -44,15 +44,20 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             *("Scaffnew", "DecentralizedScaffnew", "DIGing", "EXTRA", "SplitSkip", "PDHG", "METHODS"),
         ),
     ),
+    ("Writing a method", "proxskip", ("Method", "About", "Claims", "Style", "register")),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
     ("Errors and warnings", "proxskip", ("InputError", "UnsafeStepWarning")),
 )
 MODULES = ("datasets", "prox", "theory")
 BEYOND = (
-    ("proxskip.theory.table1", ("table1", "Table1Row", "step_limits", "StepLimits", "check_step")),
+    ("proxskip.theory.table1", ("table1", "Table1Row")),
+    ("proxskip.theory.steps", ("StepLimits", "Setting", "check_limits")),
+    ("proxskip.registry", ("named", "step_limits", "load_plugin")),
+    ("proxskip.links.codecs", ("Codec", "Key", "Identity", "Float32")),
     ("proxskip.types", ("Oracle", "Prox")),
-    ("proxskip.seam", ("Client", "Exchange", "Method", "Engine")),
+    ("proxskip.seam", ("Client", "Exchange", "Engine", "Request", "Work")),
+    ("proxskip.engines.near", ("NearEngine",)),
     ("proxskip.loop.line", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),

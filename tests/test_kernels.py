@@ -53,9 +53,13 @@ def descend_on(engine, problem, X, H, gamma, K, seed=3, round=5):
         return (client.descend(x, h, client.own(tuple(gamma)), steps),), {}
 
     if isinstance(engine, ReferenceEngine):
-        from proxskip.engines.reference import OneClient
+        from proxskip.engines.local import OneClient
+        from proxskip.seam import Request
 
-        out = [OneClient(problem, i, seed, round).descend(X[i], H[i], gamma[i], int(K[i])) for i in members]
+        out = [
+            OneClient(problem, i, seed, Request(None, members, round)).descend(X[i], H[i], gamma[i], int(K[i]))
+            for i in members
+        ]
         return np.stack(out)
     out = engine.descend(members, X.copy(), H, np.asarray(gamma), np.asarray(K), round)
     engine.close()

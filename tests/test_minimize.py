@@ -965,7 +965,7 @@ def test_backtracking_ends_in_a_sentence() -> None:
     )
     for most in range(1, 8):
         res = ps.minimize(f, prox.L1(0.1), np.array([1.0, 1.0]), method="fista", max_grad=most)
-        assert res.status.name == "LIMIT"
+        assert res.status is ps.Status.LIMIT
         assert "gradients without reaching" in res.message
 
 

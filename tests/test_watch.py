@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -300,7 +299,7 @@ def test_single_precision_at_its_floor_is_not_stalled() -> None:
 
 
 def test_iterations_alone_have_no_hidden_limit_on_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["proxskip.loop"], "MANY_ROUNDS", 10)
+    monkeypatch.setattr("proxskip.loop.stop.MAX_ROUNDS", 10)
     problem = logistic()
     assert ps.run(ps.GD.theory(problem), problem, iterations=25).rounds == 25
     unreachable = ps.run(ps.GD.theory(problem), problem, tol=1e-300)

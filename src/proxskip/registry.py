@@ -140,7 +140,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
 
 def named(name: str) -> type[Method]:
     """The method of this name (any case, with or without hyphens), or a sentence with the nearest one."""
-    plain = name.lower().replace("_", "-")
+    plain = name.lower().replace("_", "-").replace(" ", "-")
     for known, kind in METHODS.items():
         names = (known, *kind.about.other_names)
         if any(plain in (n, n.replace("-", "")) for n in names):

@@ -132,7 +132,7 @@ def prepare(method: Method, problem: Problem, participation: Participation, insi
     fit.check_fit(method, problem, isinstance(participation, Everyone))
     notes = method.check(problem, insist)
     if not isinstance(participation, Everyone):
-        method, more = method.for_cohorts(*participation.constants(problem.n))
+        method, more = method.for_cohorts(participation, problem.n)
         notes = notes + more
     if isinstance(participation, Given) and len(groups := participation.apart(problem.n)) > 1:
         shown = "; ".join(str(g[:8])[1:-1] + (", ..." if len(g) > 8 else "") for g in groups[:4])

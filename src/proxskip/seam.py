@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from proxskip.links.codecs import Codec
+from proxskip.links.cohorts import Participation
 from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.theory.steps import Setting, StepLimits, check_limits
@@ -347,8 +348,8 @@ class Method:
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
 
-    def for_cohorts(self, a: float, chi: float) -> tuple[Any, list[str]]:
-        """The method on cohorts with these constants of TAMUNA's theorem, and warnings."""
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Any, list[str]]:
+        """The method on these cohorts of n clients, and warnings."""
         return self, []
 
     # -- what is claimed of it -----------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Codec(Protocol):
 
     unbiased: bool
     """Whether the mean of what is read, over the codec's randomness, is what was sent."""
+    keyed: bool
+    """Whether it uses its key at all; where none does, a question that is asked again needs no other answer."""
 
     def omega(self, d: int) -> float:
         """E |read - sent|^2 <= omega |sent|^2."""
@@ -80,7 +82,7 @@ def read_back(codec: Codec, v: Array, key: Key) -> Array:
 class Identity:
     """Every number as it is, in 64 bits."""
 
-    unbiased = True
+    unbiased, keyed = True, False
 
     def omega(self, d: int) -> float:
         """Exact."""
@@ -107,7 +109,7 @@ class Identity:
 class Float32:
     """Every number rounded to the nearest float32."""
 
-    unbiased = False
+    unbiased, keyed = False, False
 
     def omega(self, d: int) -> float:
         """The square of half a unit in the last place (of numbers that do not underflow)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxskip import theory
+from proxskip.links.cohorts import Participation
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.seam import About, Exchange, Method
@@ -81,9 +82,9 @@ class Decaying(Method):
         given: dict[str, Any] = self.method.parameters()
         return given | {"decay": self.decay}
 
-    def for_cohorts(self, a: float, chi: float) -> tuple[Decaying, list[str]]:
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Decaying, list[str]]:
         """The method's own form for cohorts."""
-        method, notes = self.method.for_cohorts(a, chi)
+        method, notes = self.method.for_cohorts(cohorts, n)
         return replace(self, method=method), notes
 
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.links.cohorts import as_participation
+from proxskip.links.cohorts import Participation, as_participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
@@ -158,8 +158,9 @@ class Scaffnew(Method):
             raise InputError(f"chi = {self.chi} must be positive.")
         return self.check_steps(problem, insist)
 
-    def for_cohorts(self, a: float, chi: float) -> tuple[Scaffnew, list[str]]:
-        """This method on cohorts with these constants; chi at its bound unless it was given."""
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Scaffnew, list[str]]:
+        """With the constants of TAMUNA's theorem; chi at its bound unless it was given."""
+        a, chi = cohorts.constants(n)
         if self.chi is None:
             return replace(self, chi=chi, a=a), []
         late = (

@@ -200,8 +200,9 @@ class Server:
     def _asks(self, state: ServerState) -> list[Ask]:
         call = state.call
         assert call is not None
+        keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
-        for i in state.asked:
+        for k, i in enumerate(state.asked):
             if i in state.answers or i in state.out:
                 continue
             counted = state.counted[i]
@@ -210,7 +211,7 @@ class Server:
                 Ask(
                     state.run, state.ticket, state.round, state.exchange, i, call.half, call.steps(i), call.down,
                     counted, owed.settle if owed else "", owed.vectors if owed else None, state.uploads[i],
-                    call.numbers(i), state.void, state.asked.index(i), len(state.asked),
+                    call.numbers(i), *((state.void, k, len(state.asked)) if keyed else ()),
                 )
             )  # fmt: skip
         return asks
