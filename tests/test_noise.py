@@ -75,10 +75,14 @@ def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(cl
 def test_noise_put_on_after_h_was_computed_would_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mod does, and why it is refused: the audit sees the sum break, sets it to zero, and then gives up."""
 
-    def outside(method: Any, half: str, x: Array, up: Any, change: Any, noise: Any) -> Any:
-        return (up[0] + (noise(x, up[0]) - up[0]), *up[1:]), change
+    right = Worker.run
 
-    monkeypatch.setattr(halves, "disturb", outside)
+    def outside(self: Any, half: Any, memory: Any, K: int, key: Any, down: Any, own: Any) -> Any:
+        noise, self.noise = self.noise, None
+        up, change = right(self, half, memory, K, key, down, own)
+        return (up if noise is None else (noise(down[0], up[0]), *up[1:])), change
+
+    monkeypatch.setattr(Worker, "run", outside)
     problem = ps.Problem(quadratics(4), WEIGHTS)
     state, *_ = federate(scaffnew(problem), problem, 60, "deadline", lambda i: seeded(1e9, STD, i))
     assert state.counts.recentred == 1

@@ -34,7 +34,7 @@ from proxskip.engines.ray import pool as ray_pool  # noqa: E402
 from proxskip.engines.ray.cluster import FullClusterWarning, exposed  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.talk import Talk  # noqa: E402
-from proxskip.engines.ray.worker import Lost, Message, Op, Worker  # noqa: E402
+from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("ray_here"),
@@ -395,10 +395,10 @@ def test_a_killed_actor_gets_its_memory_back_not_zeros(engines: Engines) -> None
     assert all(np.array_equal(before[k], after[k]) for k in before)
 
 
-def worker(first: int = 1, m: int = 3) -> tuple[Worker, ps.Problem]:
+def worker(first: int = 1, m: int = 3) -> tuple[ActorWorker, ps.Problem]:
     problem = NAMED["scaffnew"].rows()
     part = ps.Problem(problem.clients[first : first + m], d=problem.d)
-    made = Worker(0)
+    made = ActorWorker(0)
     made.take(first, part.clients)
     zeros = {k: np.zeros((m, problem.d)) for k in ("h", "xhat")}
     made.begin("r", 5, 0, problem.d, None, Census.of(problem), zeros)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from proxskip.links.cohorts import as_participation
-from proxskip.loop.line import Line
 from proxskip.loop.loop import Loop
+from proxskip.loop.replay import Replay
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description
@@ -134,7 +134,7 @@ class Run:
                 if verdict is not None:
                     return self._end(*verdict)
                 loop.line.begin(loop.round)
-                self.replay = Replay(loop.line)
+                self.replay = Replay(loop.line, loop.seed)
             self.replay.restart()
             try:
                 server = loop.line.timed(loop.method.round, loop.server, self.replay)
@@ -156,57 +156,3 @@ class Run:
             status, message = loop._verdict() or (status, message)
         self.result = loop._result(status, message)
         return False
-
-
-class Coins:
-    """A generator whose draws are remembered by a replay."""
-
-    def __init__(self, replay: Replay) -> None:
-        self.replay = replay
-
-    def __getattr__(self, name: str) -> Any:
-        draw = getattr(self.replay.line.rng, name)
-        return lambda *args, **named: self.replay._once(draw, *args, **named)
-
-
-class Replay:
-    """A round's Exchange that remembers what was answered, for a server half that is run again from its beginning."""
-
-    def __init__(self, line: Line) -> None:
-        self.line, self.at = line, 0
-        self.done: list[Any] = []
-        self.problem, self.everyone, self.cohort, self.round = line.problem, line.everyone, line.cohort, line.round
-
-    def restart(self) -> None:
-        """The server half begins again."""
-        self.at = 0
-
-    @property
-    def rng(self) -> Any:
-        """The round's generator; what it gave once, it gives again."""
-        return Coins(self)
-
-    def _once(self, act: Any, *args: Any, **named: Any) -> Any:
-        self.at += 1
-        if self.at > len(self.done):
-            self.done.append(act(*args, **named))
-        return self.done[self.at - 1]
-
-    def __call__(self, half: Any, *down: Any, **named: Any) -> Any:
-        return self._once(self.line, half, *down, **named)
-
-    def gossip(self, *args: Any) -> None:
-        """As the line does, once."""
-        self._once(self.line.gossip, *args)
-
-    def settle(self, *args: Any) -> None:
-        """As the line does, once."""
-        self._once(self.line.settle, *args)
-
-    def prox(self, *args: Any) -> Any:
-        """As the line does, once."""
-        return self._once(self.line.prox, *args)
-
-    def prox_conjugate(self, *args: Any) -> Any:
-        """As the line does, once."""
-        return self._once(self.line.prox_conjugate, *args)

@@ -17,16 +17,26 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
 from proxskip.flower.client import client_app
+from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.federation_run import FederationResult
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import TorchOracle, from_arrays, from_svmlight, from_torch
-from proxskip.flower.remote_client import RemoteClient
 from proxskip.flower.strategy import Federated
 
 # the names of version 0.1, for programs that import them
-Network, Outcome, Remote = TorchOracle, FederationResult, RemoteClient
+Network, Outcome, Remote = TorchOracle, FederationResult, FederatedClient
 
 __all__ = [
-    "Federated", "FederationResult", "Network", "Noise", "Outcome", "Remote", "RemoteClient", "TorchOracle",
-    "client_app", "from_arrays", "from_svmlight", "from_torch",
+    "Federated",
+    "FederatedClient",
+    "FederationResult",
+    "Network",
+    "Noise",
+    "Outcome",
+    "Remote",
+    "TorchOracle",
+    "client_app",
+    "from_arrays",
+    "from_svmlight",
+    "from_torch",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from flwr.supercore import log
 
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.remote_client import RemoteClient
+from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import Costs, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.results import checkpoint, description
@@ -55,7 +55,7 @@ class FederationRun:
         self,
         strategy: Any,
         server: Server,
-        remotes: list[RemoteClient],
+        remotes: list[FederatedClient],
         mailbox: find_clients.Mailbox,
         deadline: float,
         evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,

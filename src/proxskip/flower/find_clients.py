@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from proxskip.flower.envelope import HELLO, unwrap, wrap
-from proxskip.flower.remote_client import RemoteClient
+from proxskip.flower.federated_client import FederatedClient
 from proxskip.types import InputError
 
 APP_ERRORS = (1, 2, 7, 8)
@@ -98,11 +98,11 @@ class Mailbox:
 
 
 def find(
-    mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[RemoteClient] = ()
-) -> list[RemoteClient]:
+    mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[FederatedClient] = ()
+) -> list[FederatedClient]:
     """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
-    found: dict[int, RemoteClient] = {}
+    found: dict[int, FederatedClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
@@ -118,7 +118,7 @@ def find(
                     f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
                 )
                 continue
-            remote = RemoteClient.of(node, len(found), unwrap(reply.content, limit)[1])
+            remote = FederatedClient.of(node, len(found), unwrap(reply.content, limit)[1])
             if remote.partition in found:
                 raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
             found[remote.partition] = remote
@@ -142,7 +142,7 @@ def hello(node: int, batch: int | None, ttl: float) -> Message:
     return Message(wrap(None, {"batch": batch}), node, f"{MessageType.QUERY}.{HELLO}", ttl=ttl, group_id="hello")
 
 
-def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[RemoteClient], asked: dict[str, int]) -> list[Message]:
+def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[FederatedClient], asked: dict[str, int]) -> list[Message]:
     """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
     there = mailbox.nodes()
     known = {r.node for r in remotes}
@@ -152,10 +152,10 @@ def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[RemoteClient], asked
 
 
 def with_returned(
-    remotes: Sequence[RemoteClient], node: int, words: dict[str, Any], there: set[int]
-) -> list[RemoteClient]:
+    remotes: Sequence[FederatedClient], node: int, words: dict[str, Any], there: set[int]
+) -> list[FederatedClient]:
     """The clients after an unknown node has identified itself; it replaces the client that is gone."""
-    new = RemoteClient.of(node, len(remotes), words)
+    new = FederatedClient.of(node, len(remotes), words)
     out = list(remotes)
     for k, old in enumerate(remotes):
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 
 from proxskip.flower import find_clients
+from proxskip.flower.federated_client import FederatedClient, as_problem
 from proxskip.flower.federation_run import FederationResult, FederationRun
-from proxskip.flower.remote_client import RemoteClient, as_problem
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
@@ -161,7 +161,7 @@ class Federated(Strategy):
         finally:
             mailbox.close()
 
-    def _server(self, remotes: Sequence[RemoteClient], rounds: int) -> Server:
+    def _server(self, remotes: Sequence[FederatedClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)
         unknown = [r.name for r in remotes if not r.L_known]
         method = method_for(self.method, problem)
@@ -185,12 +185,12 @@ class Federated(Strategy):
             halves.check_points(server.method, first.half)
         return server
 
-    def _with_huge_L(self, remotes: Sequence[RemoteClient]) -> Problem:
+    def _with_huge_L(self, remotes: Sequence[FederatedClient]) -> Problem:
         """The problem with a huge L for every client that does not know its L."""
         steep = [r if r.L_known else dataclasses.replace(r, L=1e30) for r in remotes]
         return as_problem(steep, self.weights, self.psi)
 
-    def _without_measuring(self, remotes: Sequence[RemoteClient]) -> dict[str, Any]:
+    def _without_measuring(self, remotes: Sequence[FederatedClient]) -> dict[str, Any]:
         """The option that asks no client for its exact gradient, if some client adds noise."""
         if all(r.noise is None for r in remotes):
             return {}

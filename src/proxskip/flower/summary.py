@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxskip.flower.remote_client import RemoteClient
+from proxskip.flower.federated_client import FederatedClient
 from proxskip.links.cohorts import Everyone
 from proxskip.protocol import Ask, Server, ServerState, wire
 from proxskip.results import description
@@ -47,7 +47,7 @@ class Costs:
 
 
 def summary(
-    server: Server, s: ServerState, remotes: Sequence[RemoteClient], costs: Costs, batch: int | None
+    server: Server, s: ServerState, remotes: Sequence[FederatedClient], costs: Costs, batch: int | None
 ) -> Summary:
     """The content of summary.json; null for what the server does not know."""
     problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)

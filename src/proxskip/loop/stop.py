@@ -19,7 +19,7 @@ MAX_GRADIENTS = 10_000_000
 """Gradients after which ``minimize`` with nothing but a tolerance gives up."""
 
 
-class Counts(Protocol):
+class Spent(Protocol):
     """What limits are compared with: the ledger of a run, or a minimisation under way."""
 
     @property
@@ -101,7 +101,7 @@ class Stop:
         good = self.tol is None or row["grad_norm"] <= self.tol
         return self.asked and good and (self.target is None or row["gap"] <= self.target)
 
-    def limit(self, round: int, counts: Counts) -> str | None:
+    def limit(self, round: int, counts: Spent) -> str | None:
         """Which limit is reached, in words; None if there is none."""
         if self.rounds is not None:
             if round >= self.rounds:

@@ -16,14 +16,16 @@ A client therefore commits each ticket at most once, only if it was averaged, an
 Drivers write a state to disk before the messages of that step leave.
 """
 
-from proxskip.protocol.client import Client, ClientState
+from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Restarted
 from proxskip.protocol.server import Server
 from proxskip.protocol.state import Counts, ServerState
 from proxskip.protocol.wire import Answer, Ask, WireError
 from proxskip.protocol.worker import Worker
 
+Client = ClientNode
+
 __all__ = [
-    "Again", "Answer", "Arrived", "Ask", "Begin", "Client", "ClientState", "Counts", "Deadline", "Restarted", "Server",
-    "ServerState", "WireError", "Worker",
+    "Again", "Answer", "Arrived", "Ask", "Begin", "Client", "ClientNode", "ClientState", "Counts", "Deadline",
+    "Restarted", "Server", "ServerState", "WireError", "Worker",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from proxskip.types import Array, InputError, Vectors
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingWork:
     """Work done and sent but not known to be counted."""
 
     ticket: int
@@ -41,7 +41,7 @@ class ClientState:
     run: bytes
     committed: int = 0
     memory: Mapping[str, Array] = field(default_factory=dict)
-    pending: Pending | None = None
+    pending: PendingWork | None = None
     seen: int = 0
     digest: bytes = bytes(32)
 
@@ -89,7 +89,7 @@ class ClientState:
             coded = {int(k): v.tobytes() for k, v in part("coded.").items()}
             sizes = {k: int(waiting[f"coded.{k}"]) for k in coded}
             data = tuple(coded[k][: sizes[k]] if k in coded else None for k in range(len(up)))
-            pending = Pending(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked, data)
+            pending = PendingWork(waiting["ticket"], waiting["exchange"], part("pending."), sent, value, asked, data)
         committed = int(meta["committed"])
         digest = digest_of(committed, memory)
         return ClientState(bytes.fromhex(meta["run"]), committed, memory, pending, int(meta["seen"]), digest)
@@ -107,7 +107,7 @@ def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientNode:
     """One client of a federation.
 
     Args:
@@ -204,10 +204,10 @@ class Client:
         up = tuple(np.asarray(v, dtype=np.float64) for v in up)
         value = self.worker.value(ask.down[0]) if ask.half == halves.MEASURE else 0.0
         kept = {**(state.pending.memory if state.pending else {}), **change}
-        state = state.but(pending=Pending(ask.ticket, ask.exchange, kept, up, value, seal, coded))
+        state = state.but(pending=PendingWork(ask.ticket, ask.exchange, kept, up, value, seal, coded))
         return state, [self._answer(state, ask, state.pending)]
 
-    def _answer(self, state: ClientState, ask: Ask, p: Pending | None, status: int = wire.OK) -> bytes:
+    def _answer(self, state: ClientState, ask: Ask, p: PendingWork | None, status: int = wire.OK) -> bytes:
         up: tuple[Array | bytes, ...] = ()
         if p is not None:
             coded = p.coded or (None,) * len(p.up)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxskip.protocol.client import Client, ClientState
+from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.events import Arrived, Begin
 from proxskip.protocol.server import Server
 from proxskip.protocol.state import ServerState
@@ -12,7 +12,7 @@ from proxskip.protocol.wire import encode
 
 
 def drive(
-    server: Server, clients: Sequence[Client], run: bytes = bytes(16), x0: object = None
+    server: Server, clients: Sequence[ClientNode], run: bytes = bytes(16), x0: object = None
 ) -> tuple[ServerState, list[ClientState]]:
     """Run to the end; the states of the server and of all clients."""
     state, memories = server.start(run, x0), [ClientState.fresh(run) for _ in clients]

@@ -1,9 +1,4 @@
-"""A server half that can be left and entered again: it is run from its beginning with the means that came so far.
-
-``Method.round`` is a pure function of the server's vectors, of a generator keyed by (seed, round) and of the means it
-is given. So nothing need be kept of a half-run one: run it again, hand it the known means, and stop it where it asks
-for one that is not known.
-"""
+"""The server half of a round in a federation: left while messages are on their way, and entered again."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.graphs import Graph
+from proxskip.loop.replay import Replay
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -62,13 +58,11 @@ class _Waits(Exception):
         self.call = call
 
 
-class Replay:
-    """The Exchange of ``seam`` over means that are known already."""
+class Asker:
+    """The Exchange of ``seam`` that has no clients at hand: it stops at the first question."""
 
-    def __init__(
-        self, problem: Problem, seed: int, round: int, everyone: bool, cohort: Sequence[int], means: tuple[Mean, ...]
-    ) -> None:
-        self.problem, self.everyone, self.round, self.means = problem, everyone, round, list(means)
+    def __init__(self, problem: Problem, seed: int, round: int, everyone: bool, cohort: Sequence[int]) -> None:
+        self.problem, self.everyone, self.round = problem, everyone, round
         self.cohort: Indices = np.array(cohort, dtype=np.int64)
         self.rng = stream(seed, round, "server")
         self.settled: tuple[str, tuple[Array, ...]] = ("", ())
@@ -81,14 +75,10 @@ class Replay:
         own: Mapping[str, Any] | None = None,
         weights: Array | None = None,
     ) -> tuple[Array, ...]:
-        if not self.means:
-            steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
-            w = self.problem.weights if weights is None else weights
-            numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
-            raise _Waits(Call(half.__name__, down, steps, w, numbers))
-        mean = self.means.pop(0)
-        self.cohort = np.array(mean.cohort, dtype=np.int64)
-        return mean.vectors
+        steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
+        w = self.problem.weights if weights is None else weights
+        numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
+        raise _Waits(Call(half.__name__, down, steps, w, numbers))
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         raise InputError("a method that gossips along a graph has no server; run scaffnew in a federation.")
@@ -105,11 +95,24 @@ class Replay:
         return conjugate_prox(self.problem.psi, y, t)
 
 
-def advance(method: Method, server: Vectors, exchange: Replay) -> Call | Done:
+class MeansSoFar(Replay):
+    """A server half over the means that came so far; its cohort is that of the last one."""
+
+    def __init__(self, asker: Asker, seed: int, means: tuple[Mean, ...]) -> None:
+        super().__init__(asker, seed, tuple(mean.vectors for mean in means), pure=True)
+        self.asker, self.means = asker, means
+
+    def __call__(self, half: ClientHalf, *down: Array, **named: Any) -> Any:
+        vectors = super().__call__(half, *down, **named)
+        self.asker.cohort = np.array(self.means[self.at - 1].cohort, dtype=np.int64)
+        return vectors
+
+
+def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Done:
     """Run the server half as far as its means reach."""
     try:
         with np.errstate(all="ignore"):
             vectors: Any = method.round(server, exchange)
     except _Waits as waits:
         return waits.call
-    return Done(vectors, *exchange.settled)
+    return Done(vectors, *exchange.asker.settled)

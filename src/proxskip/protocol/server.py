@@ -17,7 +17,7 @@ from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
 from proxskip.protocol.audit import Route
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
-from proxskip.protocol.replay import Call, Done, Mean, Replay, advance
+from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.randomness import stream
@@ -186,8 +186,8 @@ class Server:
         if state.kind == "measure":
             return self._open(audit.measured(self.problem, self.tol, state))
         everyone = self.closing == "everyone"
-        exchange = Replay(self.problem, self.seed, state.round, everyone, state.asked, state.means)
-        found = advance(self.method, state.vectors, exchange)
+        asker = Asker(self.problem, self.seed, state.round, everyone, state.asked)
+        found = advance(self.method, state.vectors, MeansSoFar(asker, self.seed, state.means))
         return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
 
     def _ask(self, state: ServerState, call: Call) -> Step:

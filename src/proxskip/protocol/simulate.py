@@ -29,7 +29,7 @@ from proxskip.methods import FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.protocol import audit, halves
-from proxskip.protocol.client import Client, ClientState
+from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.lockstep import drive
 from proxskip.protocol.server import Server
@@ -50,7 +50,7 @@ class Violation(AssertionError):
 
 
 @dataclass
-class Outcome:
+class SimulatedRun:
     """What a seed did."""
 
     seed: int
@@ -65,7 +65,7 @@ class Outcome:
 class _Node:
     """A client's process and disk."""
 
-    core: Client
+    core: ClientNode
     state: ClientState
     down_until: float = 0.0
     applied: set[int] = field(default_factory=set)
@@ -82,7 +82,7 @@ class _Noisy(Worker):
 
 
 @cache
-def federation(which: int) -> tuple[str, Server, tuple[Client, ...]]:
+def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
     """A small federation: five methods in eight forms, two to four clients, equal weights or not."""
     kind = which % 8
     n = 2 + which // 8 % 3
@@ -109,7 +109,7 @@ def federation(which: int) -> tuple[str, Server, tuple[Client, ...]]:
         method, problem, ROUNDS, seed=which, closing=closing, cohort=cohort, audit=audit, patience=10**6, insist=True,
         itemsize=itemsize,
     )  # fmt: skip
-    return f"{method.name}, {server.closing}", server, tuple(Client(server.method, w, itemsize) for w in workers)
+    return f"{method.name}, {server.closing}", server, tuple(ClientNode(server.method, w, itemsize) for w in workers)
 
 
 @cache
@@ -139,7 +139,7 @@ class Simulation:
         self.wiped: set[int] = set()
         self.log = hashlib.sha256()
 
-    def go(self) -> Outcome:
+    def go(self) -> SimulatedRun:
         """All events in the order of their time."""
         self._serve(Begin())
         for at in range(1, int(CALM), 3):
@@ -156,7 +156,7 @@ class Simulation:
                 self._serve(load)
         self._finished()
         counts = dict(vars(self.state.counts))
-        return Outcome(self.seed, self.kind, self.log.hexdigest(), self.state.round, self.faults, counts)
+        return SimulatedRun(self.seed, self.kind, self.log.hexdigest(), self.state.round, self.faults, counts)
 
     # -- faults --------------------------------------------------------------------------------------------------------
     def _hits(self, fault: str) -> bool:
@@ -300,6 +300,6 @@ class Simulation:
         return Violation(f"seed {self.seed} ({self.kind}): {what}")
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> SimulatedRun:
     """Run one seed; Violation where a law does not hold."""
     return Simulation(seed).go()

@@ -22,7 +22,7 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices
 
-Work = Callable[[int, int], None]
+RangeTask = Callable[[int, int], None]
 ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
 """The kernels take rows eight at a time, and the entries of a column four at a time."""
 MIN_ENTRIES_PER_COLUMN = 4.0
@@ -140,7 +140,7 @@ class Rows:
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
         step0: int | Indices = 0,
-    ) -> Work:  # fmt: skip
+    ) -> RangeTask:  # fmt: skip
         """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:
@@ -296,7 +296,7 @@ class Tiles:
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
         step0: int | Indices = 0,
-    ) -> Work:  # fmt: skip
+    ) -> RangeTask:  # fmt: skip
         """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:

@@ -79,7 +79,7 @@ class Step:
 
 
 @dataclass
-class Pending:
+class PendingLaunch:
     """All that has been asked for and not been launched; ``memory`` is what the cohort remembers once it has been."""
 
     cohort: Indices
@@ -122,7 +122,7 @@ class GpuEngine(Engine):
             self.whole = None if problem.batch else self.local
         else:
             self.oracles = [on_device(f) for f in problem.clients]
-        self.pending: Pending | None = None
+        self.pending: PendingLaunch | None = None
         self.settling = False
         self.twins: list[tuple[Array, Any]] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
@@ -192,7 +192,7 @@ class GpuEngine(Engine):
         now = self.pending
         if now is None or now.step is not None or now.links or not self._alike(now.cohort, cohort):
             self.flush(there)
-            now = self.pending = Pending(cohort, self._remembered())
+            now = self.pending = PendingLaunch(cohort, self._remembered())
         for v in there:
             if v.operator:
                 self.plain(v)
@@ -219,7 +219,7 @@ class GpuEngine(Engine):
         there = [Term.of(self.there(v)) for v in outcome]
         if self.pending is None or not self._alike(self.pending.cohort, cohort):
             self.flush(there)
-            self.pending = Pending(cohort, self._remembered())
+            self.pending = PendingLaunch(cohort, self._remembered())
         client: Any = CardCohort(self, cohort, 0)
         try:
             self.settling = True
@@ -227,7 +227,7 @@ class GpuEngine(Engine):
         except Steps:
             self.settling = False
             self.flush(there)
-            self.pending = Pending(cohort, self._remembered())
+            self.pending = PendingLaunch(cohort, self._remembered())
             memory = half(client, dict(self.pending.memory), *there)
         finally:
             self.settling = False
@@ -262,7 +262,7 @@ class GpuEngine(Engine):
         self.kept |= fresh
         self.pending = None
 
-    def _stores(self, now: Pending) -> tuple[list[Output], dict[str, Any]]:
+    def _stores(self, now: PendingLaunch) -> tuple[list[Output], dict[str, Any]]:
         """What has to be written into memory, and what takes a name's place as it is."""
         everyone = len(now.cohort) == self.problem.n
         outputs: list[Output] = []

@@ -93,7 +93,7 @@ class Reply:
     steps: Indices | None = None
 
 
-class Worker:
+class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
     def __init__(self, number: int, cores: int = 1, memory: int | None = None, mark: str = "") -> None:
@@ -290,4 +290,4 @@ def read_mark(name: str) -> str | None:
 
 def actor_class() -> Any:
     """The Ray actor: never restarted by Ray, which would forget h; mail is taken in while a message is worked on."""
-    return ray.remote(concurrency_groups={"mail": 1}, max_restarts=0, max_task_retries=0)(Worker)
+    return ray.remote(concurrency_groups={"mail": 1}, max_restarts=0, max_task_retries=0)(ActorWorker)

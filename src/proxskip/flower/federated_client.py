@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteClient:
+class FederatedClient:
     """A client's function as the server sees it: its constants, without a way to evaluate it."""
 
     node: int
@@ -43,7 +43,7 @@ class RemoteClient:
         raise InputError(f"{self.name} is a remote client; only it can evaluate its gradient.")
 
     @staticmethod
-    def of(node: int, place: int, words: dict[str, Any]) -> RemoteClient:
+    def of(node: int, place: int, words: dict[str, Any]) -> FederatedClient:
         """The client from what its node declared, after checks."""
         try:
             partition = place if words["partition"] is None else int(words["partition"])
@@ -61,10 +61,10 @@ class RemoteClient:
             raise InputError(
                 f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; some are invalid."
             )
-        return RemoteClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
-def as_problem(remotes: Sequence[RemoteClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
     """The problem of all clients together, as far as the server knows it."""
     first = remotes[0]
     for r in remotes:
