@@ -20,11 +20,14 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @contextmanager
 def exported(revision: str, keep: Path | None = None) -> Iterator[Path]:
-    """The folder ``src`` of a revision of this repository.
+    """The folder ``src`` of a revision of this repository, or of a folder that holds another state of it.
 
     Args:
         keep: a folder that holds the tree, and its compiled kernels, for the next time; by default it is temporary.
     """
+    if (Path(revision) / "src").is_dir():
+        yield Path(revision).resolve() / "src"
+        return
     command = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     found = subprocess.run(command, capture_output=True, text=True)
     if found.returncode:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.optimize
 import scipy.sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
@@ -124,7 +125,7 @@ def test_splitskip_with_the_root_of_i_minus_w_is_decentralized_scaffnew() -> Non
     W = np.asarray(link.W.toarray() if hasattr(link.W, "toarray") else link.W)
     values, vectors = np.linalg.eigh(np.eye(4) - W)
     root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-    H = scipy.sparse.block_diag([f.hessian(f.b) for f in clients]).toarray()
+    H = scipy.linalg.block_diag(*(f.hessian(f.b) for f in clients))
     stacked = ps.Quadratic(H, np.concatenate([f.b for f in clients]))
     gamma, p = 0.9 / stacked.L, 0.4
     tau = p / (gamma * link.lmax)

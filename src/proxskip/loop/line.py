@@ -23,7 +23,7 @@ from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
-from proxskip.seam import ClientHalf, Engine, Request, SettleHalf, Work
+from proxskip.seam import Carrier, ClientHalf, Engine, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, Vectors
 
 
@@ -78,7 +78,8 @@ class Line:
         self.finite = True  # what was gossiped in this round, where that is at hand
         self.participated = np.zeros(problem.n, dtype=np.int64)
         self.far = engine.is_far()
-        self.place, self.fetch, self.wait = engine.place, engine.fetch, engine.wait
+        carrier: Carrier = engine if self.far else _Here()
+        self.place, self.fetch, self.wait = carrier.place, carrier.fetch, carrier.wait
         self.exchanges = 0  # of this round
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
@@ -214,6 +215,10 @@ class Line:
         out = act(*args)
         self.ledger.seconds += time.perf_counter() - start
         return out
+
+
+class _Here(Carrier):
+    """The server's vectors are numpy arrays in this process."""
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -33,12 +33,19 @@ class Replay:
     def __init__(self, exchange: Exchange, seed: int, answers: tuple[Any, ...] = (), pure: bool = False) -> None:
         self.exchange, self.seed, self.answers, self.pure = exchange, seed, list(answers), pure
         self.problem, self.everyone, self.round = exchange.problem, exchange.everyone, exchange.round
+        self.coins: np.random.Generator | None = None
         self.restart()
 
     def restart(self) -> None:
         """The server half begins again."""
-        self.at = 0
-        self.rng = stream(self.seed, self.round, "server")
+        self.at, self.drawn = 0, False
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The round's generator; it is set to its beginning when the half first asks for it."""
+        if not self.drawn or self.coins is None:
+            self.coins, self.drawn = stream(self.seed, self.round, "server", self.coins), True
+        return self.coins
 
     @property
     def cohort(self) -> Indices:
