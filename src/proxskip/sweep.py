@@ -19,7 +19,7 @@ from proxskip.seam import Method
 from proxskip.types import InputError
 
 if TYPE_CHECKING:
-    from proxskip.engines.gpu.batch import Job, Lane
+    from proxskip.engines.gpu.batch import Batch, Job, Lane
 
 
 def sweep(
@@ -42,7 +42,7 @@ def sweep(
     Args:
         rounds: as in ``run``, and so are ``iterations``, ``tol``, ``target``, ``cohort``, ``x0``.
         engine: "gpu" runs all of them together on one card; on any other they follow each other.
-        every: record every so many rounds; by default, if ``rounds`` are given, only the start and the end.
+        every: rounds between records; by default, if ``rounds`` are given, only the start and the end are recorded.
 
     >>> import proxskip as ps
     >>> from proxskip.sweep import sweep
@@ -64,15 +64,23 @@ def sweep(
                 allow_unsafe_step=allow_unsafe_step)
             for m, s in tasks
         ]  # fmt: skip
-    from proxskip.engines.gpu.batch import Batch, Flight, Lane
+    from proxskip.engines.gpu.batch import Batch, Lane
 
     stop.check(problem)
     batch = Batch(problem, len(tasks))
     common = description.config(tasks[0][0], problem, stop.rules, 0, "gpu", as_participation(cohort), {})
     runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step, common) for m, s in tasks]
+    _together(runs, batch)
+    return [r.result for r in runs]
+
+
+def _together(runs: list[Run], batch: Batch) -> None:
+    """All runs to their ends, their local steps in common launches."""
+    from proxskip.engines.gpu.batch import Flight
+
     # while one half of the runs is on the card, the other half's server and client halves are computed here
     halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
-    flights = [Flight(batch, len(part) * problem.n) for part in halves]
+    flights = [Flight(batch, len(part) * batch.problem.n) for part in halves]
     waiting: list[list[Run]] = [[] for _ in halves]
     active = True
     with np.errstate(all="ignore"):
@@ -88,7 +96,6 @@ def sweep(
                     active = True
                 else:
                     halves[k] = []
-    return [r.result for r in runs]
 
 
 def _by_kind(runs: list[Run]) -> list[Run]:

@@ -45,13 +45,7 @@ def client_app(
         limit: the largest message in bytes.
         noise: clip what is sent and add noise to it, for differential privacy.
     """
-    for mod in mods:
-        name = getattr(mod, "__name__", type(mod).__name__)
-        if name in MODS_THAT_CHANGE_UPDATES:
-            raise InputError(
-                f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
-                "leave it out, or use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
-            )
+    _check_mods(mods)
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 
@@ -104,3 +98,14 @@ def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | N
         "lambda": l2(oracle),
         "noise": None if noise is None else [noise.clip, noise.std],
     }
+
+
+def _check_mods(mods: Sequence[Any]) -> None:
+    """Refuse mods of Flower that change what is sent."""
+    for mod in mods:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in MODS_THAT_CHANGE_UPDATES:
+            raise InputError(
+                f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
+                "leave it out, or use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
+            )

@@ -1,0 +1,176 @@
+"""Engine: where client halves run, in one class, with abilities that have defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from proxskip.links.graphs import Graph
+from proxskip.problems.federated import Problem
+from proxskip.seam.exchange import ClientHalf, SettleHalf
+from proxskip.types import Array, Indices, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One exchange as an engine sees it: which half runs on which clients, with what.
+
+    Args:
+        K: local steps, one number or one per member of the cohort.
+        down: the vectors that go down.
+        own: numbers by name, one per member of the cohort.
+        exchange: its number within the round.
+        attempt: how often the round was void before; with it a federation's codecs are keyed anew.
+        first, asked: the place of the first member among all that were asked, and how many they are, where the cohort
+            is only a part of them (an actor's).
+    """
+
+    half: ClientHalf
+    cohort: Indices
+    round: int
+    K: Any = 0
+    down: tuple[Array, ...] = ()
+    own: Mapping[str, Array] = field(default_factory=dict)
+    exchange: int = 0
+    attempt: int = 0
+    first: int = 0
+    asked: int | None = None
+
+
+class Size(NamedTuple):
+    """What a vector that went through a codec took on its way up, all clients together."""
+
+    bits: int
+    bytes: int
+    floats: int
+
+    @staticmethod
+    def total(sizes: Iterable[Size | None]) -> Size | None:
+        """Of several clients; None where the vector travelled as it was."""
+        known = [s for s in sizes if s is not None]
+        return Size(*map(sum, zip(*known, strict=True))) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What came of a request.
+
+    Args:
+        up: what came up, each ``(c, d)``.
+        gradients: rows differentiated.
+        sizes: of each vector that went through a codec, and None for plain ones.
+        steps: the local steps really taken, one per member, where these are not the request's K.
+    """
+
+    up: tuple[Any, ...]
+    gradients: int
+    sizes: tuple[Size | None, ...] = ()
+    steps: Indices | None = None
+
+
+class Carrier(Protocol):
+    """An ability with a default: where the server's vectors live. The default is here, as numpy arrays."""
+
+    def is_far(self) -> bool:
+        """Whether the server's vectors live elsewhere; asked after ``open``."""
+        return False
+
+    def place(self, v: Array) -> Any:
+        """A vector of the server's there."""
+        return v
+
+    def fetch(self, v: Any) -> Array:
+        """And back."""
+        found: Array = v
+        return found
+
+    def wait(self) -> None:
+        """Return when everything asked for is done."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """What came of gossip: what stands for the mixed rows in ``tell``, and the costs.
+
+    Args:
+        vectors: how many went along an edge.
+        finite: whether all that was mixed is finite, as far as that is at hand.
+    """
+
+    rows: tuple[Any, ...]
+    gradients: int
+    vectors: int
+    finite: bool
+
+
+class Gossiper(Protocol):
+    """An ability with a default: mixing rows along a graph. The default runs the half and mixes here."""
+
+    def run(self, request: Request) -> Work: ...
+
+    def mix(self, graph: Graph, U: Any) -> Any:
+        """One gossip step on a stack that came up."""
+        return graph.mix(U)
+
+    def gossip(self, request: Request, graph: Graph) -> Mixed:
+        """Run the half everywhere and mix what comes up."""
+        work = self.run(request)
+        rows = tuple(self.mix(graph, U) for U in work.up)
+        return Mixed(rows, work.gradients, len(rows), all(bool(np.isfinite(U).all()) for U in rows))
+
+
+class Witness(Protocol):
+    """An ability with a default: what is known of the machines. The default knows nothing of interest."""
+
+    def judge(self, problem: Problem) -> Problem:
+        """The problem that records are evaluated with, where values and gradients are computed elsewhere."""
+        return problem
+
+    def pulse(self) -> dict[str, float]:
+        """How the run is doing, for progress."""
+        return {}
+
+    def report(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """What happened to the machines: for the result's summary, and as sentences."""
+        return None, []
+
+
+class Engine(Carrier, Gossiper, Witness, Protocol):
+    """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
+
+    ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.
+    """
+
+    name: str
+
+    def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
+        """Take the shards and the clients' initial memory (each entry ``(n, d)``)."""
+        ...
+
+    def run(self, request: Request) -> Work:
+        """Run a half on its cohort and keep its memory."""
+        ...
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+        """Run ``half`` on the cohort with the outcome (each ``(d,)``, or ``(c, d)`` for one row per client)."""
+        ...
+
+    def sum(self, w: Array, U: Any) -> Any:
+        """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.sums.weighted_sum``."""
+        ...
+
+    def memory(self) -> Vectors:
+        """A copy of what the clients remember."""
+        ...
+
+    def close(self) -> None:
+        """Give back threads and machines."""
+        ...
+
+    def shutdown(self) -> None:
+        """Give back what outlives a run too."""
+        self.close()

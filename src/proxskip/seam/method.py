@@ -1,0 +1,223 @@
+"""Method: two halves, and one description of everything else that the program knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from inspect import signature
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from proxskip.links.cohorts import Participation
+from proxskip.problems.federated import Problem
+from proxskip.seam.exchange import Exchange
+from proxskip.theory.steps import Setting, StepLimits, check_limits
+from proxskip.types import Array, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a method's curve is drawn: a colour, a dash pattern and a marker of matplotlib."""
+
+    color: str
+    dashes: str = "-"
+    marker: str = "o"
+    highlighted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What the program knows of a method besides its two halves. Everything that needs to know reads it here.
+
+    Args:
+        name: on the command line, in files and messages: lower-case letters, digits and hyphens.
+        title: in legends and tables; the name if not given.
+        reference: authors, title, year, and where to find it.
+        handles: among ``batch clients cohort psi D graph``, what the method is right for; everything else is refused.
+        remembers: the vectors that a client keeps between rounds; they start at zero, ``x`` at x0 and ``h`` at h0.
+        sends: client halves that send nothing but the point to which their local steps led (and what the server knows
+            already), so that noise for privacy can be added to it.
+        heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
+        parameters: what the command line offers as flags; all fields if not given.
+        style: how it is drawn; from a palette if not given.
+        at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
+        other_names: names under which it can also be asked for.
+    """
+
+    name: str
+    title: str = ""
+    reference: str = ""
+    handles: frozenset[str] = frozenset({"clients"})
+    remembers: tuple[str, ...] = ()
+    sends: frozenset[str] = frozenset()
+    heals: bool = False
+    parameters: tuple[str, ...] | None = None
+    style: Style | None = None
+    at_p_one: str = ""
+    other_names: tuple[str, ...] = ()
+
+
+Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
+"""A Lyapunov function of (x, server, memory); None where no solution is known."""
+
+
+def _no_lyapunov(x: Array, server: Vectors, memory: Vectors) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a theorem promises for one method on one problem.
+
+    Args:
+        zeta: the Lyapunov function contracts by 1 - zeta per iteration, in expectation; None if unknown.
+        lyapunov: the Lyapunov function of (x, server, memory) at a communication; None without a known solution.
+    """
+
+    zeta: float | None = None
+    lyapunov: Lyapunov = _no_lyapunov
+
+
+class _FromAbout:
+    """``Method.name`` and its like, on the class and on its instances."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __get__(self, method: Any, kind: Any = None) -> Any:
+        return getattr((kind if method is None else method).about, self.field)
+
+
+class Method:
+    """Two halves and what is known about them: a frozen dataclass whose fields are the paper's letters.
+
+    Only ``about``, a field ``gamma``, ``round`` and the client halves that it names are needed; everything else has a
+    default. Client halves are methods with the arguments ``(self, client, memory, K, *down)``.
+    """
+
+    __slots__ = ()
+    about: ClassVar[About]
+    name: ClassVar[str] = _FromAbout("name")  # type: ignore[assignment]
+    handles: ClassVar[frozenset[str]] = _FromAbout("handles")  # type: ignore[assignment]
+    remembers: ClassVar[tuple[str, ...]] = _FromAbout("remembers")  # type: ignore[assignment]
+    gamma: Any
+    """The step size, or one per client."""
+
+    # -- the box -------------------------------------------------------------------------------------------------------
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """The server's vectors before the first round."""
+        return {"x": x0}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication round: the server half."""
+        raise NotImplementedError(f"{type(self).__name__} has no server half: define round(self, server, exchange).")
+
+    # -- its parameters ------------------------------------------------------------------------------------------------
+    @classmethod
+    def theory(cls, problem: Problem) -> Any:
+        """The method with its theorem's parameters."""
+        raise InputError(f"{cls.name} has no theorem that sets its parameters; give them.")
+
+    @classmethod
+    def paper_figure(cls, problem: Problem) -> Any:
+        """The setting of the paper's figures, where it differs from the theorem's."""
+        return cls.theory(problem)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Any:
+        """The method with the given parameters, and its theorem's for the rest.
+
+        Args:
+            given: parameters by name; ``gamma="figure"`` asks for the setting of the paper's figures, where there is
+                one. ``cohort`` and ``seed`` (of a random graph) are there for methods that need them.
+        """
+        return cls.by_theory(problem, given)
+
+    @classmethod
+    def by_theory(cls, problem: Problem, given: Mapping[str, Any]) -> Any:
+        """``theory`` with those of the given parameters that it takes; the others replace its choice."""
+        flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        make = cls.paper_figure if given.get("gamma") == "figure" else cls.theory
+        takes = signature(make).parameters
+        asked = {k: given[k] for k in (*flags, "seed") if k in given and k in takes}
+        changed = {k: given[k] for k in flags if k in known and k in given and k not in asked}
+        if changed.get("gamma") == "figure":
+            del changed["gamma"]
+        if cls.theory.__func__ is not Method.theory.__func__:  # type: ignore[attr-defined]
+            return replace(make(problem, **asked), **changed)
+        missing = [f.name for f in fields(cls) if f.name not in changed and _is_required(f)]  # type: ignore[arg-type]
+        if missing:
+            raise InputError(f"{cls.name} has no theorem that sets its parameters; give {' and '.join(missing)}.")
+        return cls(**changed)
+
+    @classmethod
+    def flags(cls) -> tuple[str, ...]:
+        """The parameters that the command line offers."""
+        named = cls.about.parameters
+        return tuple(f.name for f in fields(cls)) if named is None else named  # type: ignore[arg-type]
+
+    def parameters(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    @property
+    def pace(self) -> float:
+        """Communications per local step: p, or 1/K, or 1."""
+        given = self.parameters()
+        return float(given.get("p") or 1.0 / float(np.max(given.get("K") or 1)))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """Raise InputError for parameters the method cannot run with; return warnings for unsafe ones.
+
+        Args:
+            insist: run with steps that are refused otherwise.
+        """
+        return self.check_steps(problem, insist)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits | None:
+        """What is known about the step size; None where nothing is."""
+        return None
+
+    def check_steps(self, problem: Problem, insist: bool, *, L: float | None = None, **given: Any) -> list[str]:
+        """Refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
+
+        ``problem.L_kind == "global"`` counts as insisting: whoever asks for the figures' L knows that it is smaller.
+        """
+        gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
+        if not np.isfinite(gammas).all() or gammas.min() <= 0:
+            raise InputError(f"gamma = {self.gamma} must be positive.")
+        if np.ndim(self.gamma) and len(gammas) != problem.n:
+            raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
+        one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
+        smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
+        worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
+        limits = self.limits(Setting.of(float(smooth[worst]), **given))
+        insist = insist or problem.L_kind == "global"
+        return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
+
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Any, list[str]]:
+        """The method on these cohorts of n clients, and warnings."""
+        return self, []
+
+    # -- what is claimed of it -----------------------------------------------------------------------------------------
+    def controls(self, server: Vectors, memory: Vectors) -> Array | None:
+        """The control variates h_i, one row per client; None for methods without."""
+        return memory.get("h")
+
+    def claims(self, problem: Problem) -> Claims:
+        """What a theorem promises; nothing by default."""
+        return Claims()
+
+    def zeta(self, problem: Problem) -> float | None:
+        """The claimed contraction per iteration, or None."""
+        return self.claims(problem).zeta
+
+    def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """The claimed Lyapunov function at a communication, or None."""
+        return self.claims(problem).lyapunov(x, server, memory)
+
+
+def _is_required(f: Field[Any]) -> bool:
+    return f.default is MISSING and f.default_factory is MISSING
