@@ -21,8 +21,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from conftest import WEIGHTS, quadratics  # noqa: E402
-from proxskip import flower  # noqa: E402
+from conftest import WEIGHTS, code_of, quadratics  # noqa: E402
+from proxskip import flower, registry  # noqa: E402
 from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 
@@ -734,3 +734,15 @@ def test_own_step_sizes_are_the_cpu_engines_bit_for_bit(clock: Clock) -> None:
     out = Federated(method, 4, closing="everyone").start(Here(app_of(problem), 4), num_rounds=9)
     right = ps.run(method, problem, rounds=9)
     assert out.x.tobytes() == right.x.tobytes()
+
+
+# -- methods from outside the package ----------------------------------------------------------------------------------
+@pytest.mark.usefixtures("own_methods")
+def test_a_method_from_outside_runs_where_the_nodes_know_it(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "damped_scaffnew.py"
+    path.write_text(code_of("adding-a-method.md", 0))
+    (kind,) = registry.load_plugin(path)
+    problem = rows()
+    out = Federated(kind.theory, 4, closing="everyone", seed=3).start(Here(app_of(problem), 4), num_rounds=8)
+    assert np.allclose(out.x, ps.run(kind.theory(problem), problem, rounds=8, seed=3).x, rtol=1e-12, atol=1e-14)
+    assert out.summary["theta"] == 1.0

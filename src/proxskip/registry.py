@@ -14,7 +14,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,13 +29,12 @@ HALF_NAME = re.compile(r"[a-z][a-z0-9_I]{0,22}")
 """What a message of the protocol can name: a client half."""
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
-TAKEN = frozenset(
-    (
-        "data data_dir loss l2 l2_relative intercept psi D dtype clients split alpha split_seed weights L batch decay "
-        "cohort allow_unsafe_step rounds iterations seconds tol target engine address actors seed seeds threads out "
-        "force every checkpoint_every json quiet plugin help method methods folder"
-    ).split()
-)
+TAKEN = frozenset({
+    "L", "D", "actors", "address", "allow_unsafe_step", "alpha", "batch", "checkpoint_every", "clients", "cohort",
+    "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "help", "intercept", "iterations",
+    "json", "l2", "l2_relative", "loss", "method", "methods", "out", "plugin", "psi", "quiet", "rounds", "seconds",
+    "seed", "seeds", "split", "split_seed", "target", "threads", "tol", "weights",
+})  # fmt: skip
 """What the command line calls something that is not a method's parameter."""
 Kind = TypeVar("Kind", bound=type[Method])
 
@@ -109,9 +107,10 @@ def check(kind: Any) -> None:
         raise InputError(f"{name} is not a method; derive it from proxskip.Method.")
     if not isinstance(vars(kind).get("about"), About):
         raise InputError(f'{kind.__name__} does not describe itself; give it  about = About(name="...").')
-    if not is_dataclass(kind):
+    known = getattr(kind, "__dataclass_fields__", None)
+    if known is None:
         raise InputError(f"{kind.__name__} is not a dataclass; write @dataclass(frozen=True) directly above it.")
-    if "gamma" not in {f.name for f in fields(kind)}:
+    if "gamma" not in known:
         raise InputError(f"{kind.__name__} has no field gamma, the step size that a run watches over; give it one.")
     if not METHOD_NAME.fullmatch(kind.name):
         raise InputError(f'"{kind.name}" cannot be a method\'s name; use lower-case letters, digits and hyphens.')

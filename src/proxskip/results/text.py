@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from proxskip.methods import BUILT_IN
@@ -98,9 +98,9 @@ def _parameters(s: Mapping[str, Any]) -> str:
 def _own(method: str) -> list[str]:
     """The parameters of a method that no method of the package has."""
     kind = METHODS.get(method)
-    if kind is None or kind in BUILT_IN or not is_dataclass(kind):
+    if kind is None or kind in BUILT_IN:
         return []
-    return [f.name for f in fields(kind) if f.name not in SHOWN]
+    return [f.name for f in fields(kind) if f.name not in SHOWN]  # type: ignore[arg-type]
 
 
 def _plain(value: Any) -> str:

@@ -303,7 +303,7 @@ def _when(round: int | None) -> str:
 
 
 def send_along(half: Any) -> None:
-    """Send the method of a half as it is, where its module was loaded from a file and cannot be imported by its name."""
+    """Send a method itself where its module was loaded from a file, so that a worker cannot import it by its name."""
     for kind in type(getattr(half, "__self__", half)).__mro__:
         module = sys.modules.get(kind.__module__)
         name = kind.__module__.partition(".")[0]
