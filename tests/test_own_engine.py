@@ -85,6 +85,21 @@ def test_an_engine_without_clients_says_what_is_missing() -> None:
         run(row, row.quadratic(), NearEngine())
 
 
+class Old:
+    """An engine as version 0.1 had them."""
+
+    name = "old"
+
+    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("engine", [Old(), Old, NearEngine])
+def test_what_is_no_engine_gets_a_sentence(engine: Any) -> None:
+    row = NAMED["scaffnew"]
+    with pytest.raises(ps.InputError, match="is not an engine; give an object of a class that derives from"):
+        run(row, row.quadratic(), engine)
+
+
 class Placed(Float32):
     """A codec whose result depends on everything that its key says of the message."""
 
