@@ -661,7 +661,7 @@ def test_a_node_too_many_is_mentioned(clock: Clock, caplog: pytest.LogCaptureFix
     problem = ps.Problem(quadratics(6))
     grid = Here(app_of(problem), 6, lambda node, m: node == 105 and m.metadata.group_id == "hello")
     Federated(METHODS["scaffnew"], 5, wait=20.0).start(grid, num_rounds=2)
-    assert "6 nodes are connected: the run goes on without those" in caplog.text
+    assert "6 nodes are connected: the run starts without those" in caplog.text
 
 
 class Numbered(Here):
