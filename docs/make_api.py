@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ForwardRef
 
 import proxskip
+from proxskip.methods import BUILT_IN
 
 PAGE = Path(__file__).with_name("api.md")
 
@@ -24,26 +25,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "proxskip",
         ("Problem", "split", "Logistic", "LeastSquares", "Softmax", "Quadratic", "random_quadratics"),
     ),
-    (
-        "Methods",
-        "proxskip",
-        (
-            *(
-                "GD",
-                "ProxGD",
-                "Accelerated",
-                "Decaying",
-                "Fista",
-                "LocalGD",
-                "Scaffold",
-                "FedLin",
-                "SLocalGD",
-                "ProxSkip",
-                "SProxSkip",
-            ),
-            *("Scaffnew", "DecentralizedScaffnew", "DIGing", "EXTRA", "SplitSkip", "PDHG", "METHODS"),
-        ),
-    ),
+    ("Methods", "proxskip", (*(kind.__name__ for kind in BUILT_IN), "Decaying", "METHODS")),
     ("Writing a method", "proxskip", ("Method", "About", "Claims", "Style", "register")),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),

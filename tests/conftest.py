@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ import scipy.sparse
 from hypothesis import settings
 
 import proxskip as ps
+from proxskip import registry
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
 from proxskip.loop.line import Line
@@ -310,6 +312,13 @@ def close(a: Any, b: Any, tol: float) -> bool:
     return bool(np.max(np.abs(np.asarray(a) - np.asarray(b))) <= tol * scale)
 
 
+def code_of(page: str, block: int) -> str:
+    """A block of Python code of a page in docs/, numbered from 0."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text("utf-8")
+    found: list[str] = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return found[block]
+
+
 # -- fixtures ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def proxskip_data() -> Path:
@@ -319,6 +328,12 @@ def proxskip_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no data folder: set PROXSKIP_DATA to one that holds w8a.gz and its friends")
     return folder
+
+
+@pytest.fixture
+def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods that a test makes known are forgotten after it."""
+    monkeypatch.setattr(registry.METHODS, "_known", dict(registry.METHODS))
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ def test_every_method_has_a_section() -> None:
 # -- code that runs ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", pages_with("python"))
 @pytest.mark.long
+@pytest.mark.usefixtures("own_methods")
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page is one namespace: later blocks see the names of earlier ones."""
     monkeypatch.chdir(tmp_path)

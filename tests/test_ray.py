@@ -20,7 +20,8 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, Row, code_of, data, model, quadratics, thinned
+from proxskip import registry
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
@@ -101,6 +102,19 @@ def test_every_loss_and_storage(loss: str, sparse: bool, batch: int | None, engi
     assert bits(run(NAMED["scaffnew-weighted"], problem, engines[3], rounds=4)) == bits(
         run(NAMED["scaffnew-weighted"], problem, rounds=4)
     )
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_a_method_that_was_loaded_from_a_file(engines: Engines, tmp_path: Path) -> None:
+    """The actors cannot import it by its name; the class travels to them."""
+    (tmp_path / "damped_scaffnew.py").write_text(code_of("adding-a-method.md", 0))
+    (kind,) = registry.load_plugin(tmp_path / "damped_scaffnew.py")
+    problem = ps.Problem(quadratics(5))
+    method = kind.theory(problem)
+    a = ps.run(method, problem, rounds=8, cohort=3, engine=engines[2], out=tmp_path / "run")
+    assert bits(a) == bits(ps.run(method, problem, rounds=8, cohort=3))
+    resumed = ps.resume(tmp_path / "run", problem, rounds=12, engine=engines[3])
+    assert bits(resumed) == bits(ps.run(method, problem, rounds=12, cohort=3))
 
 
 def test_single_precision_and_oracles_without_rows(engines: Engines) -> None:

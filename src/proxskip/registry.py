@@ -12,13 +12,14 @@ import importlib.util
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proxskip.methods import BUILT_IN
-from proxskip.seam import Method
+from proxskip.seam import About, Method
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import InputError
 
@@ -27,6 +28,14 @@ GROUP = "proxskip.methods"
 HALF_NAME = re.compile(r"[a-z][a-z0-9_I]{0,22}")
 """What a message of the protocol can name: a client half."""
 METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
+TAKEN = frozenset({
+    "L", "D", "actors", "address", "allow_unsafe_step", "alpha", "batch", "checkpoint_every", "clients", "cohort",
+    "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "help", "intercept", "iterations",
+    "json", "l2", "l2_relative", "loss", "method", "methods", "out", "plugin", "psi", "quiet", "rounds", "seconds",
+    "seed", "seeds", "split", "split_seed", "target", "threads", "tol", "weights",
+})  # fmt: skip
+"""What the command line calls something that is not a method's parameter."""
 Kind = TypeVar("Kind", bound=type[Method])
 
 
@@ -42,8 +51,17 @@ class Methods(Mapping[str, type[Method]]):
         if not self._looked:
             self._looked = True
             for point in entry_points(group=GROUP):
-                self.add(point.load())
+                self._load(point)
         return self._known
+
+    def _load(self, point: EntryPoint) -> None:
+        """A package that cannot be loaded costs its own methods, and no others."""
+        try:
+            self.add(point.load())
+        except Exception as error:
+            whose = f"the method {point.name} of an installed package ({point.value})"
+            why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}."
+            warnings.warn(f"{whose} is left out: {why}", stacklevel=2)
 
     def __getitem__(self, name: str) -> type[Method]:
         return self._all()[name]
@@ -57,10 +75,11 @@ class Methods(Mapping[str, type[Method]]):
     def add(self, kind: type[Method]) -> None:
         """One more, checked."""
         check(kind)
-        there = self._known.get(kind.name)
-        # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
-        if there is not None and (there.__qualname__, there in BUILT_IN) != (kind.__qualname__, False):
-            raise InputError(f'a method with the name "{kind.name}" is known already; give yours another name.')
+        for there in self._known.values():
+            # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
+            again = there.__qualname__ == kind.__qualname__ and there not in BUILT_IN
+            if kind.name in (there.name, *there.about.other_names) and not again:
+                raise InputError(f'a method with the name "{kind.name}" is known already; give yours another name.')
         self._known[kind.name] = kind
 
 
@@ -86,10 +105,22 @@ def check(kind: Any) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         name = kind.__name__ if isinstance(kind, type) else type(kind).__name__
         raise InputError(f"{name} is not a method; derive it from proxskip.Method.")
-    if "about" not in vars(kind):
+    if not isinstance(vars(kind).get("about"), About):
         raise InputError(f'{kind.__name__} does not describe itself; give it  about = About(name="...").')
+    known = getattr(kind, "__dataclass_fields__", None)
+    if known is None:
+        raise InputError(f"{kind.__name__} is not a dataclass; write @dataclass(frozen=True) directly above it.")
+    if "gamma" not in known:
+        raise InputError(f"{kind.__name__} has no field gamma, the step size that a run watches over; give it one.")
     if not METHOD_NAME.fullmatch(kind.name):
         raise InputError(f'"{kind.name}" cannot be a method\'s name; use lower-case letters, digits and hyphens.')
+    if unknown := sorted(kind.handles - HANDLES):
+        raise InputError(f'{kind.name} handles "{unknown[0]}", which is none of {", ".join(sorted(HANDLES))}.')
+    if taken := [flag for flag in kind.flags() if flag in TAKEN]:
+        raise InputError(
+            f"the parameter {taken[0]} of {kind.name} would be the flag --{taken[0].replace('_', '-')}, which means "
+            "something else; give it another name, or leave it out of about.parameters."
+        )
     for half in client_halves(kind):
         if not HALF_NAME.fullmatch(half):
             raise InputError(
@@ -122,6 +153,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file; --plugin takes one that defines methods.")
     module = importlib.util.module_from_spec(spec)
+    before = list(METHODS.values())
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
@@ -131,23 +163,29 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
         raise InputError(f"{path} cannot be loaded ({type(error).__name__}: {error}).") from error
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Method) and v.__module__ == name]
     own = [kind for kind in own if "about" in vars(kind)]
-    if not own:
-        raise InputError(f"{path} defines no method; derive one from proxskip.Method and give it an about.")
     for kind in own:
         METHODS.add(kind)
-    return own
+    found = own + [kind for kind in METHODS.values() if kind not in (*before, *own)]
+    if not found:
+        raise InputError(f"{path} defines no method; derive one from proxskip.Method and give it an about.")
+    return found
 
 
 def named(name: str) -> type[Method]:
     """The method of this name (any case, with or without hyphens), or a sentence with the nearest one."""
     plain = name.lower().replace("_", "-").replace(" ", "-")
+    if plain in METHODS:
+        return METHODS[plain]
     for known, kind in METHODS.items():
         names = (known, *kind.about.other_names)
         if any(plain in (n, n.replace("-", "")) for n in names):
             return kind
     near = difflib.get_close_matches(plain, METHODS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f'method "{name}" is not known; {hint}The methods are {", ".join(METHODS)}.')
+    hint = f"; did you mean {near[0]}?" if near else "."
+    raise InputError(
+        f'method "{name}" is not known{hint} The methods are {", ".join(METHODS)}; one of your own becomes known by '
+        "proxskip.register, or on the command line by --plugin FILE."
+    )
 
 
 def title(name: str) -> str:

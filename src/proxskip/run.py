@@ -145,6 +145,9 @@ def prepare(method: Method, problem: Problem, participation: Participation, insi
 def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
     """An engine by its name, or the engine itself."""
     if not isinstance(engine, str):
+        if isinstance(engine, type) or not hasattr(engine, "is_far"):
+            name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
+            raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
         return engine
     if engine == "cpu":
         return CpuEngine(threads)

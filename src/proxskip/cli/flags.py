@@ -309,6 +309,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
         prog="proxskip",
         description="Communication-accelerated optimization: run a method on a problem, record a trace, plot it.",
         epilog=_top(),
+        parents=[_plugin_flag()],
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)

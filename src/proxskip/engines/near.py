@@ -22,6 +22,9 @@ class NearEngine(Engine):
     name = "near"
     together = False
 
+    def __init__(self) -> None:
+        self.kept: Vectors = {}
+
     def client(self, members: Indices, request: Request, place: int) -> Any:
         """A ``seam.Client`` for these members (one, unless ``together``), at this place among the cohort."""
         raise NotImplementedError(

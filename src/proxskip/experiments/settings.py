@@ -38,8 +38,13 @@ _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "
 
 
 def own_flags() -> dict[str, str]:
-    """Parameters that only methods from outside the package have, and which method each belongs to."""
-    return {flag: name for name, kind in METHODS.items() for flag in kind.flags() if flag not in DEFAULTS}
+    """Parameters that only methods from outside the package have, and which methods each belongs to."""
+    found: dict[str, str] = {}
+    for name, kind in METHODS.items():
+        for flag in kind.flags():
+            if flag not in DEFAULTS:
+                found[flag] = f"{found[flag]}, {name}" if flag in found else name
+    return found
 
 
 def _takes(name: str) -> tuple[str, ...]:

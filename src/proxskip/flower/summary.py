@@ -58,8 +58,10 @@ def summary(
     finite = {
         k: v if math.isfinite(v) else None for k, v in (("f", s.f), ("grad_norm", s.grad_norm), ("sum_h", s.sum_h))
     }
+    own = {k: v for k, v in given.items() if k not in (*description.SHOWN, "graph", "a")}
     return Summary(
         {
+            **own,
             "method": server.method.name, "data": "the clients' own data", "samples": N, "d": problem.d,
             "clients": problem.n, "split": "the federation", "engine": "flower", "seed": server.seed,
             "L": problem.L, "L_kind": "max" if known else "unknown", "L_max": problem.L_max,

@@ -261,7 +261,8 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         base = own or CYCLE[slot]
         strong = own is not None and own.highlighted and not again
         # the second curve of a method, and a second turn through the palette, get other dashes and hollow markers
-        dashes = _DASHES[(_DASHES.index(base.dashes) + again + slots[key] // len(PALETTE)) % len(_DASHES)]
+        first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
+        dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
         look = CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow)
         seen.append(key)
@@ -287,8 +288,12 @@ def _keys(measured: Sequence[Series]) -> list[str]:
 def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
     """Methods keep their own colour where it is free; the others take what is left, unused colours first."""
     out: dict[str, int] = {}
-    own = {name: PALETTE.index(entry.color) for name in (*keys, *named) if (entry := style(name))}
-    theirs = {own[name] for name in named}
+    own = {
+        name: PALETTE.index(entry.color)
+        for name in (*keys, *named)
+        if (entry := style(name)) and entry.color in PALETTE
+    }
+    theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
     for key in dict.fromkeys(keys):
         if key in own and own[key] not in out.values():

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,7 +22,7 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
-from proxskip.types import Array
+from proxskip.types import Array, InputError
 from proxskip.version import __version__
 
 
@@ -104,8 +104,14 @@ def _operator(D: Any) -> str | None:
 def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
     given = {k: _revived(v) for k, v in saved["parameters"].items()}
-    decay = given.pop("decay", None)
     kind: Any = registry.named(saved["method"])
+    names = {f.name for f in fields(kind)}
+    decay = None if "decay" in names else given.pop("decay", None)
+    if given.keys() - names:
+        raise InputError(
+            f"{kind.name} has no parameter {min(given.keys() - names)}, with which this run was made; use the version "
+            "of the method that made it."
+        )
     method: Method = kind(**given) if decay is None else Decaying(kind(**given), decay)
     who, value = next(iter(saved["cohort"].items()))
     makers: dict[str, Callable[[Any], Participation]] = {
@@ -183,7 +189,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     given, about = config["parameters"], config["problem"]
     graph = given.get("graph")
     constants = {k: getattr(problem, k) for k in ("L", "L_kind", "L_max", "L_global", "mu", "kappa")}
-    return {
+    asked = {
         "method": config["method"],
         **{k: about[k] for k in ("data", "samples", "d", "clients", "split")},
         "engine": config["engine"],
@@ -191,7 +197,11 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         **constants,
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
         **{k: given.get(k) for k in SHOWN},
-        **{k: v for k, v in given.items() if k not in (*SHOWN, "graph", "a", "mu")},
+    }
+    own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
+    return {
+        **asked,
+        **own,
         "cohort": None if "everyone" in config["cohort"] else config["cohort"],
         "graph": None if graph is None else graph["name"],
         "delta": None if graph is None else _delta(graph),

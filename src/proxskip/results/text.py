@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
+
+from proxskip.methods import BUILT_IN
+from proxskip.registry import METHODS
+from proxskip.results.description import SHOWN
 
 STATUS_WORDS = {
     "CONVERGED": "converged",
@@ -81,13 +86,25 @@ def _parameters(s: Mapping[str, Any]) -> str:
     else:
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
         words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
-    words += [f"{k} = {s[k]:.4g}" for k in ("p", "tau", "q", "eta_g", "beta", "chi", "decay") if s.get(k) is not None]
-    words += [f"{k} = {s[k]}" for k in ("K", "option") if s[k] is not None]
+    named = ("p", "tau", "q", "eta_g", "beta", "chi", "decay", *_own(s["method"]), "K", "option")
+    words += [f"{k} = {_plain(s[k])}" for k in named if s.get(k) is not None]
     if s["graph"] is not None:
         words.append(f"graph = {s['graph']} (delta = {s['delta']:.3g})")
     if s["cohort"] is not None:
         words.append("cohort = " + ", ".join(f"{k} {v}" for k, v in s["cohort"].items()))
     return ", ".join(words) + f", seed = {s['seed']}"
+
+
+def _own(method: str) -> list[str]:
+    """The parameters of a method that no method of the package has."""
+    kind = METHODS.get(method)
+    if kind is None or kind in BUILT_IN:
+        return []
+    return [f.name for f in fields(kind) if f.name not in SHOWN]  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _cost(s: Mapping[str, Any]) -> str:

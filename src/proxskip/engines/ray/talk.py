@@ -6,12 +6,15 @@ For every actor there is the snapshot (its clients' memory as of some operation)
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from typing import Any
 
 import numpy as np
+import ray
 
 from proxskip.engines.cpu.shards import Census
 from proxskip.engines.ray.pool import ENDED, Died, Parcel, Pool, Tally, recovery, submit_all
@@ -85,6 +88,7 @@ class Talk:
         """A half's number; it is sent to each actor once."""
         key = (id(getattr(half, "__self__", None)), getattr(half, "__func__", half))
         if key not in self.tokens:
+            send_along(half)
             self.tokens[key] = self.next
             self.halves[self.next] = half
             self.next += 1
@@ -296,3 +300,12 @@ class Talk:
 
 def _when(round: int | None) -> str:
     return "before the run" if round is None else f"in round {round}"
+
+
+def send_along(half: Any) -> None:
+    """Send a method itself where its module was loaded from a file, so that a worker cannot import it by its name."""
+    for kind in type(getattr(half, "__self__", half)).__mro__:
+        module = sys.modules.get(kind.__module__)
+        name = kind.__module__.partition(".")[0]
+        if name != "__main__" and hasattr(module, "__file__") and PathFinder.find_spec(name) is None:
+            ray.cloudpickle.register_pickle_by_value(module)

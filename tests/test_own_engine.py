@@ -1,0 +1,132 @@
+"""The engine of docs/adding-an-engine.md, which stands outside the package, owes what every engine owes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import proxskip as ps
+from conftest import METHODS, NAMED, Row, code_of
+from proxskip.engines.near import NearEngine
+from proxskip.links.codecs import Float32, Key
+from proxskip.types import Array
+
+ROUNDS = 6
+
+
+@cache
+def kind() -> Any:
+    """The class as the page has it."""
+    names: dict[str, Any] = {"__name__": "own_engine"}
+    exec(compile(code_of("adding-an-engine.md", 0), "docs/adding-an-engine.md", "exec", dont_inherit=True), names)
+    return names["ThreadsEngine"]
+
+
+pytestmark = pytest.mark.usefixtures("quiet_steps")
+
+
+def run(row: Row, problem: ps.Problem, engine: Any, rounds: int = ROUNDS, **given: Any) -> ps.Result:
+    common = {"cohort": row.cohort, "seed": 4, "every": 1, "allow_unsafe_step": True}
+    return ps.run(row.make(problem), problem, rounds=rounds, engine=engine, **common, **given)
+
+
+def same(a: ps.Result, b: ps.Result) -> None:
+    """The bytes of the iterates, of what clients remember, and of every column of the trace but the time."""
+    assert a.x.tobytes() == b.x.tobytes()
+    assert a.memory.keys() == b.memory.keys()
+    for k in b.memory:
+        assert a.memory[k].tobytes() == b.memory[k].tobytes(), k
+    for column in b.trace.columns:
+        assert column == "seconds" or a.trace[column].tobytes() == b.trace[column].tobytes(), column
+
+
+def test_it_is_short() -> None:
+    assert len(code_of("adding-an-engine.md", 0).splitlines()) <= 40
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_every_method_takes_the_references_way(row: Row) -> None:
+    problem = row.rows()
+    same(run(row, problem, kind()()), run(row, problem, "reference"))
+
+
+@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+@pytest.mark.long
+def test_every_method_draws_the_references_minibatches(row: Row) -> None:
+    problem = row.rows(sparse=True).with_batch(6)
+    same(run(row, problem, kind()(), 3), run(row, problem, "reference", 3))
+
+
+@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
+    problem = row.quadratic()
+    whole = run(row, problem, kind()())
+    run(row, problem, kind()(), 3, out=tmp_path / "run")
+    resumed = ps.resume(tmp_path / "run", problem, rounds=ROUNDS, engine=kind()())
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert all(resumed.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
+    assert resumed.summary()["engine"] == "threads"
+
+
+def test_resume_without_the_engine_says_what_is_missing(tmp_path: Path) -> None:
+    row = NAMED["scaffnew"]
+    run(row, row.quadratic(), kind()(), 3, out=tmp_path / "run")
+    with pytest.raises(ps.InputError, match='engine "threads" is not known'):
+        ps.resume(tmp_path / "run", row.quadratic(), rounds=5)
+
+
+def test_an_engine_without_clients_says_what_is_missing() -> None:
+    row = NAMED["scaffnew"]
+    with pytest.raises(NotImplementedError, match="define client"):
+        run(row, row.quadratic(), NearEngine())
+
+
+class Old:
+    """An engine as version 0.1 had them."""
+
+    name = "old"
+
+    def run(self, half: Any, cohort: Any, round: int, K: Any, down: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("engine", [Old(), Old, NearEngine])
+def test_what_is_no_engine_gets_a_sentence(engine: Any) -> None:
+    row = NAMED["scaffnew"]
+    with pytest.raises(ps.InputError, match="is not an engine; give an object of a class that derives from"):
+        run(row, row.quadratic(), engine)
+
+
+class Placed(Float32):
+    """A codec whose result depends on everything that its key says of the message."""
+
+    keyed = True
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        return super().decode(data, d, key) * (1.0 + key.place / key.asked) + 1e-3 * key.generator().random(d)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded(ps.Method):
+    """Gradient descent whose steps go through a codec."""
+
+    gamma: float
+    about = ps.About(name="rounded", handles=frozenset({"clients", "cohort"}))
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        (step,) = exchange(self.local, server["x"], K=1)
+        return {"x": server["x"] + step}
+
+    def local(self, client: Any, memory: Any, K: int, x: Any) -> Any:
+        return (client.send(client.descend(x, 0.0, self.gamma, K) - x, Placed()),), {}
+
+
+def test_codecs_get_the_references_keys() -> None:
+    problem = NAMED["scaffnew"].rows()
+    method = Rounded(0.1 / problem.L)
+    a, b = (ps.run(method, problem, rounds=6, cohort=3, engine=e, every=1) for e in (kind()(), "reference"))
+    same(a, b)
+    assert a.summary()["bits_up"] == 32 * 3 * 6 * problem.d
