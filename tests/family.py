@@ -228,7 +228,8 @@ class LocalSolver(ps.Method):
     @classmethod
     def of(cls, problem: ps.Problem, **given: Any) -> LocalSolver:
         """c = 1 and sigma = 1: gamma = 1/sqrt(mu Lbar), t_i = L_F,i / (gamma Lbar)."""
-        mu, L = problem.mu, np.asarray(problem.L_i) - problem.mu
+        mu = 0.9 * problem.mu  # any lower bound
+        L = np.asarray(problem.L_i) - mu
         gamma = 1.0 / math.sqrt(mu * L.mean())
         t = L / (gamma * L.mean())
         root = np.sqrt(t / (L + t))
@@ -295,7 +296,9 @@ class Mixture(ps.Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         n = exchange.problem.n
         (g,) = exchange(self.look, server["x"], own={"odd": np.arange(n) % 2})
-        x, y, _ = exchange(self.walk, server["x"], g, K=self.steps, own={"t": 0.1 + np.arange(n), "beta": np.arange(n) / n})
+        x, y, _ = exchange(
+            self.walk, server["x"], g, K=self.steps, own={"t": 0.1 + np.arange(n), "beta": np.arange(n) / n}
+        )
         exchange.settle(self.settle, x + y)
         return {"x": server["x"] + 0.1 * (x - server["x"]) + 0.01 * y}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.codecs import Codec, Key
+from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import halves
@@ -85,7 +85,8 @@ class _Idle:
         return values if np.ndim(values) == 0 else values[0]
 
     def send(self, v: Array, codec: Codec | None = None) -> Array:
-        self.sent.append((np.array(v), codec or self.codec))
+        codec = codec or self.codec
+        self.sent.append((np.array(v), None if isinstance(codec, Identity) else codec))
         return self.sent[-1][0]
 
 

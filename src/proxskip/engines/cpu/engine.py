@@ -248,7 +248,7 @@ class CpuEngine(NearEngine):
             job.result()
 
     def _of(self, cohort: Indices) -> Any:
-        if len(cohort) * self.problem.d >= LAZY:
+        if self.problem.d > 1 and len(cohort) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
             return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
         return super()._of(cohort)
 
