@@ -12,7 +12,7 @@ from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.oracles import rows_of
 from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size
-from proxskip.types import Array
+from proxskip.types import Array, InputError
 
 
 class Sender:
@@ -21,7 +21,7 @@ class Sender:
     def __init__(self) -> None:
         self.gradients = 0
         self.taken: Any = None  # the local steps really taken, where a criterion ended them
-        self._sent: list[tuple[Any, Size]] = []
+        self._sent: list[tuple[Any, Size | None]] = []
 
     def keys(self, vector: int) -> Sequence[Key]:
         """The keys of this client's (or of each member's) next message."""
@@ -30,14 +30,16 @@ class Sender:
     def send(self, v: Any, codec: Codec | None = None) -> Any:
         """v as the server will read it."""
         if codec is None or isinstance(codec, Identity):
+            self._sent.append((v, None))  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
         rows = np.atleast_2d(self.plain(v))
+        rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
         sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
         d = rows.shape[1]
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
-        out = sent[0] if np.ndim(v) == 1 else sent
+        out = sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
         self._sent.append((out, size))
         return out
 
@@ -47,8 +49,6 @@ class Sender:
 
     def sizes(self, up: Sequence[Any]) -> tuple[Size | None, ...]:
         """What each vector that goes up took; None for those that travel as they are."""
-        if not self._sent:
-            return (None,) * len(up)
         return tuple(next((size for v, size in self._sent if v is u), None) for u in up)
 
 
@@ -79,7 +79,11 @@ class OneClient(Sender):
         until: float | None = None,
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
+        if until is not None and pull is None:
+            raise InputError("until compares with the pull, and this descent has none; give both.")
         if anchor is not None:
+            if pull is not None or np.any(momentum):
+                raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
             return self._descend_anchored(x, h, gamma, K, anchor)
         tau, centre = pull or (0.0, x)
         y = before = x
@@ -89,11 +93,13 @@ class OneClient(Sender):
             if pull is not None:
                 slope = slope + tau * (z - centre)
             if until is not None and np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - centre):
-                self.taken = k + 1
+                self.taken = (self.taken or 0) + k + 1
                 return z, k + 1
             before, y = y, z - gamma * slope
-        self.taken = K if until is not None else None
-        return y if until is None else (y, K)
+        if until is None:
+            return y
+        self.taken = (self.taken or 0) + K
+        return y, K
 
     def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
         """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
@@ -114,6 +120,7 @@ class OneClient(Sender):
 
     def _estimate(self, x: Array) -> Array:
         if self.batch is None:
+            self.step += 1  # the coins of an anchor are numbered by it too
             return self.gradient(x)
         self.gradients += self.batch
         return self._sampled(x, self._rows())

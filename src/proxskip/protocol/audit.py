@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.codecs import Codec, Key
+from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.protocol import halves
@@ -59,7 +59,8 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
     """How the vectors of this exchange travel: the half is run with a client that does nothing."""
     zeros = {k: np.zeros(d) for k in method.remembers}
     client = _Idle(wire_codec)
-    up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **dict.fromkeys(call.own, 0.0))
+    with np.errstate(all="ignore"):
+        up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **call.numbers(0))
     sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
     return tuple(sent.get(id(v), (None, 0)) for v in up)
 
@@ -84,7 +85,8 @@ class _Idle:
         return values if np.ndim(values) == 0 else values[0]
 
     def send(self, v: Array, codec: Codec | None = None) -> Array:
-        self.sent.append((np.array(v), codec or self.codec))
+        codec = codec or self.codec
+        self.sent.append((np.array(v), None if isinstance(codec, Identity) else codec))
         return self.sent[-1][0]
 
 

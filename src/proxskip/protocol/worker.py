@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.shards import Tiles, pack
+from proxskip.engines.cpu.shards import pack
 from proxskip.engines.local import OneClient, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
@@ -38,11 +38,8 @@ class Worker(OneClient):
         self.d, self.batch = alone.d, batch
         if batch is not None and not can_sample(oracle):
             raise InputError(f"client {i} has no minibatch_gradient(x, rows); leave out the batch.")
-        self.shards: Any = pack(alone)
+        self.shards: Any = pack(alone, number0=i)
         self.member = np.zeros(1, np.int64)
-        if self.shards is not None and not isinstance(self.shards, Tiles):
-            self.member = np.full(1, i, np.int64)
-            self.shards.row0 = np.append(np.zeros(i + 1, np.int64), self.rows)
         self.key = Key(seed, 0, i)
         self.codec: Codec | None = None
         self.noise: Noise | None = None

@@ -71,7 +71,7 @@ class Cohort(Sender):
             self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
             return out
         near = None if pull is None else (pull[0], self.plain(pull[1]))
-        return pulled_steps(self._one_step, np.broadcast_to(x0, shape), H, gammas, steps, near, momentum)
+        return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
 
     def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
         out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step)
@@ -85,29 +85,29 @@ class Cohort(Sender):
         shape, first = X.shape, np.broadcast_to(self.step, (len(X),))
         clients = [self.engine.one(int(i), self.request, j) for j, i in enumerate(self.members)]
         out: list[Any] = [None] * len(X)
-
-        def part(v: Any, j: int) -> Any:
-            """Member j's entry of a number, a column or a stack."""
-            v = self.plain(v)
-            return v if np.ndim(v) == 0 else float(v[j, 0]) if np.shape(v)[-1] == 1 else v if v.ndim == 1 else v[j]
+        # written-down vectors are computed here: the threads below could not wait for others to do it
+        near = None if pull is None else (numbers(pull[0], shape[0]), np.broadcast_to(self.plain(pull[1]), shape))
+        held = None if anchor is None else tuple(np.broadcast_to(self.plain(v), shape) for v in anchor[:2])
+        moved = None if anchor is None else numbers(anchor[2], shape[0])
+        momenta = numbers(momentum, shape[0])
 
         def one(j: int, _: int) -> None:
             c = clients[j]
             c.step = int(first[j])
-            near = None if pull is None else (part(pull[0], j), part(pull[1], j))
-            held = None if anchor is None else tuple(part(v, j) for v in anchor)
             with np.errstate(all="ignore"):  # a thread does not inherit the loop's
                 out[j] = c.descend(
-                    X[j].copy(), H[j], float(gammas[j]), int(K[j]), pull=near, momentum=part(momentum, j),
-                    anchor=held, until=until,
+                    X[j].copy(), H[j], float(gammas[j]), int(K[j]),
+                    pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
+                    anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]), until=until,
                 )  # fmt: skip
 
         self.engine.each(one, len(X))
         self.gradients += sum(c.gradients for c in clients)
         self.step = np.array([c.step for c in clients])
         if until is not None:
-            self.taken = np.array([steps for _, steps in out], dtype=np.int64)
-            return np.stack([y for y, _ in out]), self.taken[:, None]
+            taken = np.array([steps for _, steps in out], dtype=np.int64)
+            self.taken = taken if self.taken is None else self.taken + taken
+            return np.stack([y for y, _ in out]), taken[:, None]
         if anchor is not None:
             return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
         return np.stack(out)
@@ -248,7 +248,7 @@ class CpuEngine(NearEngine):
             job.result()
 
     def _of(self, cohort: Indices) -> Any:
-        if len(cohort) * self.problem.d >= LAZY:
+        if self.problem.d > 1 and len(cohort) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
             return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
         return super()._of(cohort)
 
@@ -276,7 +276,8 @@ class CpuEngine(NearEngine):
 
     def _take(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
         if len(cohort) == self.problem.n and v.shape == shape:
-            self.spare, self.kept[name] = self.kept[name], v
+            twice = any(v is u for k, u in self.kept.items() if k != name)  # each has its own, which is written to
+            self.spare, self.kept[name] = self.kept[name], v.copy() if twice else v
         else:
             self.kept[name][cohort] = v
 
@@ -318,6 +319,11 @@ class CpuEngine(NearEngine):
 def _no_half(*_: Any) -> Any:
     """Local steps outside a half."""
     raise AssertionError
+
+
+def numbers(v: Any, members: int) -> list[float]:
+    """One number for each member, of a number or a column."""
+    return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
 
 
 def available_cores() -> int:

@@ -1,0 +1,322 @@
+"""Methods and codecs outside the package, written through its seam: what the family needs and no built-in method uses.
+
+Each is a short form of a published method, without its theorem's parameters. ``test_seam.py`` runs them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import proxskip as ps
+from proxskip.links.codecs import Codec, Float32, Key
+from proxskip.methods import steps
+from proxskip.seam import Client, Exchange, as_sent
+from proxskip.types import Array, Vectors
+
+Up = tuple[tuple[Array, ...], Vectors]
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class RandK:
+    """k coordinates of d, drawn by both sides: no indices travel, and what is read is d/k times what was sent there."""
+
+    k: int
+    unbiased, keyed = True, True
+
+    def omega(self, d: int) -> float:
+        return d / self.k - 1
+
+    def chosen(self, d: int, key: Key) -> Array:
+        return np.sort(key.generator().permutation(d)[: self.k])
+
+    def bits(self, d: int, key: Key) -> int:
+        return 64 * self.floats(d, key)
+
+    def floats(self, d: int, key: Key) -> int:
+        return min(self.k, d)
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        return v[self.chosen(len(v), key)].astype("<f8").tobytes()
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        out = np.zeros(d)
+        out[self.chosen(d, key)] = np.frombuffer(data, "<f8") * (d / self.floats(d, key))
+        return out
+
+
+@dataclass(frozen=True)
+class Masks:
+    """TAMUNA's: every coordinate has s owners among those asked, and only they send it.
+
+    Coordinate k belongs to the s places k s, ..., k s + s - 1 (mod asked) of a template, whose places are permuted by
+    what the clients share. All vectors of one exchange have the same masks.
+    """
+
+    s: int
+    unbiased, keyed = True, True
+
+    def omega(self, d: int) -> float:
+        return math.inf  # it depends on the number of clients that are asked
+
+    def owned(self, d: int, key: Key) -> Any:
+        common = Key(key.seed, key.round, 0, 0, key.asked, key.attempt, key.exchange)
+        place = common.generator(shared=True).permutation(key.asked)[key.place]
+        return (place - self.s * np.arange(d)) % key.asked < self.s
+
+    def bits(self, d: int, key: Key) -> int:
+        return 64 * self.floats(d, key)
+
+    def floats(self, d: int, key: Key) -> int:
+        return int(np.count_nonzero(self.owned(d, key)))
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        return v[self.owned(len(v), key)].astype("<f8").tobytes()
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        out = np.zeros(d)
+        out[self.owned(d, key)] = np.frombuffer(data, "<f8") * (key.asked / min(self.s, key.asked))
+        return out
+
+
+@dataclass(frozen=True)
+class Signs:
+    """A bit for each sign, after the mean absolute value: a size that is not a whole number of bytes."""
+
+    unbiased, keyed = False, False
+
+    def omega(self, d: int) -> float:
+        return 1.0
+
+    def bits(self, d: int, key: Key) -> int:
+        return 64 + d
+
+    def floats(self, d: int, key: Key) -> int:
+        return 1
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        return np.abs(v).mean().astype("<f8").tobytes() + np.packbits(v >= 0).tobytes()
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        signs = np.unpackbits(np.frombuffer(data[8:], np.uint8), count=d)
+        return float(np.frombuffer(data[:8], "<f8")[0]) * (2.0 * signs - 1.0)
+
+
+# -- methods -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Tamuna(ps.Method):
+    """L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, "TAMUNA", 2023, arXiv:2302.09832.
+
+    A client asks its codec for its mask by sending ones that do not go up, and are not counted.
+    """
+
+    gamma: float
+    p: float
+    s: int
+    chi: float
+
+    about = ps.About("tamuna", handles=frozenset({"batch", "clients", "cohort"}), remembers=("h", "xhat", "mask"))
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        share = np.full(exchange.problem.n, self.s / len(exchange.cohort))
+        K = steps.geometric(exchange.rng, self.p)
+        (x,) = exchange(self.local, server["x"], K=K, own={"share": share})
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, share: Any) -> Up:
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        mask = client.send(0.0 * xhat + 1.0, Masks(self.s))
+        return (client.send(xhat, Masks(self.s)),), {"xhat": xhat, "mask": share * mask}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        return {"h": memory["h"] + (self.p * self.chi / self.gamma) * memory["mask"] * (x - memory["xhat"])}
+
+
+@dataclass(frozen=True)
+class GradSkip(ps.Method):
+    """A. Maranjyan, M. Safaryan, P. Richtarik, "GradSkip", 2022, arXiv:2210.16402.
+
+    Client i falls asleep after each step with probability 1 - q_i; from then on its h_i is its gradient.
+    """
+
+    gamma: float
+    p: float
+    q: tuple[float, ...]
+
+    about = ps.About("gradskip", handles=frozenset({"clients"}), remembers=("h", "hhat", "xhat"))
+
+    def drawn(self, rng: Any) -> tuple[Array, Array]:
+        """Each client's steps, and whether it is asleep at the end."""
+        K = steps.geometric(rng, self.p)
+        G = np.array([steps.geometric(rng, 1 - q) if q < 1 else K + 1 for q in self.q])
+        return np.minimum(G - 1, K), G <= K
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        K, asleep = self.drawn(exchange.rng)
+        (x,) = exchange(self.local, server["x"], K=tuple(K), own={"asleep": asleep})
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Up:
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        hhat = memory["h"] + asleep * (client.gradient(xhat, where=asleep) - memory["h"])
+        up = xhat - (self.gamma / self.p) * hhat
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent), "hhat": hhat}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        return {"h": memory["hhat"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+
+@dataclass(frozen=True)
+class ScaffnewVR(ps.Method):
+    """G. Malinovsky, K. Yi, P. Richtarik, "Variance Reduced ProxSkip", 2022, arXiv:2207.04338, with L-SVRG."""
+
+    gamma: float
+    p: float
+    q: float
+
+    about = ps.About("scaffnew-vr", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat", "w", "gw"))
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        first = np.full(exchange.problem.n, exchange.round == 0)
+        (x,) = exchange(self.local, server["x"], K=steps.geometric(exchange.rng, self.p), own={"first": first})
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, first: Any) -> Up:
+        w = memory["w"] + first * (x - memory["w"])
+        gw = memory["gw"] + client.gradient(x, where=first)
+        xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=(w, gw, self.q))
+        up = xhat - (self.gamma / self.p) * memory["h"]
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+
+@dataclass(frozen=True)
+class LocalSolver(ps.Method):
+    """A primal-dual method whose clients solve a proximal problem by accelerated steps (compare 5GCS, 2212.14370).
+
+    For equal weights; t, step and beta have an entry for each client, and F_i = f_i - (mu/2) |.|^2:
+
+        xhat = (z - gamma v) / (1 + gamma mu)
+        y_i  = K accelerated steps from xhat on  F_i(y) - <v_i, y> + (t_i/2) |y - xhat|^2
+        v_i+ = v_i + t_i (xhat - y_i),   v+ = mean_i v_i+,   z+ = xhat - gamma (v+ - v)
+
+    With ``until``, K is the most.
+    """
+
+    gamma: float
+    mu: float
+    t: tuple[float, ...]
+    step: tuple[float, ...]
+    beta: tuple[float, ...]
+    K: int = 2
+    until: float | None = None
+    codec: Codec | None = None
+
+    about = ps.About("local-solver", handles=frozenset({"batch", "clients"}), remembers=("v",))
+
+    @classmethod
+    def of(cls, problem: ps.Problem, **given: Any) -> LocalSolver:
+        """c = 1 and sigma = 1: gamma = 1/sqrt(mu Lbar), t_i = L_F,i / (gamma Lbar)."""
+        mu = 0.9 * problem.mu  # any lower bound
+        L = np.asarray(problem.L_i) - mu
+        gamma = 1.0 / math.sqrt(mu * L.mean())
+        t = L / (gamma * L.mean())
+        root = np.sqrt(t / (L + t))
+        return cls(gamma, mu, tuple(t), tuple(1.0 / (L + t)), tuple((1 - root) / (1 + root)), **given)
+
+    def start(self, problem: ps.Problem, x0: Array) -> Vectors:
+        return {"x": x0, "z": x0, "v": 0.0 * x0}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        xhat = (server["z"] - self.gamma * server["v"]) / (1 + self.gamma * self.mu)
+        own = {"t": self.t, "step": self.step, "beta": self.beta}
+        (change,) = exchange(self.local, xhat, K=self.K, own=own)
+        return {"x": xhat, "z": xhat - self.gamma * change, "v": server["v"] + change}
+
+    def local(self, client: Client, memory: Vectors, K: int, xhat: Array, t: Any, step: Any, beta: Any) -> Up:
+        h, pull = memory["v"] + self.mu * xhat, (t - self.mu, xhat)  # - mu y is a part of the pull
+        y = client.descend(xhat, h, step, K, pull=pull, momentum=beta, until=self.until)
+        y = y if self.until is None else y[0]
+        sent = client.send(t * (xhat - y), self.codec)
+        return (sent,), {"v": memory["v"] + sent}
+
+
+@dataclass(frozen=True)
+class Halved(ps.Method):
+    """Scaffnew whose K steps are made in two descents, which changes nothing."""
+
+    gamma: float
+    p: float
+    cut: bool = True
+
+    about = ps.About("halved", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat"))
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        (x,) = exchange(self.local, server["x"], K=2 * steps.geometric(exchange.rng, self.p))
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Up:
+        if self.cut:
+            halfway = client.descend(x, memory["h"], self.gamma, K // 2)
+            xhat = client.descend(halfway, memory["h"], self.gamma, K // 2)
+        else:
+            xhat = client.descend(x, memory["h"], self.gamma, K)
+        return (xhat - (self.gamma / self.p) * memory["h"],), {"xhat": xhat}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+
+@dataclass(frozen=True)
+class Mixture(ps.Method):
+    """No method of use: in every round two exchanges, descents of all kinds, and vectors that travel in every way.
+
+    What a client sends and what it remembers are equal where they can be, and one vector is remembered twice.
+    """
+
+    gamma: float
+    steps: tuple[int, ...]
+    codec: Codec
+    anchored: bool = True
+
+    about = ps.About("mixture", handles=frozenset({"batch", "clients", "cohort"}), remembers=("u", "a", "b", "w", "gw"))
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        n = exchange.problem.n
+        (g,) = exchange(self.look, server["x"], own={"odd": np.arange(n) % 2})
+        x, y, _ = exchange(
+            self.walk, server["x"], g, K=self.steps, own={"t": 0.1 + np.arange(n), "beta": np.arange(n) / n}
+        )
+        exchange.settle(self.settle, x + y)
+        return {"x": server["x"] + 0.1 * (x - server["x"]) + 0.01 * y}
+
+    def look(self, client: Client, memory: Vectors, K: int, x: Array, odd: Any) -> Up:
+        g = client.gradient(x, where=odd)
+        return (client.send(x + 0.0 * g, self.codec),), {"w": x - 0.5 * memory["u"], "gw": g + memory["gw"]}
+
+    def walk(self, client: Client, memory: Vectors, K: int, x: Array, g: Array, t: Any, beta: Any) -> Up:
+        y = client.descend(x, 0.1 * memory["u"], self.gamma, K)
+        y = client.descend(y, memory["u"], self.gamma / (1 + t * self.gamma), K, pull=(t, x + 0.0 * g), momentum=beta)
+        w, gw = memory["w"] + 0.1 * memory["a"], memory["gw"] - 0.1 * memory["b"]
+        if self.anchored:
+            y, w, gw = client.descend(y, memory["u"], self.gamma, K, anchor=(w, gw, 0.4))
+        plain, coded, row = client.send(y), client.send(y - x, self.codec), client.send(x, self.codec)
+        return (plain, coded, row), {"a": y, "b": y, "w": w, "gw": 0.1 * gw}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        return {"a": memory["a"] - 0.5 * x, "u": 0.1 * (memory["b"] - memory["a"])}
+
+
+__all__ = ["Float32", "GradSkip", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "ScaffnewVR", "Signs", "Tamuna"]

@@ -1,0 +1,700 @@
+"""The seam carries the family: every engine and the protocol agree on methods that use all of it, and count it right."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import family
+import proxskip as ps
+from conftest import Machine, close, model, quadratics
+from family import Float32, GradSkip, Halved, LocalSolver, Masks, Mixture, RandK, ScaffnewVR, Signs, Tamuna
+from proxskip.engines.cpu import engine as cpu_engine
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.links.codecs import Identity, Key, read_back
+from proxskip.links.cohorts import as_participation
+from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
+from proxskip.protocol.lockstep import drive
+from proxskip.randomness import anchor_coin, stream
+from proxskip.seam import Request
+
+ROUNDS, SEED, N = 8, 4, 4
+RUN = bytes(range(16))
+COUNTED = ("vectors", "floats", "bytes", "bits", "grad_evals", "local_steps", "iterations", "exchanges")
+
+
+# -- the family on small problems --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Member:
+    name: str
+    make: Callable[[ps.Problem], ps.Method]
+    cohort: int | None = None
+    batch: bool = True
+
+
+def rate(problem: ps.Problem) -> float:
+    return 1.0 / problem.es_A
+
+
+STEPS = (1, 3, 0, 2)
+FAMILY = (
+    Member("tamuna", lambda p: Tamuna(rate(p), 0.4, 2, 0.5), cohort=3),
+    Member("gradskip", lambda p: GradSkip(rate(p), 0.3, (0.5, 0.9, 1.0, 0.2)), batch=False),
+    Member("scaffnew-vr", lambda p: ScaffnewVR(rate(p) / 6, 0.3, 0.2)),
+    Member("local-solver", LocalSolver.of),
+    Member("local-solver-randk", lambda p: LocalSolver.of(p, codec=RandK(2))),
+    Member("local-solver-signs", lambda p: LocalSolver.of(p, codec=Signs())),
+    Member("local-solver-until", lambda p: LocalSolver.of(p, K=9, until=0.3)),
+    Member("halved", lambda p: Halved(rate(p), 0.4)),
+    Member("mixture", lambda p: Mixture(rate(p), STEPS, RandK(2))),
+    Member("mixture-cohort", lambda p: Mixture(rate(p), STEPS, Masks(2)), cohort=3),
+    Member("mixture-no-anchor", lambda p: Mixture(rate(p), STEPS, Float32(), anchored=False)),
+    Member("mixture-no-steps", lambda p: Mixture(rate(p), (0,) * N, Signs(), anchored=False)),
+)
+NAMED = {m.name: m for m in FAMILY}
+
+
+@cache
+def problem_of(kind: str, batch: int | None = None) -> ps.Problem:
+    if kind == "quadratic":
+        return ps.Problem(quadratics(N, own=True))
+    if kind == "one-unknown":
+        return ps.Problem([ps.Quadratic(np.array([[1.0 + i]]), np.array([1.0 - i])) for i in range(N)])
+    whole = model("logistic", kind == "sparse", l2=0.1)
+    return ps.split(whole, clients=N, by="label", weights="equal").with_batch(batch)
+
+
+KINDS = (("quadratic", None), ("sparse", 12), ("one-unknown", None), ("sparse", None), ("dense", 4))
+"""Without a kernel, and with those for tiles (also of most rows) and for rows; the last ones in the slow tier."""
+CASES = [
+    pytest.param(m, *k, id=f"{m.name}-{k[0]}{k[1] or ''}", marks=[pytest.mark.slow] if j > 2 and m.batch else [])
+    for m in FAMILY
+    for j, k in enumerate(KINDS)
+    if m.batch or k[1] is None
+]
+every_case = pytest.mark.parametrize(("member", "kind", "batch"), CASES)
+
+
+def run(member: Member, problem: ps.Problem, engine: Any = "cpu", rounds: int = ROUNDS) -> ps.Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        return ps.run(
+            member.make(problem), problem, rounds=rounds, seed=SEED, cohort=member.cohort, engine=engine, every=rounds
+        )
+
+
+def counts(result: ps.Result) -> dict[str, float]:
+    return {k: v for k, v in result.trace.last().items() if k.startswith(COUNTED)}
+
+
+def everything(result: ps.Result) -> bytes:
+    parts = [result.x, *(result.memory[k] for k in sorted(result.memory)), *(result.server[k] for k in result.server)]
+    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts) + repr(counts(result)).encode()
+
+
+def federate(
+    method: ps.Method, problem: ps.Problem, cohort: Any = None, rounds: int = ROUNDS, **given: Any
+) -> tuple[Server, list[Client]]:
+    """Rounds in which everybody who is asked must answer."""
+    given |= {"closing": "everyone"} if cohort is None else {"cohort": as_participation(cohort), "least": cohort}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        server = Server(method, problem, rounds, seed=SEED, insist=True, **given)
+    workers = [Worker(f, i, SEED, problem.batch) for i, f in enumerate(problem.clients)]
+    return server, [Client(server.method, w, given.get("itemsize", 8)) for w in workers]
+
+
+# -- the same on every engine ------------------------------------------------------------------------------------------
+@every_case
+def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cpu = reference to 1e-12; its bytes do not depend on the threads, nor on whether halves are written down first."""
+    problem = problem_of(kind, batch)
+    judge, found = run(member, problem, "reference"), run(member, problem, CpuEngine(1))
+    assert close(found.x, judge.x, 1e-12)
+    for k in judge.memory:
+        assert close(found.memory[k], judge.memory[k], 1e-12), k
+    assert counts(found) == counts(judge)
+    assert everything(run(member, problem, CpuEngine(2))) == everything(found)
+    monkeypatch.setattr(cpu_engine, "LAZY", 0)
+    for threads in (1, 2):
+        assert everything(run(member, problem, CpuEngine(threads))) == everything(found)
+
+
+@every_case
+def test_a_federation_computes_the_bytes_of_the_cpu_engine(member: Member, kind: str, batch: int | None) -> None:
+    problem = problem_of(kind, batch)
+    judge = run(member, problem)
+    state, memories = drive(*federate(member.make(problem), problem, member.cohort))
+    assert (state.round, state.failed) == (ROUNDS, "")
+    for k, v in judge.server.items():
+        assert np.array_equal(state.vectors[k], v), k
+    for k, rows in judge.memory.items():
+        assert np.array_equal(np.array([m.memory[k] for m in memories]), rows), k
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_federation_that_sends_float32_is_the_codec_everywhere(batch: int | None) -> None:
+    """What the wire rounds and what a method rounds itself are the same."""
+    problem = problem_of("dense", batch)
+    judge = run(Member("", lambda p: LocalSolver.of(p, codec=Float32())), problem)
+    state, memories = drive(*federate(LocalSolver.of(problem), problem, itemsize=4))
+    assert np.array_equal(state.vectors["x"], judge.x)
+    assert np.array_equal(np.array([m.memory["v"] for m in memories]), judge.memory["v"])
+
+
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_actors_compute_the_bytes_of_the_cpu_engine() -> None:
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(family)
+    engine = ps.RayEngine(3, stay=True, deadline=120)
+    try:
+        for kind, batch, names in (
+            ("sparse", 12, ("tamuna", "mixture", "mixture-cohort", "local-solver-until", "halved")),
+            ("quadratic", None, ("gradskip", "scaffnew-vr", "local-solver-randk", "mixture-cohort")),
+        ):
+            problem = problem_of(kind, batch)
+            for name in names:
+                assert everything(run(NAMED[name], problem, engine)) == everything(run(NAMED[name], problem)), name
+    finally:
+        engine.shutdown()
+
+
+# -- what the methods are ----------------------------------------------------------------------------------------------
+@pytest.fixture(params=["reference", "cpu"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def same(a: ps.Result, b: ps.Result) -> None:
+    assert close(a.x, b.x, 1e-12)
+    assert close(a.memory["h"], b.memory["h"], 1e-12)
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_tamuna_without_compression_is_scaffnew_on_cohorts(engine: str, batch: int | None) -> None:
+    problem = problem_of("dense", batch)
+    given: dict[str, Any] = {"rounds": 20, "cohort": 3, "seed": 1, "engine": engine}
+    same(
+        ps.run(Tamuna(rate(problem), 0.4, 3, 0.6), problem, **given),
+        ps.run(ps.Scaffnew(rate(problem), 0.4, chi=0.6), problem, **given),
+    )
+
+
+def test_gradskip_that_never_sleeps_is_scaffnew(engine: str) -> None:
+    problem = problem_of("quadratic")
+    a, b = (
+        ps.run(m, problem, rounds=20, seed=1, engine=engine)
+        for m in (GradSkip(rate(problem), 0.3, (1.0,) * N), ps.Scaffnew(rate(problem), 0.3))
+    )
+    same(a, b)
+    assert a.trace.last()["grad_evals"] == b.trace.last()["grad_evals"]
+
+
+def test_variance_reduction_of_full_gradients_is_scaffnew(engine: str) -> None:
+    problem = problem_of("sparse")
+    methods = ScaffnewVR(rate(problem), 0.3, 0.5), ps.Scaffnew(rate(problem), 0.3)
+    same(*(ps.run(m, problem, rounds=20, seed=1, engine=engine) for m in methods))
+
+
+def test_two_descents_are_one_of_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes: minibatches are numbered through a half, on every engine and in a federation."""
+    for kind, batch in (("quadratic", None), ("sparse", 12), ("dense", 4)):
+        problem = problem_of(kind, batch)
+        whole = Member("", lambda p: Halved(rate(p), 0.4, cut=False))
+        for engine in ("reference", CpuEngine(1), CpuEngine(2)):
+            assert everything(run(NAMED["halved"], problem, engine)) == everything(run(whole, problem, engine))
+        with monkeypatch.context() as patched:
+            patched.setattr(cpu_engine, "LAZY", 0)
+            assert everything(run(NAMED["halved"], problem)) == everything(run(whole, problem))
+        ends = [drive(*federate(m.make(problem), problem))[0].vectors["x"] for m in (NAMED["halved"], whole)]
+        assert np.array_equal(*ends)
+
+
+def distance(result: ps.Result, problem: ps.Problem) -> float:
+    assert problem.solution is not None
+    return float(np.linalg.norm(result.x - problem.solution.x) / np.linalg.norm(problem.solution.x))
+
+
+def test_variance_reduction_gets_where_minibatches_stall() -> None:
+    problem = ps.split(model(l2=1.0), clients=2, by="label", weights="equal").with_batch(4)
+    gamma = rate(problem) / 2
+    p, q = float(np.sqrt(gamma * problem.mu)), 2 * gamma * problem.mu
+    exact = ps.run(ScaffnewVR(gamma, p, q), problem, iterations=int(20 / (gamma * problem.mu)), every=1000)
+    plain = ps.run(ps.Scaffnew(gamma, p), problem, rounds=exact.rounds, every=1000)
+    assert distance(exact, problem) < 1e-9
+    assert distance(plain, problem) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["quadratic", "dense"])
+@pytest.mark.parametrize("given", [{}, {"K": 20, "until": 0.2}], ids=["two-steps", "until"])
+def test_the_local_solver_converges(kind: str, given: dict[str, Any]) -> None:
+    problem = problem_of(kind)
+    found = ps.run(LocalSolver.of(problem, **given), problem, rounds=200, every=200)
+    assert distance(found, problem) < 1e-9
+
+
+@pytest.mark.parametrize("s", [2, 3])
+def test_tamuna_converges_and_its_h_sum_to_zero(s: int) -> None:
+    problem = problem_of("quadratic")
+    chi = N * (s - 1) / (s * (N - 1))
+    found = ps.run(Tamuna(rate(problem), 0.4, s, chi), problem, cohort=3, tol=1e-9, rounds=4000, every=50)
+    assert found.success
+    assert np.abs(found.memory["h"].sum(axis=0)).max() <= 1e-12 * np.abs(found.memory["h"]).max() * N
+
+
+def test_gradskip_converges_with_fewer_gradients() -> None:
+    problem = problem_of("quadratic")
+    L = np.asarray(problem.L_i)
+    p = float(np.sqrt(problem.mu / L.max()))
+    q = (1 - problem.mu / L) / (1 - p**2)
+    gamma = float(np.min(p**2 / (L * (1 - q * (1 - p**2)))))
+    a, b = (
+        ps.run(m, problem, tol=1e-9, rounds=4000, seed=3, every=20)
+        for m in (GradSkip(gamma, p, tuple(q)), ps.Scaffnew(gamma, p))
+    )
+    assert a.success
+    assert b.success
+    assert a.trace.last()["grad_evals"] < b.trace.last()["grad_evals"]
+
+
+# -- fixed points ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [ReferenceEngine, CpuEngine], ids=["reference", "cpu"])
+@pytest.mark.parametrize("name", ["tamuna", "gradskip", "scaffnew-vr", "local-solver", "local-solver-until", "halved"])
+def test_started_at_the_solution_it_stays(name: str, kind: Any) -> None:
+    member = NAMED[name]
+    problem = problem_of("dense", 4 if name == "scaffnew-vr" else None)  # its noise is zero there
+    s = problem.solution
+    assert s is not None
+    method = member.make(problem)
+    machine = Machine(method, problem, member.cohort, kind(), SEED)
+    if isinstance(method, LocalSolver):
+        machine.put({"x": s.x, "z": s.x, "v": -method.mu * s.x}, {"v": s.h - method.mu * s.x})
+    else:
+        machine.put({"x": s.x}, {"h": s.h.copy()})
+    for r in range(6):
+        machine.round(r)
+    assert close(machine.server["x"], s.x, 1e-9)
+    kept = machine.memory["v"] + method.mu * s.x if isinstance(method, LocalSolver) else machine.memory["h"]
+    assert close(kept, s.h, 1e-8)
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+def draws_of(r: int) -> Any:
+    return stream(SEED, r, "server")
+
+
+def geometric(r: int, p: float) -> int:
+    return family.steps.geometric(draws_of(r), p)
+
+
+def rows(problem: ps.Problem) -> Any:
+    return np.array([f.N if hasattr(f, "N") else 1 for f in problem.clients])
+
+
+def test_the_ledger_of_masks_on_cohorts(engine: str) -> None:
+    """s owners a coordinate go up; x, a number of one's own and a late outcome come down."""
+    problem, d = problem_of("dense", 4), problem_of("dense", 4).d
+    row = run(NAMED["tamuna"], problem, engine).trace.last()
+    assert (row["floats_up"], row["bytes_up"], row["bits_up"]) == (ROUNDS * 2 * d, ROUNDS * 16 * d, ROUNDS * 128 * d)
+    assert row["vectors_up"] == ROUNDS * 3
+    last, late = dict.fromkeys(range(N), -1), 0
+    for r in range(ROUNDS):
+        for i in as_participation(3).draw(stream(SEED, r, "cohort"), N, r):
+            late += 0 <= last[int(i)] < r - 1
+            last[int(i)] = r
+    assert late > 0
+    assert row["floats_down"] == ROUNDS * 3 * (d + 1) + late * d
+    assert row["bits_down"] == 8 * row["bytes_down"] == 64 * row["floats_down"]
+    K = sum(geometric(r, 0.4) for r in range(ROUNDS))
+    assert (row["iterations"], row["local_steps"], row["grad_evals"]) == (K, 3 * K, 3 * K * 4)
+
+
+def test_the_ledger_of_clients_that_sleep(engine: str) -> None:
+    """Everybody's own K, and a full gradient more of those that sleep alone."""
+    problem = problem_of("sparse")
+    row, m = run(NAMED["gradskip"], problem, engine).trace.last(), rows(problem)
+    method = NAMED["gradskip"].make(problem)
+    assert isinstance(method, GradSkip)
+    drawn = [method.drawn(draws_of(r)) for r in range(ROUNDS)]
+    assert 0 < sum(asleep.sum() for _, asleep in drawn) < N * ROUNDS
+    assert row["grad_evals"] == sum(int(m @ (K + asleep)) for K, asleep in drawn)
+    assert row["local_steps"] == sum(int(K.sum()) for K, _ in drawn)
+    assert row["iterations"] == sum(int(K.max()) for K, _ in drawn)
+    assert row["floats_down"] == ROUNDS * N * (problem.d + 1)
+    assert row["bits_up"] == ROUNDS * N * problem.d * 64
+
+
+def test_the_ledger_of_an_anchor(engine: str) -> None:
+    """Two minibatches a step, a full gradient at first and whenever the coin of the step moves the anchor."""
+    problem = problem_of("dense", 4)
+    row, m = run(NAMED["scaffnew-vr"], problem, engine).trace.last(), rows(problem)
+    Ks = [geometric(r, 0.3) for r in range(ROUNDS)]
+    moved = [[sum(anchor_coin(SEED, i, r, k) < 0.2 for k in range(K)) for i in range(N)] for r, K in enumerate(Ks)]
+    assert np.sum(moved) > 0
+    assert row["grad_evals"] == sum(Ks) * N * 8 + int(m.sum()) + int((np.array(moved) @ m).sum())
+    assert row["local_steps"] == N * sum(Ks)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "floats"),
+    [("local-solver", 64 * 6, 6), ("local-solver-randk", 64 * 2, 2), ("local-solver-signs", 64 + 6, 1)],
+)
+def test_the_ledger_of_a_codec(engine: str, name: str, bits: int, floats: int) -> None:
+    problem = problem_of("dense")
+    row = run(NAMED[name], problem, engine).trace.last()
+    assert problem.d == 6
+    assert row["bits_up"] == ROUNDS * N * bits
+    assert row["bytes_up"] == ROUNDS * N * -(-bits // 8)
+    assert row["floats_up"] == ROUNDS * N * floats
+    assert row["floats_down"] == ROUNDS * N * (6 + 3)
+    assert (row["local_steps"], row["grad_evals"]) == (ROUNDS * N * 2, ROUNDS * 2 * rows(problem).sum())
+
+
+def test_the_ledger_of_vectors_that_travel_in_different_ways(engine: str) -> None:
+    """One coded vector in the first exchange; one plain and two coded ones in the second."""
+    problem = problem_of("dense", 4)
+    row = run(NAMED["mixture"], problem, engine).trace.last()
+    assert row["floats_up"] == ROUNDS * N * (2 + 6 + 2 + 2)
+    assert row["bits_up"] == 64 * row["floats_up"]
+    assert row["exchanges"] == 2 * ROUNDS
+    assert row["local_steps"] == ROUNDS * sum(STEPS)
+
+
+class Counting:
+    """A quadratic that knows how often it was differentiated."""
+
+    def __init__(self, f: Any) -> None:
+        self.f, self.L, self.mu, self.d, self.calls = f, f.L, f.mu, len(f.b), 0
+
+    def value(self, x: Any) -> float:
+        return float(self.f.value(x))
+
+    def gradient(self, x: Any) -> Any:
+        self.calls += 1
+        return self.f.gradient(x)
+
+
+@pytest.mark.parametrize("kind", [ReferenceEngine, CpuEngine], ids=["reference", "cpu"])
+def test_the_steps_counted_are_those_that_a_criterion_left(kind: Any) -> None:
+    counting = [Counting(f) for f in quadratics(N, own=True)]
+    machine = Machine(LocalSolver.of(problem_of("quadratic"), K=9, until=0.3), ps.Problem(counting), None, kind(), SEED)
+    machine.put(machine.method.start(machine.problem, np.ones(4)), {})
+    for f in counting:
+        f.calls = 0
+    for r in range(ROUNDS):
+        machine.round(r)
+    taken = sum(f.calls for f in counting)
+    assert machine.line.ledger.local_steps == machine.line.ledger.grad_evals == taken
+    assert N * ROUNDS < taken < N * ROUNDS * 9
+
+
+def members(kind: str, problem: ps.Problem) -> Iterator[tuple[int, Any]]:
+    """Every client by itself, or all of them together."""
+    made: Any = ReferenceEngine() if kind == "reference" else CpuEngine(1)
+    made.open(problem, {}, SEED)
+    request = Request(lambda *_: None, np.arange(problem.n), 0)  # type: ignore[arg-type,return-value]
+    if kind == "cpu":
+        yield -1, made.client(request.cohort, request, 0)
+    else:
+        for i in range(problem.n):
+            yield i, made.client(np.array([i]), request, i)
+
+
+def test_a_criterion_stops_at_the_first_point_where_it_holds(engine: str) -> None:
+    """Against the plain loop; two descents of one half are counted together."""
+    problem = problem_of("quadratic")
+    x, h, tau, gamma, beta, until = np.ones(4), 0.1, 0.5, 0.1, 0.3, 0.4
+
+    def plain(f: Any) -> tuple[Any, int]:
+        y = before = x
+        for k in range(50):
+            z = y + beta * (y - before)
+            slope = f.gradient(z) - h + tau * (z - 2 * x)
+            if np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - 2 * x):
+                return z, k + 1
+            before, y = y, z - gamma * slope
+        return y, 50
+
+    wanted = [plain(f) for f in problem.clients]
+    assert 1 < max(k for _, k in wanted) < 50
+    for i, client in members(engine, problem):
+        for twice in (1, 2):
+            y, k = client.descend(x, h, gamma, 50, pull=(tau, 2 * x), momentum=beta, until=until)
+            assert np.array_equal(np.ravel(k), [w[1] for w in wanted] if i < 0 else [wanted[i][1]])
+            assert np.array_equal(np.ravel(client.taken), twice * np.ravel(k))
+            assert close(y, [w[0] for w in wanted] if i < 0 else wanted[i][0], 1e-12)
+
+
+def test_descents_that_do_not_exist_are_refused(engine: str) -> None:
+    problem = problem_of("quadratic")
+    x = np.ones(4)
+    for _, client in members(engine, problem):
+        for more in ({"pull": (1.0, x)}, {"momentum": 0.5}):
+            with pytest.raises(ps.InputError, match="has no pull and no momentum"):
+                client.descend(x, 0.0, 0.1, 2, anchor=(x, x, 0.5), **more)
+        with pytest.raises(ps.InputError, match="give both"):
+            client.descend(x, 0.0, 0.1, 2, until=0.5)
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+CODECS = (Identity(), Float32(), RandK(2), Masks(2), Signs())
+every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda c: type(c).__name__)
+
+
+@dataclass(frozen=True)
+class Echo(ps.Method):
+    """Every client sends a row of its own, and remembers what the server read and whether it was the very same."""
+
+    gamma: float
+    codec: Any
+
+    about = ps.About("echo", handles=frozenset({"clients", "cohort"}), remembers=("read", "same"))
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        (x,) = exchange(self.say, server["x"])
+        return {"x": x}
+
+    def say(self, client: Any, memory: Any, K: int, x: Any) -> Any:
+        v = client.own(said(len(x))) + 0.0 * x
+        sent = client.send(v, self.codec)
+        return (sent,), {"read": sent, "same": 0.0 * v + float(sent is v)}
+
+
+def said(d: int) -> Any:
+    return np.random.Generator(np.random.Philox(7)).standard_normal((N, d))
+
+
+def echo(codec: Any) -> Echo:
+    return Echo(0.1, codec)
+
+
+@every_codec
+@pytest.mark.parametrize("cohort", [None, 3])
+def test_what_is_read_is_decoded_from_what_was_encoded(codec: Any, cohort: int | None) -> None:
+    """On every engine, and by the server of a federation, from the keys that everybody can compute."""
+    problem, method = problem_of("quadratic"), echo(codec)
+    wanted, last = np.zeros((N, problem.d)), np.zeros(problem.d)
+    for r in range(3):
+        asked = as_participation(cohort).draw(stream(SEED, r, "cohort"), N, r)
+        for place, i in enumerate(asked):
+            wanted[i] = read_back(codec, said(4)[i], Key(SEED, r, int(i), place, len(asked)))
+        last = wanted[asked].mean(axis=0)
+    taken = np.any(wanted != 0, axis=1) if cohort else np.ones(N, bool)
+    for engine in ("reference", "cpu"):
+        found = ps.run(method, problem, rounds=3, seed=SEED, cohort=cohort, engine=engine)
+        assert np.array_equal(found.memory["read"], wanted)
+        assert close(found.x, last, 1e-14)
+        assert np.all(found.memory["same"][taken] == isinstance(codec, Identity))
+    state, memories = drive(*federate(method, problem, cohort, 3))
+    assert close(state.vectors["x"], last, 1e-14)
+    for i, m in enumerate(memories):
+        if m.memory:
+            assert np.array_equal(m.memory["read"], wanted[i])
+            assert np.all(m.memory["same"] == isinstance(codec, Identity))
+
+
+@every_codec
+def test_the_payload_is_exactly_its_bits(codec: Any) -> None:
+    """In bytes rounded up, behind a header of fixed size; the ledger's bytes are those of the wire."""
+    problem = problem_of("quadratic")
+    server, clients = federate(echo(codec), problem)
+    _, asks = server.step(server.start(RUN), Begin())
+    total = 0
+    for place, ask in enumerate(asks):
+        _, (raw,) = clients[place].step(ClientState.fresh(RUN), wire.encode(ask))
+        key = Key(SEED, 0, place, place, N)
+        size = -(-codec.bits(problem.d, key) // 8)
+        answer = wire.decode(raw, problem.d)
+        assert isinstance(answer, wire.Answer)
+        (data,) = answer.up
+        assert len(raw) == wire.HEADER + size
+        assert isinstance(data, bytes) is not isinstance(codec, Identity)
+        if isinstance(data, bytes):
+            assert data == codec.encode(said(4)[place], key)
+        total += size
+    assert ps.run(echo(codec), problem, rounds=1, seed=SEED).trace.last()["bytes_up"] == total
+
+
+def test_the_same_object_comes_back_unchanged(engine: str) -> None:
+    problem = problem_of("quadratic")
+    for _, client in members(engine, problem):
+        v = np.ones(4)
+        assert client.send(v) is v
+        assert client.send(v, Identity()) is v
+        assert client.send(v, Float32()) is not v
+
+
+def test_every_coordinate_has_its_owners_and_every_owner_its_turn() -> None:
+    """By enumeration of the permutations that are drawn: all of them, so that the mean is what was sent."""
+    codec, d, asked = Masks(2), 5, 3
+    v = np.arange(1.0, 1.0 + d)
+    seen = {}
+    for r in range(200):
+        keys = [Key(SEED, r, 10 + j, j, asked) for j in range(asked)]
+        owned = np.array([codec.owned(d, key) for key in keys])
+        assert (owned.sum(axis=0) == 2).all()
+        assert sum(codec.floats(d, key) for key in keys) == 2 * d
+        read = np.array([read_back(codec, v, key) for key in keys])
+        assert np.allclose(read.mean(axis=0), v, rtol=1e-15)  # equal vectors are averaged exactly
+        seen[owned.tobytes()] = read
+    assert len(seen) == 6
+    assert np.allclose(np.mean(list(seen.values()), axis=0), v, rtol=1e-14)
+
+
+def test_random_coordinates_are_unbiased_and_each_clients_own() -> None:
+    """By enumeration: all pairs of five coordinates are drawn, about equally often."""
+    codec, d, v = RandK(2), 5, np.arange(1.0, 6.0)
+    drawn = [tuple(codec.chosen(d, Key(SEED, r, 0))) for r in range(2000)]
+    often = {pair: drawn.count(pair) for pair in itertools.combinations(range(d), 2)}
+    assert sum(often.values()) == 2000
+    assert max(abs(k - 200) for k in often.values()) < 5 * np.sqrt(200)
+    reads = {pair: read_back(codec, v, Key(SEED, drawn.index(pair), 0)) for pair in often}
+    assert np.allclose(np.mean(list(reads.values()), axis=0), v, rtol=1e-14)
+    worst = np.mean([np.sum((read - v) ** 2) for read in reads.values()])
+    assert worst == pytest.approx(codec.omega(d) * float(v @ v))
+    clients = {tuple(codec.chosen(d, Key(SEED, 0, i))) for i in range(20)}
+    vectors = {tuple(codec.chosen(d, Key(SEED, 0, 0, vector=k))) for k in range(20)}
+    assert len(clients) > 4
+    assert len(vectors) > 4
+
+
+# -- attempts, places, and what a server must not read -----------------------------------------------------------------
+class Federation:
+    """A server and its clients by hand."""
+
+    def __init__(self, method: ps.Method, cohort: int | None = None) -> None:
+        self.problem = problem_of("quadratic")
+        self.server, self.clients = federate(method, self.problem, cohort)
+        self.memory = [ClientState.fresh(RUN) for _ in self.clients]
+        self.state, self.asks = self.server.step(self.server.start(RUN), Begin())
+
+    def answer(self, ask: wire.Ask) -> bytes:
+        self.memory[ask.client], (raw,) = self.clients[ask.client].step(self.memory[ask.client], wire.encode(ask))
+        return raw
+
+    def arrive(self, raw: bytes, sender: int) -> None:
+        self.state, more = self.server.step(self.state, Arrived(raw, sender))
+        self.asks = more or self.asks
+
+    def late(self) -> None:
+        self.state, self.asks = self.server.step(self.state, Deadline(self.state.ticket, self.state.exchange))
+
+
+@pytest.mark.parametrize(
+    ("codec", "cohort"), [(Masks(3), None), (RandK(2), None), (Masks(2), 3), (RandK(2), 3)], ids=str
+)
+def test_a_void_round_draws_other_masks(codec: Any, cohort: int | None) -> None:
+    """An answer is lost, twice; each attempt has another key on both sides, with the places of those asked then."""
+    f = Federation(echo(codec), cohort)
+    c = cohort or N
+    for attempt in (0, 1):
+        assert [(a.attempt, a.place, a.asked, a.round) for a in f.asks] == [(attempt, j, c, 0) for j in range(c)]
+        for ask in f.asks[1:]:
+            f.arrive(f.answer(ask), ask.client)
+        f.late()
+        assert (f.state.round, f.state.counts.void) == (0, attempt + 1)
+    masks, wanted = set(), []
+    for j, ask in enumerate(f.asks):
+        keys = [Key(SEED, 0, ask.client, j, c, attempt) for attempt in (0, 1, 2)]
+        reads = [read_back(codec, said(4)[ask.client], key) for key in keys]
+        masks |= {(j, (read != 0).tobytes()) for read in reads}
+        wanted.append(reads[2])
+        answer = wire.decode(f.answer(ask), 4)
+        assert isinstance(answer, wire.Answer)
+        assert (ask.attempt, answer.up) == (2, (codec.encode(said(4)[ask.client], keys[2]),))
+        f.arrive(wire.encode(answer), ask.client)
+    assert len(masks) > c
+    assert f.state.round == 1
+    assert close(f.state.vectors["x"], np.mean(wanted, axis=0), 1e-14)
+
+
+def test_a_client_that_comes_back_from_its_file_sends_the_same_bytes() -> None:
+    f = Federation(Mixture(0.1, STEPS, Signs()))
+    ask = f.asks[0]
+    raw = f.answer(ask)
+    f.memory[0] = ClientState.of(f.memory[0].arrays(), f.memory[0].meta())
+    assert f.answer(ask) == raw
+
+
+@pytest.mark.parametrize(
+    ("change", "said_of_it"),
+    [
+        (lambda up: (up[0][:-1],), "vector 0 has 15 bytes instead of 16"),
+        (lambda up: (up[0] + b"\0",), "vector 0 has 17 bytes instead of 16"),
+        (lambda up: (b"",), "vector 0 has 0 bytes instead of 16"),
+        (lambda up: (*up, *up), "it holds 2 vectors instead of 1"),
+        (lambda up: (np.zeros(4),), "vector 0 has 32 bytes that are not of its format"),
+        (lambda up: (struct.pack("<dd", np.nan, 1.0),), "of vector 0 is nan"),
+    ],
+)
+def test_a_payload_of_another_length_is_rejected_by_name(change: Any, said_of_it: str) -> None:
+    f = Federation(echo(RandK(2)))
+    ask = f.asks[1]
+    answer = wire.decode(f.answer(ask), 4)
+    assert isinstance(answer, wire.Answer)
+    f.arrive(wire.encode(replace(answer, up=change(answer.up))), ask.client)
+    assert f.state.counts.rejected == 1
+    (note,) = f.state.notes
+    assert note.startswith("client-1, round 0: ")
+    assert said_of_it in note
+
+
+def test_bytes_of_a_codec_where_none_is_are_rejected_by_name() -> None:
+    f = Federation(echo(None))
+    answer = wire.decode(f.answer(f.asks[2]), 4)
+    assert isinstance(answer, wire.Answer)
+    f.arrive(wire.encode(replace(answer, up=(bytes(32),))), 2)
+    assert f.state.notes == ("client-2, round 0: vector 0 has 32 bytes that are not of its format; "
+                             "the update was left out.",)  # fmt: skip
+
+
+# -- another version ---------------------------------------------------------------------------------------------------
+OLD_HEAD = struct.Struct("<4sBBBB16sQQQdIIIIB7s8s8s24s24s32s")
+
+
+def old_message(kind: int, client: int = 0) -> bytes:
+    """A sound one of format version 1: the sha256 stood between the header and the vectors."""
+    payload = np.ones(4).tobytes()
+    head = OLD_HEAD.pack(
+        b"PSKM", 1, kind, 8, 0, RUN, 1, 0, 0, 0.0, 0, client, 1, 4, 1, b"", b"\0".ljust(8, b"\xff"), b"\xff" * 8,
+        b"say", b"", bytes(32),
+    )  # fmt: skip
+    return head + hashlib.sha256(head + payload).digest() + payload
+
+
+def test_a_message_of_the_old_version_is_refused_with_a_sentence() -> None:
+    for kind in (wire.ASK, wire.ANSWER):
+        with pytest.raises(wire.OtherVersion, match=r"format version 1 .* reads version 2; run the same version"):
+            wire.decode(old_message(kind), 4)
+    damaged = bytearray(old_message(wire.ANSWER))
+    damaged[-1] ^= 1
+    with pytest.raises(wire.WireError) as error:
+        wire.decode(bytes(damaged), 4)
+    assert not isinstance(error.value, wire.OtherVersion)
+
+
+def test_the_server_notes_an_old_client_once_and_by_name() -> None:
+    f = Federation(echo(RandK(2)))
+    for client in (2, 2, 0):
+        f.arrive(old_message(wire.ANSWER, client), client)
+    assert f.state.counts.damaged == 3
+    assert [note.split(":")[0] for note in f.state.notes] == ["client-2", "client-0"]
+    assert "run the same version of proxskip on both sides" in f.state.notes[0]
+
+
+def test_a_client_that_is_asked_by_an_old_server_says_so() -> None:
+    f = Federation(echo(RandK(2)))
+    with pytest.raises(ps.InputError, match="format version 1"):
+        f.clients[0].step(f.memory[0], old_message(wire.ASK))
