@@ -308,7 +308,8 @@ class Mixture(ps.Method):
 
     def walk(self, client: Client, memory: Vectors, K: int, x: Array, g: Array, t: Any, beta: Any) -> Up:
         y = client.descend(x, 0.1 * memory["u"], self.gamma, K)
-        y = client.descend(y, memory["u"], self.gamma / (1 + t * self.gamma), K, pull=(t, x + 0.0 * g), momentum=beta)
+        shift, gamma = (0.1 / t) * memory["u"], 1.0 / (1.0 / self.gamma + t)
+        y = client.descend(y, shift, gamma, K, pull=(t, x + 0.0 * g), momentum=beta)
         w, gw = memory["w"] + 0.1 * memory["a"], memory["gw"] - 0.1 * memory["b"]
         if self.anchored:
             y, w, gw = client.descend(y, memory["u"], self.gamma, K, anchor=(w, gw, 0.4))

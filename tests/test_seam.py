@@ -116,6 +116,7 @@ def federate(
 
 # -- the same on every engine ------------------------------------------------------------------------------------------
 @every_case
+@pytest.mark.long
 def test_engines_agree(member: Member, kind: str, batch: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """cpu = reference to 1e-12; its bytes do not depend on the threads, nor on whether halves are written down first."""
     problem = problem_of(kind, batch)

@@ -98,4 +98,4 @@ class NearEngine(Engine):
                 self.kept[k] = v
             else:
                 self.kept[k][cohort] = v
-        return tuple(np.broadcast_to(u, shape) for u in up)
+        return tuple(u if u.shape == shape else np.broadcast_to(u, shape) for u in up)

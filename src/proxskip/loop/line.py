@@ -24,7 +24,7 @@ from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
 from proxskip.seam import Carrier, ClientHalf, Engine, Request, SettleHalf, Work
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, Indices, InputError, Vectors
 
 
 @dataclass
@@ -107,8 +107,9 @@ class Line:
         own: Mapping[str, Any] | None = None,
         weights: Array | None = None,
     ) -> tuple[Array, ...]:
-        work = self.engine.run(self._request(half, K, down, own))
-        self._count_steps(K, work)
+        request = self._request(half, K, down, own)
+        work = self.engine.run(request)
+        self._count_steps(request.K, work)
         w = (self.problem.weights if weights is None else weights)[self.cohort]
         self._count_down(down, len(own or ()))
         self._count_up(work)
@@ -118,7 +119,7 @@ class Line:
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         mixed = self.engine.gossip(self._request(half, K, (), None), graph)
-        self._count_steps(K, Work((), mixed.gradients))
+        self._count_steps(int(K), Work((), mixed.gradients))
         self.mixed, self.finite = mixed.rows, self.finite and mixed.finite
         sent = mixed.vectors * graph.directed_edges
         self.ledger.exchanges += 1
@@ -151,14 +152,19 @@ class Line:
         self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any] | None
     ) -> Request:
         """K and each client's own numbers, of the cohort."""
+        for name, v in (own or {}).items():
+            if np.shape(v) != (self.problem.n,):
+                raise InputError(
+                    f"{name} has shape {np.shape(v)}; give one number for each of {self.problem.n} clients."
+                )
         mine = {k: np.asarray(v, dtype=np.float64)[self.cohort] for k, v in (own or {}).items()}
-        return Request(half, self.cohort, self.round, self._of_cohort(K), down, mine, self.exchanges)
+        steps: Any = K
+        if not isinstance(K, int):
+            steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
+        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges)
 
-    def _of_cohort(self, K: int | Sequence[int]) -> Any:
-        return int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[arg-type]
-
-    def _count_steps(self, K: int | Sequence[int], work: Work) -> None:
-        steps = self._of_cohort(K) if work.steps is None else work.steps
+    def _count_steps(self, K: Any, work: Work) -> None:
+        steps = K if work.steps is None else work.steps
         self.ledger.grad_evals += work.gradients
         self.ledger.local_steps += steps * len(self.cohort) if isinstance(steps, int) else int(steps.sum())
         self.ledger.iterations += steps if isinstance(steps, int) else int(steps.max())

@@ -33,18 +33,17 @@ class Replay:
     def __init__(self, exchange: Exchange, seed: int, answers: tuple[Any, ...] = (), pure: bool = False) -> None:
         self.exchange, self.seed, self.answers, self.pure = exchange, seed, list(answers), pure
         self.problem, self.everyone, self.round = exchange.problem, exchange.everyone, exchange.round
-        self.coins: np.random.Generator | None = None
-        self.restart()
+        self.coins, self.at, self.fresh = exchange.rng, 0, True
 
     def restart(self) -> None:
         """The server half begins again."""
-        self.at, self.drawn = 0, False
+        self.at, self.fresh = 0, self.fresh and self.at == 0
 
     @property
     def rng(self) -> np.random.Generator:
-        """The round's generator; it is set to its beginning when the half first asks for it."""
-        if not self.drawn or self.coins is None:
-            self.coins, self.drawn = stream(self.seed, self.round, "server", self.coins), True
+        """The round's generator, set back to its beginning where the half begins again."""
+        if not self.fresh:
+            self.coins, self.fresh = stream(self.seed, self.round, "server", self.coins), True
         return self.coins
 
     @property

@@ -41,9 +41,11 @@ class Client(Protocol):
             pull: ``(tau, centre)``, see ``Pull``.
             momentum: 0 for plain steps.
             anchor: ``(w, gw, q)``. The gradient is  g_j(z) - g_j(w) + gw  with the same rows j at both points; after a
-                step, with probability q, w becomes that step's z and gw the full gradient there.
+                step, with probability q, w becomes that step's z and gw the full gradient there. Not together with
+                a pull, momentum or ``until``.
             until: with ``pull``, stop at the first z with  |g(z) - h + tau (z - centre)| <= until tau |z - centre|,
-                at the latest after K steps. The steps really taken come back, and these are counted.
+                at the latest after K steps. The steps really taken come back, and these are counted: one for every z
+                at which the gradient was computed, the last one included.
         """
         ...
 
