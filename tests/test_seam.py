@@ -699,3 +699,20 @@ def test_a_client_that_is_asked_by_an_old_server_says_so() -> None:
     f = Federation(echo(RandK(2)))
     with pytest.raises(ps.InputError, match="format version 1"):
         f.clients[0].step(f.memory[0], old_message(wire.ASK))
+
+
+def test_own_numbers_of_another_length_are_refused() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Short(ps.Method):
+        gamma: float
+        about = ps.About("short")
+
+        def round(self, server: Any, exchange: Any) -> Any:
+            (x,) = exchange(self.local, server["x"], K=1, own={"weight": [1.0, 2.0]})
+            return {"x": x}
+
+        def local(self, client: Any, memory: Any, K: int, x: Any, weight: Any) -> Any:
+            return (client.descend(x, 0.0, weight * self.gamma, K),), {}
+
+    with pytest.raises(ps.InputError, match="weight has shape"):
+        ps.run(Short(0.1), ps.Problem(ps.random_quadratics(3, 2)), rounds=1)

@@ -18,10 +18,14 @@ from proxskip.types import Array, InputError
 class Sender:
     """Counts what a client differentiates and sends; one object for each half that is run."""
 
-    def __init__(self) -> None:
-        self.gradients = 0
-        self.taken: Any = None  # the local steps really taken, where a criterion ended them
-        self._sent: list[tuple[Any, Size | None]] = []
+    gradients = 0
+    used_codec = False
+    """Whether anything went through a codec."""
+    step: Any = 0
+    """The number of the next minibatch (or coin): one, or one per member."""
+    taken: Any = None
+    """The local steps really taken, where a criterion ended them."""
+    _sent: tuple[tuple[Any, Size | None], ...] = ()
 
     def keys(self, vector: int) -> Sequence[Key]:
         """The keys of this client's (or of each member's) next message."""
@@ -30,7 +34,7 @@ class Sender:
     def send(self, v: Any, codec: Codec | None = None) -> Any:
         """v as the server will read it."""
         if codec is None or isinstance(codec, Identity):
-            self._sent.append((v, None))  # numbered too: a federation may have a format of its own for it
+            self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
         rows = np.atleast_2d(self.plain(v))
@@ -40,7 +44,8 @@ class Sender:
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
         out = sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
-        self._sent.append((out, size))
+        self._sent += ((out, size),)
+        self.used_codec = True
         return out
 
     def plain(self, v: Any) -> Array:
@@ -56,9 +61,8 @@ class OneClient(Sender):
     """One client on ``(d,)`` vectors: its oracle, its number, and its place in the stream of minibatches."""
 
     def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
-        super().__init__()
         self.oracle: Any = problem.clients[i]
-        self.i, self.seed, self.request, self.place, self.step = number0 + i, seed, request, place, 0
+        self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
         self.batch = problem.batch
         self.rows = rows_of(self.oracle)
 
@@ -79,6 +83,13 @@ class OneClient(Sender):
         until: float | None = None,
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
+        if pull is None and anchor is None and until is None and not momentum:
+            estimate = self.gradient if self.batch is None else self._estimate
+            for _ in range(K):
+                x = x - gamma * (estimate(x) - h)
+            if self.batch is None:
+                self.step += K  # the coins of an anchor are numbered by it too
+            return x
         if until is not None and pull is None:
             raise InputError("until compares with the pull, and this descent has none; give both.")
         if anchor is not None:

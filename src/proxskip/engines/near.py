@@ -43,16 +43,17 @@ class NearEngine(Engine):
             own: Any = {k: v[:, None] for k, v in request.own.items()}
             up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
             return Work(self._store(request.cohort, up, memory), client.gradients, client.sizes(up), client.taken)
-        rows, gradients, sizes, taken = [], 0, [], []
+        rows, gradients, sizes, taken, coded = [], 0, [], [], False
         for j, i in enumerate(request.cohort):
             client = self.client(request.cohort[j : j + 1], request, j)
-            own = {k: float(v[j]) for k, v in request.own.items()}
-            K = int(request.K if np.ndim(request.K) == 0 else request.K[j])
+            own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
+            K = request.K if isinstance(request.K, int) else int(request.K[j])
             up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
             self._keep(i, memory)
             rows.append(up)
             gradients += client.gradients
-            sizes.append(client.sizes(up))
+            coded = coded or client.used_codec
+            sizes.append(client.sizes(up) if coded else (None,) * len(up))
             taken.append(K if client.taken is None else client.taken)
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
         return Work(up, gradients, tuple(map(Size.total, zip(*sizes, strict=True))), np.array(taken, dtype=np.int64))

@@ -7,6 +7,7 @@ import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -229,7 +230,13 @@ def _mixing(graph: dict[str, Any]) -> Array:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, proxskip and what it computes with."""
+    """What this was computed with."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Read from the packages once, which takes milliseconds."""
     out = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
     for name in ("numpy", "scipy", "numba"):
         try:

@@ -14,7 +14,7 @@ from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One exchange as an engine sees it: which half runs on which clients, with what.
 
@@ -54,7 +54,7 @@ class Size(NamedTuple):
         return Size(*map(sum, zip(*known, strict=True))) if known else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """What came of a request.
 
@@ -92,7 +92,7 @@ class Carrier(Protocol):
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mixed:
     """What came of gossip: what stands for the mixed rows in ``tell``, and the costs.
 

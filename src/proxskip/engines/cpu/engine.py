@@ -35,9 +35,7 @@ class Cohort(Sender):
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
     def __init__(self, engine: CpuEngine, members: Indices, request: Request) -> None:
-        super().__init__()
         self.engine, self.members, self.request = engine, members, request
-        self.step: Any = 0  # the number of the next minibatch, one for all members or one per member
 
     def keys(self, vector: int) -> Sequence[Key]:
         """One for each member."""
@@ -62,7 +60,8 @@ class Cohort(Sender):
         gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
         x0 = np.atleast_2d(self.plain(x))
         H = np.broadcast_to(self.plain(h), shape)
-        plain = pull is None and anchor is None and until is None and not np.any(momentum)
+        no_momentum = type(momentum) is float and momentum == 0.0
+        plain = pull is None and anchor is None and until is None and no_momentum
         if not plain and (engine.shards is None or anchor is not None or until is not None):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
         self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
@@ -218,12 +217,13 @@ class CpuEngine(NearEngine):
     def _descend_any(
         self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any
     ) -> Array:
-        first = np.broadcast_to(step0, (len(members),))
+        first = np.broadcast_to(step0, (len(members),)) if np.any(step0) else None
         request = Request(_no_half, members, round)
 
         def one(j: int, _: int) -> None:
-            client = self.one(int(members[j]), request, j)
-            client.step = int(first[j])
+            client = OneClient(self.problem, int(members[j]), self.seed, request, j, self.number0)
+            if first is not None:
+                client.step = int(first[j])
             with np.errstate(all="ignore"):  # a thread does not inherit the loop's
                 X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 

@@ -138,7 +138,6 @@ class LaneCohort(Sender):
     """A run's cohort as one client: its arithmetic in numpy, its steps on the card."""
 
     def __init__(self, lane: Lane, members: Indices, round: int) -> None:
-        super().__init__()
         self.lane, self.members, self.round = lane, members, round
 
     def send(self, v: Any, codec: Any = None) -> Any:
