@@ -42,8 +42,9 @@ class NearEngine(Engine):
             client = self.client(request.cohort, request, 0)
             own: Any = {k: v[:, None] for k, v in request.own.items()}
             up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
-            return Work(self._store(request.cohort, up, memory), client.gradients, client.sizes(up), client.taken)
-        rows, gradients, sizes, taken, coded = [], 0, [], [], False
+            sizes = client.sizes(up) if client.used_codec else ()
+            return Work(self._store(request.cohort, up, memory), client.gradients, sizes, client.taken)
+        rows, gradients, each, taken, coded = [], 0, [], [], False
         for j, i in enumerate(request.cohort):
             client = self.client(request.cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
@@ -53,10 +54,10 @@ class NearEngine(Engine):
             rows.append(up)
             gradients += client.gradients
             coded = coded or client.used_codec
-            sizes.append(client.sizes(up) if coded else (None,) * len(up))
+            each.append(client.sizes(up) if coded else (None,) * len(up))
             taken.append(K if client.taken is None else client.taken)
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
-        return Work(up, gradients, tuple(map(Size.total, zip(*sizes, strict=True))), np.array(taken, dtype=np.int64))
+        return Work(up, gradients, tuple(map(Size.total, zip(*each, strict=True))), np.array(taken, dtype=np.int64))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Run the half on the cohort with the outcome."""

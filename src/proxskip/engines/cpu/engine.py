@@ -217,7 +217,7 @@ class CpuEngine(NearEngine):
     def _descend_any(
         self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any
     ) -> Array:
-        first = np.broadcast_to(step0, (len(members),)) if np.any(step0) else None
+        first = None if isinstance(step0, int) and step0 == 0 else np.broadcast_to(step0, (len(members),))
         request = Request(_no_half, members, round)
 
         def one(j: int, _: int) -> None:
