@@ -26,9 +26,11 @@ from proxskip.protocol.wire import HEAD, HEADER, _seal, encode
 
 LIMIT = 1 << 16
 FIELDS = {  # offset and kind of what a hostile client may write into a header that is then sealed again
-    "magic": (0, "4s"), "version": (4, "B"), "kind": (5, "B"), "itemsize": (6, "B"), "status": (7, "B"),
+    "magic": (0, "4s"), "version": (4, "B"), "kind": (5, "B"), "coded": (6, "B"), "status": (7, "B"),
     "run": (8, "16s"), "ticket": (24, "Q"), "round": (32, "Q"), "base": (40, "Q"), "value": (48, "d"),
-    "exchange": (56, "I"), "client": (60, "I"), "d": (68, "I"), "vectors": (72, "B"),
+    "exchange": (56, "I"), "client": (60, "I"), "K": (64, "I"), "d": (68, "I"), "vectors": (72, "B"),
+    "own": (73, "B"), "zero": (74, "6s"), "attempt": (176, "I"), "place": (180, "I"), "asked": (184, "I"),
+    "length": (188, "I"), "next length": (192, "I"), "end": (220, "4s"),
 }  # fmt: skip
 
 
@@ -76,8 +78,10 @@ def mutated(rng: random.Random, raw: bytes, kinds: int = 7) -> bytes:
     if what == 4:
         at = HEADER + 8 * rng.randrange((len(raw) - HEADER) // 8)
         out[at : at + 8] = struct.pack("<d", rng.choice((np.nan, np.inf, -np.inf)))
-    elif what == 6:  # the same bytes as twice as many numbers of half the size, which unpack to twice the bytes
-        out[6], out[72] = 4, 2 * raw[72]
+    elif what == 6:  # the same bytes as twice as many vectors through a codec, which unpack to twice the bytes
+        n, (length,) = 2 * raw[72], struct.unpack_from("<I", raw, 188)
+        out[6], out[72] = (1 << n) - 1, n
+        out[188:220] = struct.pack("<8I", *([length // 2] * n + [0] * (8 - n)))
     else:
         at, kind = FIELDS[rng.choice(list(FIELDS))]
         size = struct.calcsize("<" + kind)

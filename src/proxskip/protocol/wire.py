@@ -205,6 +205,8 @@ def decode(raw: bytes, d: int, limit: int = LIMIT) -> Ask | Answer:
         raise WireError("the header is not that of a message of this version.")
     if vectors > VECTORS or own > VECTORS or status > AHEAD or (kind == ASK and coded) or coded >> vectors:
         raise WireError(f"the header says {vectors} vectors, {own} numbers and status {status}.")
+    if kind == ANSWER and (K or own or attempt or place or asked or (down + outcome + half + settle).strip(b"\0")):
+        raise WireError("the header of an answer holds what only an ask has.")
     start = HEADER + own * OWN.size
     if len(raw) != start + sum(lengths[:vectors]) or any(lengths[vectors:]):
         raise WireError(f"the message has {len(raw)} bytes and its header says {start + sum(lengths)}.")
