@@ -90,6 +90,7 @@ def test_low_rank(example) -> None:
     assert float(told[1]) == pytest.approx(rows["ProxGD"].proxes / skip.proxes, abs=0.06)
 
 
+@pytest.mark.slow
 def test_shape_regression(example) -> None:
     pytest.importorskip("osqp", reason="OSQP projects onto the polyhedron")
     run = example("shape_regression")
@@ -100,6 +101,7 @@ def test_shape_regression(example) -> None:
     assert "without arriving" in run.text or rows["ProxSkip"].certificate <= 2 * rows["ProxGD"].certificate
 
 
+@pytest.mark.slow
 def test_fused_lasso(example) -> None:
     run = example("fused_lasso")
     check_picture(run.picture)
@@ -111,6 +113,7 @@ def test_fused_lasso(example) -> None:
     assert max(apart) < 1e-2
 
 
+@pytest.mark.slow
 def test_stochastic(example) -> None:
     run = example("stochastic")
     check_picture(run.picture)

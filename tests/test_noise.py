@@ -57,7 +57,7 @@ def scaffnew(problem: ps.Problem) -> ps.Scaffnew:
 
 
 # -- at the clients ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize("closing", [pytest.param("deadline", marks=pytest.mark.slow), "everyone"])
 def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(closing: str) -> None:
     """400 rounds or 1600: the same floor, and audits find nothing to set to zero."""
     problem = ps.Problem(quadratics(4), WEIGHTS)
@@ -89,7 +89,7 @@ def test_noise_put_on_after_h_was_computed_would_add_up(monkeypatch: pytest.Monk
     assert "again after it was set to zero" in state.failed
 
 
-@pytest.mark.parametrize("closing", ["deadline", "everyone"])
+@pytest.mark.parametrize("closing", ["deadline", pytest.param("everyone", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["scaffnew", "scaffold"])
 def test_a_clip_does_not_move_the_solution(name: str, closing: str) -> None:
     """There every xhat_i is x itself. Plain local steps have no such x."""
