@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from proxskip.report import figures
-from proxskip.report.figures import Claim, Experiment, Report, Table
+from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
 
 PAGE = Path(__file__).with_name("reproduction.md")
 PICTURES = Path(__file__).with_name("reproduction")
@@ -38,7 +38,7 @@ def main(folder: Path, machine: str = "") -> None:
     PAGE.write_text(render(report, machine), encoding="utf-8")
 
 
-def render(report: Report, machine: str = "") -> str:
+def render(report: ReproductionReport, machine: str = "") -> str:
     """The page."""
     about = report.about
     counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}

@@ -6,7 +6,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from proxskip import methods
+from proxskip import registry
 from proxskip.flower import Federated
 
 app = ServerApp()
@@ -17,7 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the method, and print what came of it, or keep it where ``out`` says."""
     config = context.run_config
     strategy = Federated(
-        methods.named(str(config["method"])).theory,
+        registry.named(str(config["method"])).theory,
         clients=int(config["clients"]),
         deadline=float(config["deadline"]),
         wait=float(config["wait"]),
