@@ -717,7 +717,11 @@ replaced: Callable[..., Any] = Client._heed
 
 @pytest.mark.parametrize(
     "bug",
-    [broken_verdict, broken_forgetful, pytest.param(broken_upload, marks=pytest.mark.slow)],  # the last one is rare
+    [
+        broken_verdict,
+        broken_forgetful,
+        pytest.param(broken_upload, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),  # rare: thousands of seeds
+    ],
     ids=lambda f: f.__name__,
 )
 def test_the_simulator_finds_bugs_in_clients(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
