@@ -31,12 +31,11 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
     ("Errors and warnings", "proxskip", ("InputError", "UnsafeStepWarning")),
 )
-MODULES = ("datasets", "prox", "theory")
+MODULES = ("codecs", "datasets", "prox", "theory")
 BEYOND = (
     ("proxskip.theory.table1", ("table1", "Table1Row")),
     ("proxskip.theory.steps", ("StepLimits", "Setting", "check_limits")),
     ("proxskip.registry", ("named", "step_limits", "load_plugin")),
-    ("proxskip.links.codecs", ("Codec", "Key", "Identity", "Float32")),
     ("proxskip.types", ("Oracle", "Prox")),
     ("proxskip.seam", ("Client", "Exchange", "Engine", "Request", "Work")),
     ("proxskip.engines.near", ("NearEngine",)),

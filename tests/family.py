@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import proxskip as ps
-from proxskip.links.codecs import Codec, Float32, Key
+from proxskip.links.codecs import Codec, Float32, Key, Masks, RandK
 from proxskip.methods import steps
 from proxskip.seam import Client, Exchange, as_sent
 from proxskip.types import Array, Vectors
@@ -21,68 +21,6 @@ Up = tuple[tuple[Array, ...], Vectors]
 
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class RandK:
-    """k coordinates of d, drawn by both sides: no indices travel, and what is read is d/k times what was sent there."""
-
-    k: int
-    unbiased, keyed = True, True
-
-    def omega(self, d: int) -> float:
-        return d / self.k - 1
-
-    def chosen(self, d: int, key: Key) -> Array:
-        return np.sort(key.generator().permutation(d)[: self.k])
-
-    def bits(self, d: int, key: Key) -> int:
-        return 64 * self.floats(d, key)
-
-    def floats(self, d: int, key: Key) -> int:
-        return min(self.k, d)
-
-    def encode(self, v: Array, key: Key) -> bytes:
-        return v[self.chosen(len(v), key)].astype("<f8").tobytes()
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        out = np.zeros(d)
-        out[self.chosen(d, key)] = np.frombuffer(data, "<f8") * (d / self.floats(d, key))
-        return out
-
-
-@dataclass(frozen=True)
-class Masks:
-    """TAMUNA's: every coordinate has s owners among those asked, and only they send it.
-
-    Coordinate k belongs to the s places k s, ..., k s + s - 1 (mod asked) of a template, whose places are permuted by
-    what the clients share. All vectors of one exchange have the same masks.
-    """
-
-    s: int
-    unbiased, keyed = True, True
-
-    def omega(self, d: int) -> float:
-        return math.inf  # it depends on the number of clients that are asked
-
-    def owned(self, d: int, key: Key) -> Any:
-        common = Key(key.seed, key.round, 0, 0, key.asked, key.attempt, key.exchange)
-        place = common.generator(shared=True).permutation(key.asked)[key.place]
-        return (place - self.s * np.arange(d)) % key.asked < self.s
-
-    def bits(self, d: int, key: Key) -> int:
-        return 64 * self.floats(d, key)
-
-    def floats(self, d: int, key: Key) -> int:
-        return int(np.count_nonzero(self.owned(d, key)))
-
-    def encode(self, v: Array, key: Key) -> bytes:
-        return v[self.owned(len(v), key)].astype("<f8").tobytes()
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        out = np.zeros(d)
-        out[self.owned(d, key)] = np.frombuffer(data, "<f8") * (key.asked / min(self.s, key.asked))
-        return out
-
-
 @dataclass(frozen=True)
 class Signs:
     """A bit for each sign, after the mean absolute value: a size that is not a whole number of bytes."""

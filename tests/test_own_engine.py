@@ -106,7 +106,7 @@ class Placed(Float32):
     keyed = True
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
-        return super().decode(data, d, key) * (1.0 + key.place / key.asked) + 1e-3 * key.generator().random(d)
+        return super().decode(data, d, key) * (1.0 + key.place / key.asked) + 1e-3 * (key.words(d) * 2.0**-64)
 
 
 @dataclass(frozen=True, slots=True)

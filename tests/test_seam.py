@@ -21,7 +21,7 @@ from family import Float32, GradSkip, Halved, LocalSolver, Masks, Mixture, RandK
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.links.codecs import Identity, Key, read_back
+from proxskip.links.codecs import Identity, Key, L1Selection, Natural, read_back
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
 from proxskip.protocol.lockstep import drive
@@ -450,8 +450,11 @@ def test_descents_that_do_not_exist_are_refused(engine: str) -> None:
 
 
 # -- codecs ------------------------------------------------------------------------------------------------------------
-CODECS = (Identity(), Float32(), RandK(2), Masks(2), Signs())
-every_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda c: type(c).__name__)
+CODECS = (
+    Identity(), Float32(), Natural(), RandK(2), RandK(3, Natural()), Masks(2), Masks(2, Float32()), L1Selection(3, Natural()),
+    Signs(),
+)  # fmt: skip
+every_codec = pytest.mark.parametrize("codec", CODECS, ids=str)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from proxskip import prox, theory
 from proxskip.data import datasets
 from proxskip.engines.ray.engine import RayEngine
+from proxskip.links import codecs
 from proxskip.links.cohorts import Bernoulli, Given, Uniform
 from proxskip.links.graphs import Graph, from_matrix, graph
 from proxskip.methods import (
@@ -85,6 +86,7 @@ __all__ = [
     "Trace",
     "Uniform",
     "UnsafeStepWarning",
+    "codecs",
     "datasets",
     "from_matrix",
     "graph",

@@ -8,7 +8,7 @@ Function                Keyed by                    Drawn                       
 ``minibatch``           seed, client, round, step   the rows of a minibatch              engines, protocol, ``minimize``
 ``stream("server")``    seed, round                 coins: how many local steps          loop, protocol, ``minimize``
 ``stream("cohort")``    seed, round (and retries)   who takes part in a round            loop, protocol
-``codec_stream``        seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
+``codec_words``         seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
 ``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
 ``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
 ``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
@@ -31,6 +31,8 @@ numpy form, against which the compiled ones (``engines.cpu.minibatches``, ``engi
 from __future__ import annotations
 
 import random
+import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +45,7 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4}
+STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5}
 """A word of the counter, by purpose."""
 
 
@@ -105,20 +107,40 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
     """
     if into is None:
         return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
-    # The state of a new Philox with this key and counter, its buffer empty (buffer_pos = 4).
-    counter = np.array([0, 0, round, STREAMS[name]], dtype=np.uint64)
-    state = {"counter": counter, "key": np.array([seed, 0], dtype=np.uint64)}
-    fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-    into.bit_generator.state = {"bit_generator": "Philox", "state": state, **fresh}
+    _reset(into.bit_generator, seed, [0, 0, round, STREAMS[name]])
     return into
 
 
-def codec_stream(
-    seed: int, round: int, who: int, attempt: int = 0, exchange: int = 0, vector: int = 0
-) -> np.random.Generator:
-    """The randomness of one message's codec; ``who`` is 0 for what all clients share, else 1 + the client."""
+def _reset(bits: Any, seed: int, counter: list[int]) -> None:
+    """Make it a new Philox with this key and counter, its buffer empty (buffer_pos = 4)."""
+    state = {"counter": np.array(counter, dtype=np.uint64), "key": np.array([seed, 0], dtype=np.uint64)}
+    fresh = {"buffer": np.zeros(4, dtype=np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+    bits.state = {"bit_generator": "Philox", "state": state, **fresh}
+
+
+class _OfThread(threading.local):
+    """A generator for each thread, made once."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.Philox(key=0)
+
+
+_here = _OfThread()
+
+
+def codec_words(
+    count: int, name: str, seed: int, round: int, who: int, attempt: int = 0, exchange: int = 0, vector: int = 0
+) -> Words:
+    """Random 64-bit words for one message's codec: Philox's own, so that no release of numpy changes them.
+
+    Args:
+        name: ``codec`` for what both sides draw, ``rounding`` for what only the sender needs.
+        who: 0 for what all clients share, else 1 + the client.
+    """
     part = (attempt << 32) | (exchange << 16) | vector
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, (part << 8) | STREAMS["codec"], round, who]))
+    _reset(_here.bits, seed, [0, (part << 8) | STREAMS[name], round, who])
+    words: Words = _here.bits.random_raw(count)
+    return words
 
 
 def anchor_coin(seed: int, client: int, round: int, step: int) -> float:

@@ -1,0 +1,73 @@
+"""What a codec is, and what its randomness depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxskip import randomness
+from proxskip.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the randomness of one message depends on.
+
+    Args:
+        attempt: how often the round was void before.
+        place, asked: the client's place among those that were asked in this round, and how many they are; codecs that
+            divide the coordinates among the clients need both.
+        exchange, vector: the number of the exchange within the round, and of the vector within the message.
+    """
+
+    seed: int
+    round: int
+    client: int
+    place: int = 0
+    asked: int = 1
+    attempt: int = 0
+    exchange: int = 0
+    vector: int = 0
+
+    def words(self, count: int, name: str = "codec") -> randomness.Words:
+        """This message's own random 64-bit words."""
+        who = 1 + self.client
+        return randomness.codec_words(count, name, self.seed, self.round, who, self.attempt, self.exchange, self.vector)
+
+    def shared_words(self, count: int) -> randomness.Words:
+        """Random words that all clients and vectors of this exchange have in common."""
+        return randomness.codec_words(count, "codec", self.seed, self.round, 0, self.attempt, self.exchange)
+
+
+class Codec(Protocol):
+    """How one client's vector travels to the server."""
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean of what is read, over the codec's randomness, is what was sent (or nearest to it)."""
+        ...
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it uses its key at all; where none does, a question that is asked again needs no other answer."""
+        ...
+
+    def omega(self, d: int) -> float:
+        """E |read - sent|^2 <= omega |sent|^2."""
+        ...
+
+    def bits(self, d: int, key: Key) -> int:
+        """The exact size of a message."""
+        ...
+
+    def floats(self, d: int, key: Key) -> int:
+        """The numbers in it."""
+        ...
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """The message: ceil(bits/8) bytes."""
+        ...
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """What the other side reads."""
+        ...

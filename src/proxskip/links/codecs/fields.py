@@ -1,0 +1,62 @@
+"""Whole numbers as fields of bits, random places, and their inverses: integers only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxskip.randomness import Words
+from proxskip.types import Array, Indices, InputError
+
+Bits = npt.NDArray[np.uint8]
+"""Zeros and ones, one per byte."""
+
+
+def numbers_in(data: bytes, dtype: str, d: int) -> Array:
+    """A copy of the numbers in these bytes."""
+    kind = np.dtype(dtype)
+    if len(data) != d * kind.itemsize:
+        raise InputError(f"a vector of length {d} takes {d * kind.itemsize} bytes as {kind.name}, not {len(data)}.")
+    return np.frombuffer(data, dtype=kind).astype(np.float64)
+
+
+def smallest(words: Words, k: int) -> Indices:
+    """The places of the k smallest words, in their order: k of all places at random. Ties are broken by place."""
+    low = np.uint64((1 << width(len(words))) - 1)
+    unique = (words & ~low) | np.arange(len(words), dtype=np.uint64)
+    found = np.sort(unique if k == len(words) else np.partition(unique, k - 1)[:k])
+    return (found & low).astype(np.int64)
+
+
+def width(d: int) -> int:
+    """Bits of an index below d."""
+    return (d - 1).bit_length()
+
+
+def bits_of(numbers: Any, width: int) -> Bits:
+    """The last ``width`` bits of each number, the highest first."""
+    shifts = np.arange(width - 1, -1, -1, dtype=numbers.dtype)
+    out: Bits = (numbers[:, None] >> shifts & numbers.dtype.type(1)).astype(np.uint8).ravel()
+    return out
+
+
+def numbers_of(bits: Bits, width: int) -> Words:
+    """The inverse of ``bits_of``."""
+    out = np.zeros(len(bits) // width, dtype=np.uint64)
+    for column in bits.reshape(-1, width).T:
+        out = out << np.uint64(1) | column
+    return out
+
+
+def packed(bits: Bits) -> bytes:
+    """Eight bits a byte, the highest first, and zeros at the end."""
+    return np.packbits(bits).tobytes()
+
+
+def unpacked(data: bytes, bits: int) -> Bits:
+    """The inverse of ``packed``."""
+    if len(data) != -(-bits // 8):
+        raise InputError(f"a message of {bits} bits takes {-(-bits // 8)} bytes, not {len(data)}.")
+    return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=bits)

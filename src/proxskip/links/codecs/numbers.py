@@ -1,0 +1,120 @@
+"""Codecs that send every number: exact, rounded, or as a power of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxskip.links.codecs import fields
+from proxskip.links.codecs.contract import Key
+from proxskip.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Every number as it is, in 64 bits."""
+
+    unbiased, keyed = True, False
+
+    def __str__(self) -> str:
+        return "identity"
+
+    def omega(self, d: int) -> float:
+        """Exact."""
+        return 0.0
+
+    def bits(self, d: int, key: Key) -> int:
+        """64 per number."""
+        return 64 * d
+
+    def floats(self, d: int, key: Key) -> int:
+        """All."""
+        return d
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """Little-endian float64."""
+        return np.ascontiguousarray(v, dtype="<f8").tobytes()
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """The same numbers."""
+        return fields.numbers_in(data, "<f8", d)
+
+
+@dataclass(frozen=True, slots=True)
+class Float32:
+    """Every number rounded to the nearest float32."""
+
+    unbiased, keyed = True, False
+
+    def __str__(self) -> str:
+        return "float32"
+
+    def omega(self, d: int) -> float:
+        """The square of half a unit in the last place (of numbers that do not underflow)."""
+        return float(np.finfo(np.float32).eps / 2) ** 2
+
+    def bits(self, d: int, key: Key) -> int:
+        """32 per number."""
+        return 32 * d
+
+    def floats(self, d: int, key: Key) -> int:
+        """All."""
+        return d
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """Little-endian float32."""
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(v).astype("<f4").tobytes()
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """As float64 again."""
+        return fields.numbers_in(data, "<f4", d)
+
+
+@dataclass(frozen=True, slots=True)
+class Natural:
+    """Natural compression: every number becomes one of the two powers of two around it, at random and unbiased.
+
+    S. Horvath, C.-Y. Ho, L. Horvath, A. N. Sahu, M. Canini, P. Richtarik, Natural compression for distributed deep
+    learning, 2019, arXiv:1905.10988. A number is a sign and the 8 bits of a float32's exponent. A number below 2^-126
+    becomes 0 or 2^-126; one that is rounded to 2^128 or more, and one that is not a number, is read as infinity.
+    """
+
+    unbiased, keyed = True, True
+
+    def __str__(self) -> str:
+        return "natural"
+
+    def omega(self, d: int) -> float:
+        """1/8 (Theorem 1 there), of numbers that do not underflow."""
+        return 1 / 8
+
+    def bits(self, d: int, key: Key) -> int:
+        """9 per number."""
+        return 9 * d
+
+    def floats(self, d: int, key: Key) -> int:
+        """All."""
+        return d
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """Sign and exponent, rounded up with the probability that the mantissa says."""
+        raw = np.ascontiguousarray(v, dtype=np.float64).view(np.uint64)
+        words = key.words(len(raw), "rounding")
+        exponent = (raw >> np.uint64(52)) & np.uint64(0x7FF)
+        mantissa = raw & np.uint64((1 << 52) - 1)
+        with np.errstate(all="ignore"):
+            tiny = np.abs(v) * 2.0**126  # exact: a power of two
+            power = np.minimum(exponent + (words >> np.uint64(12) < mantissa), np.uint64(1151)) - np.uint64(896)
+            few = (words >> np.uint64(11)) * 2.0**-53 < tiny
+        power = np.where(exponent > 896, power, few)
+        power = np.where(exponent == 2047, np.uint64(255), power)
+        return fields.packed(fields.bits_of(((raw >> np.uint64(63)) << np.uint64(8) | power).astype(np.uint16), 9))
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """The powers of two."""
+        code = fields.numbers_of(fields.unpacked(data, 9 * d), 9)
+        power = code & np.uint64(255)
+        exponent = np.where(power == 0, 0, np.where(power == 255, 2047, power + np.uint64(896))).astype(np.uint64)
+        return ((code >> np.uint64(8)) << np.uint64(63) | exponent << np.uint64(52)).view(np.float64)

@@ -1,0 +1,235 @@
+"""Codecs that send a few of the numbers, each in the form of another codec."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxskip.links.codecs import fields
+from proxskip.links.codecs.contract import Codec, Key
+from proxskip.links.codecs.numbers import Float32, Identity, Natural
+from proxskip.types import Array, Indices, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class RandK:
+    """k coordinates of d, drawn by both sides: no indices travel, and what is read is d/k times what was sent there.
+
+    Args:
+        values: how the k numbers travel.
+    """
+
+    k: int
+    values: Codec = field(default_factory=Identity)
+
+    keyed = True
+
+    def __post_init__(self) -> None:
+        _check("rand", self.k, 1, self.values)
+
+    def __str__(self) -> str:
+        return _text("rand", self.k, self.values)
+
+    @property
+    def unbiased(self) -> bool:
+        """As the numbers."""
+        return self.values.unbiased
+
+    def omega(self, d: int) -> float:
+        """d/k - 1, and what the form of the numbers adds."""
+        return d / self._count(d) * (1 + self.values.omega(d)) - 1
+
+    def _count(self, d: int) -> int:
+        return min(self.k, d)
+
+    def chosen(self, d: int, key: Key) -> Indices:
+        """The coordinates, in increasing order."""
+        return np.sort(fields.smallest(key.words(d), self._count(d)))
+
+    def bits(self, d: int, key: Key) -> int:
+        """Those of k numbers."""
+        return self.values.bits(self._count(d), key)
+
+    def floats(self, d: int, key: Key) -> int:
+        """k."""
+        return self._count(d)
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """The k numbers."""
+        return self.values.encode(v[self.chosen(len(v), key)], key)
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """d/k times the numbers in their places, zero elsewhere."""
+        k, out = self._count(d), np.zeros(d)
+        out[self.chosen(d, key)] = self.values.decode(data, k, key) * (d / k)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """TAMUNA's: every coordinate has s owners among the clients that are asked, and only they send it.
+
+    Coordinate k belongs to the places k s, ..., k s + s - 1 (modulo the number of clients) of a template, whose places
+    are permuted by what the clients share (L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, TAMUNA, 2023,
+    arXiv:2302.09832, Figure 1). All vectors of one exchange have the same masks. The mean over the clients of what is
+    read is the mean over each coordinate's owners; equal vectors are averaged without an error.
+
+    Args:
+        values: how the numbers travel.
+    """
+
+    s: int
+    values: Codec = field(default_factory=Identity)
+
+    keyed = True
+
+    def __post_init__(self) -> None:
+        _check("masks", self.s, 1, self.values)
+
+    def __str__(self) -> str:
+        return _text("masks", self.s, self.values)
+
+    @property
+    def unbiased(self) -> bool:
+        """As the numbers."""
+        return self.values.unbiased
+
+    def omega(self, d: int) -> float:
+        """Unknown to a single client: it is asked/s - 1, and what the form of the numbers adds."""
+        return math.inf
+
+    def owned(self, d: int, key: Key) -> npt.NDArray[np.bool_]:
+        """Which coordinates are this client's."""
+        places = fields.smallest(key.shared_words(key.asked), key.asked)
+        mine: npt.NDArray[np.bool_] = (places[key.place] - self.s * np.arange(d)) % key.asked < self.s
+        return mine
+
+    def bits(self, d: int, key: Key) -> int:
+        """Those of the numbers that this client owns."""
+        return self.values.bits(self.floats(d, key), key)
+
+    def floats(self, d: int, key: Key) -> int:
+        """About d s / asked."""
+        return int(np.count_nonzero(self.owned(d, key)))
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """The numbers that this client owns."""
+        return self.values.encode(v[self.owned(len(v), key)], key)
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """asked/s times the numbers in their places, zero elsewhere."""
+        mine, out = self.owned(d, key), np.zeros(d)
+        numbers = self.values.decode(data, int(np.count_nonzero(mine)), key)
+        out[mine] = numbers * (key.asked / min(self.s, key.asked))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Ones where a client owns the coordinate under ``Masks(s)`` and zeros elsewhere, whatever is sent.
+
+    Everybody can draw it, so it takes no bits.
+    """
+
+    s: int
+
+    unbiased, keyed = False, True
+
+    def omega(self, d: int) -> float:
+        """It says nothing about the vector."""
+        return math.inf
+
+    def bits(self, d: int, key: Key) -> int:
+        """None."""
+        return 0
+
+    def floats(self, d: int, key: Key) -> int:
+        """None."""
+        return 0
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """Nothing."""
+        return b""
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """The mask."""
+        return Masks(self.s).owned(d, key).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class L1Selection:
+    """The mean of k draws of a single coordinate: j with probability |x_j|/|x|_1, read as  sign(x_j) |x|_1.
+
+    What is drawn depends on the vector, so the indices travel: a sign and ceil(log2 d) bits for each draw, and |x|_1.
+
+    Args:
+        values: how |x|_1 travels.
+    """
+
+    k: int
+    values: Codec = field(default_factory=Identity)
+
+    keyed = True
+
+    def __post_init__(self) -> None:
+        _check("l1", self.k, 1, self.values)
+
+    def __str__(self) -> str:
+        return _text("l1", self.k, self.values)
+
+    @property
+    def unbiased(self) -> bool:
+        """As |x|_1."""
+        return self.values.unbiased
+
+    def omega(self, d: int) -> float:
+        """(d - 1)/k, and what the form of |x|_1 adds: |x|_1^2 <= d |x|^2."""
+        return (1 + (d - 1) / self.k) * (1 + self.values.omega(1)) - 1
+
+    def bits(self, d: int, key: Key) -> int:
+        """|x|_1, then sign and index of each draw."""
+        return self.values.bits(1, key) + self.k * (1 + fields.width(d))
+
+    def floats(self, d: int, key: Key) -> int:
+        """One."""
+        return 1
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """The draws by inversion: the place of a uniform number among the partial sums of |x_j|."""
+        with np.errstate(all="ignore"):
+            sums = np.cumsum(np.abs(v))  # one after another, on every platform
+            uniform = (key.words(self.k) >> np.uint64(11)) * 2.0**-53 * sums[-1]
+        j = np.minimum(np.searchsorted(sums, uniform, side="right"), len(v) - 1)
+        width = fields.width(len(v))
+        draws = np.signbit(v[j]).astype(np.uint64) << np.uint64(width) | j.astype(np.uint64)
+        head = fields.unpacked(self.values.encode(sums[-1:], key), self.values.bits(1, key))
+        return fields.packed(np.concatenate([head, fields.bits_of(draws, 1 + width)]))
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """The mean of the draws; nan for an index that no encoder writes."""
+        split, width, out = self.values.bits(1, key), fields.width(d), np.zeros(d)
+        bits = fields.unpacked(data, self.bits(d, key))
+        (total,) = self.values.decode(fields.packed(bits[:split]), 1, key)
+        draws = fields.numbers_of(bits[split:], 1 + width)
+        j = (draws & np.uint64((1 << width) - 1)).astype(np.int64)
+        if np.any(j >= d):
+            return np.full(d, np.nan)
+        sign = 1.0 - 2.0 * (draws >> np.uint64(width)).astype(np.float64)
+        with np.errstate(all="ignore"):
+            np.add.at(out, j, sign * (total / self.k))
+        return out
+
+
+def _text(name: str, number: int, values: Codec) -> str:
+    return f"{name}-{number}" + ("" if isinstance(values, Identity) else f"+{values}")
+
+
+def _check(name: str, number: Any, least: int, values: Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
+        raise InputError(f"{name}-{number} needs a whole number of at least {least}.")
+    if not isinstance(values, (Identity, Float32, Natural)):
+        raise InputError(f"the numbers of {name}-{number} travel as identity, float32 or natural, not as {values}.")
