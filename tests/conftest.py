@@ -117,6 +117,7 @@ class Row:
         extra: full gradients of every client a round besides the local steps.
         linear_psi: a psi whose prox is linear, for the eigenvalue law.
         tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
+        coded: of a round in d unknowns, the floats, bytes and bits that all clients send up, where a codec is used.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Row:
     split: bool = False
     cohort: Any = None
     tight: bool = False
+    coded: Callable[[int], tuple[int, int, int]] | None = None
 
     def claims(self, law: str) -> bool:
         return law in self.laws.split()
@@ -159,6 +161,14 @@ def scaffnew_on(cohort: Any) -> Callable[[Problem], Method]:
 
 def gossip(graph: str, psd: bool = False, kind: Any = ps.DecentralizedScaffnew) -> Callable[[Problem], Method]:
     return lambda p: kind.theory(p, ps.graph(graph, p.n, psd=psd))
+
+
+def tamuna(s: int, cohort: Any = None) -> Callable[[Problem], Method]:
+    return lambda problem: ps.Tamuna.theory(problem, s=s, cohort=cohort)
+
+
+def locodl(codec: str) -> Callable[[Problem], Method]:
+    return lambda problem: ps.LoCoDL.theory(problem, codec)
 
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
@@ -202,6 +212,16 @@ METHODS = (
     Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
         "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
+    Row("tamuna", tamuna(2), SKIPS, coded=lambda d: (2 * d, 16 * d, 128 * d)),
+    Row("tamuna-cohort", tamuna(2, 3), SKIPS, down=None, cohort=3, coded=lambda d: (2 * d, 16 * d, 128 * d)),
+    Row("tamuna-whole", tamuna(3, 3), SKIPS, down=None, cohort=3),
+    Row("locodl", locodl("rand-2+natural"), "fixed_point rate sum_h converges", down=2, weights=WEIGHTS,
+        coded=lambda d: (8, 12, 72)),
+    Row("locodl-rand", locodl("rand-1"), "fixed_point lyapunov rate sum_h converges", down=2, clients=2,
+        coded=lambda d: (2, 16, 128)),
+    Row("locodl-weighted", locodl("rand-2"), "fixed_point lyapunov sum_h converges", down=2, clients=2,
+        weights=(1.0, 3.0), coded=lambda d: (4, 32, 256)),
+    Row("locodl-identity", locodl("identity"), "fixed_point lyapunov rate sum_h converges", down=2, weights=WEIGHTS),
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
@@ -230,10 +250,10 @@ class RowByRow(ReferenceEngine):
     """The reference engine, where a stacked message hands client i its row: the iterates between communications."""
 
     def run(self, request: Request) -> Work:
-        ups, count = [], 0
-        for i in request.cohort:
+        ups, count, asked = [], 0, len(request.cohort)
+        for j, i in enumerate(request.cohort):
             own = tuple(v[i] if v.ndim == 2 else v for v in request.down)
-            work = super().run(replace(request, cohort=np.array([i]), down=own))
+            work = super().run(replace(request, cohort=np.array([i]), down=own, first=j, asked=asked))
             ups.append(work.up)
             count += work.gradients
         return Work(tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count)
@@ -271,7 +291,10 @@ class Machine:
         server = self.method.start(self.problem, s.x)
         if self.problem.D is not None:
             server["y"] = s.y
-        memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": s.h, "c": s.h}
+        h = s.h
+        if isinstance(self.method, ps.LoCoDL):  # a part of the strong convexity is everybody's
+            server["v"], h = self.method.mu_g * s.x, s.h - self.method.mu_g * s.x
+        memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": h, "c": h}
         self.put(server, {k: v.copy() for k, v in memory.items() if k in self.method.remembers})
 
     def round(self, r: int, cohort: Indices | None = None, rng: Any = None) -> None:

@@ -46,36 +46,6 @@ class Signs:
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Tamuna(ps.Method):
-    """L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, "TAMUNA", 2023, arXiv:2302.09832.
-
-    A client asks its codec for its mask by sending ones that do not go up, and are not counted.
-    """
-
-    gamma: float
-    p: float
-    s: int
-    chi: float
-
-    about = ps.About("tamuna", handles=frozenset({"batch", "clients", "cohort"}), remembers=("h", "xhat", "mask"))
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        share = np.full(exchange.problem.n, self.s / len(exchange.cohort))
-        K = steps.geometric(exchange.rng, self.p)
-        (x,) = exchange(self.local, server["x"], K=K, own={"share": share})
-        exchange.settle(self.settle, x)
-        return {"x": x}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array, share: Any) -> Up:
-        xhat = client.descend(x, memory["h"], self.gamma, K)
-        mask = client.send(0.0 * xhat + 1.0, Masks(self.s))
-        return (client.send(xhat, Masks(self.s)),), {"xhat": xhat, "mask": share * mask}
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"h": memory["h"] + (self.p * self.chi / self.gamma) * memory["mask"] * (x - memory["xhat"])}
-
-
-@dataclass(frozen=True)
 class GradSkip(ps.Method):
     """A. Maranjyan, M. Safaryan, P. Richtarik, "GradSkip", 2022, arXiv:2210.16402.
 
@@ -258,4 +228,4 @@ class Mixture(ps.Method):
         return {"a": memory["a"] - 0.5 * x, "u": 0.1 * (memory["b"] - memory["a"])}
 
 
-__all__ = ["Float32", "GradSkip", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "ScaffnewVR", "Signs", "Tamuna"]
+__all__ = ["Float32", "GradSkip", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "ScaffnewVR", "Signs"]

@@ -34,6 +34,8 @@ METHODS = {
     "scaffold": lambda p: ps.Scaffold(0.3 / p.L_max, 3),
     "fedlin": lambda p: ps.FedLin(0.2 / p.L_max, 3),
     "s-local-gd": lambda p: ps.SLocalGD(0.2 / p.L_max, 0.5, 0.5),
+    "tamuna": lambda p: ps.Tamuna.theory(p, s=2),
+    "locodl": lambda p: ps.LoCoDL.theory(p, "rand-2+natural"),
 }
 
 

@@ -177,9 +177,9 @@ class NumpySteps:
     fit = staticmethod(LocalSteps.fit)
     at_once = 1
 
-    def __init__(self, problem: ps.Problem, parallel: int, full: bool = False, **how: Any) -> None:
+    def __init__(self, problem: ps.Problem, parallel: int, full: bool = False, tau: float = 0.0, **how: Any) -> None:
         self.problem = replace(problem, batch=None) if full else problem
-        self.data = None
+        self.data, self.tau = None, tau
 
     def kernel(self, code: Any) -> tuple[None, int]:
         return None, self.at_once
@@ -198,7 +198,7 @@ class NumpySteps:
                 batch = self.problem.batch
                 sample = batch and minibatch(how["seed"], int(i), how["round"], k, f.N, batch)  # type: ignore[attr-defined]
                 g = f.minibatch_gradient(y, sample) if batch else f.gradient(y)  # type: ignore[attr-defined]
-                y = y - gamma[j] * (g - h[j])
+                y = y - gamma[j] * (g + self.tau * y - h[j])
             new[j] = y
         out[...] = new
         for link in code.links:
@@ -255,6 +255,8 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "Card", SimpleNamespace(here=lambda: None))
     monkeypatch.setattr(gpu, "LocalSteps", NumpySteps)
     monkeypatch.setattr(gpu, "compute", numpy_compute)
+    monkeypatch.setattr(gpu, "start", numpy_start)
+    monkeypatch.setattr(gpu.cuda, "server", lambda name: name)
 
     def whole(x: Any, h: Any, gamma: Any, links: Any = (), outputs: Any = ()) -> Any:
         ends = bool(links or outputs)
@@ -282,7 +284,7 @@ def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int
     assert close(got.x, expected.x, 1e-12)
     for name, v in expected.memory.items():
         assert close(got.memory[name], v, 1e-12) or np.abs(v).max() < 1e-12
-    for column in ("f", "floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
+    for column in ("f", "floats_up", "bits_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
         assert close(got.trace[column], expected.trace[column], 1e-12), column
 
 
@@ -303,8 +305,6 @@ def numpy_start(kernel: str, blocks: Any, threads: Any, arguments: Any, shared: 
 def test_blocks_that_cannot_meet_leave_the_rest_to_other_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = (row for row in METHODS if row.name == name)
     monkeypatch.setattr(NumpySteps, "at_once", 0)
-    monkeypatch.setattr(gpu, "start", numpy_start)
-    monkeypatch.setattr(gpu.cuda, "server", lambda name: name)
     problem = row.rows(sparse=True)
     method = row.make(problem)
     expected, got = (
@@ -336,6 +336,8 @@ def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
 @pytest.mark.long
 def test_a_round_asks_for_one_launch(row: Row) -> None:
     problem = row.rows(sparse=True)
+    if row.coded is not None or row.name == "locodl-identity":
+        pytest.skip("what goes through a codec passes the host, and LoCoDL's y is computed apart")
     found = launches(row, problem)
     if row.name == "s-local-gd-q":
         assert 1.0 < found < 2.0
@@ -468,7 +470,7 @@ def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
     assert got.x.tobytes() == again.x.tobytes()
     for name, v in expected.memory.items():
         assert close(got.memory[name], v, 1e-9) or np.abs(v).max() < 1e-12
-    for column in ("floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
+    for column in ("floats_up", "bits_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
         assert np.array_equal(got.trace[column], expected.trace[column]), column
 
 
@@ -518,8 +520,8 @@ def test_gossip_has_the_bytes_of_the_cpu() -> None:
 @pytest.mark.usefixtures("quiet_steps")
 @pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
 def test_a_round_is_one_launch(row: Row) -> None:
-    if row.name == "s-local-gd-q":
-        pytest.skip("its second exchange is drawn")
+    if row.name == "s-local-gd-q" or row.coded is not None or row.name == "locodl-identity":
+        pytest.skip("its second exchange is drawn, or it passes the host")
     assert launches(row, row.rows(sparse=True), rounds=10) == LAUNCHES.get(row.name, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import scipy.linalg
 import proxskip as ps
 from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
 from proxskip import theory
+from proxskip.links.codecs import Identity, Key, fields
 from proxskip.types import Array
 
 SEEDS = 16
@@ -67,7 +69,12 @@ class ErrorMaps:
         self.n, self.d = self.problem.n, self.problem.d
         s = self.problem.solution
         assert s is not None
-        self.cohorts = cohorts_of(self.machine.line.cohorts, self.n)
+        self.outcomes = [
+            (mass / len(rounds), cohort, r)
+            for mass, cohort in cohorts_of(self.machine.line.cohorts, self.n)
+            for rounds in [self.rounds(cohort)]
+            for r in rounds
+        ]
         if self.problem.D is not None:
             assert s.y is not None
             self.fixed = np.concatenate([s.x, s.y])
@@ -75,6 +82,17 @@ class ErrorMaps:
             self.fixed = np.concatenate([np.tile(s.x, self.n), s.h.ravel()])
         else:
             self.fixed = s.x
+
+    def rounds(self, cohort: Array) -> list[int]:
+        """Rounds in which the codec draws everything that it can draw, each once."""
+        if not isinstance(self.method, ps.Tamuna) or self.method.s >= len(cohort):
+            return [0]
+        c, found = len(cohort), {}
+        for r in range(400):
+            places = [fields.smallest(Key(0, r, 0, asked=c).shared_words(c), c).tobytes()]
+            found.setdefault(places[0], r)
+        assert len(found) == math.factorial(c)
+        return list(found.values())
 
     def states(self, z: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         """A state vector as (server, memory)."""
@@ -86,11 +104,11 @@ class ErrorMaps:
         X, H = z.reshape(2, self.n, self.d)
         return ({}, {"x": X, "h": H}) if "x" in self.method.remembers else ({"x": X}, {"h": H})
 
-    def step(self, z: Array, cohort: Array) -> tuple[Array, Array]:
+    def step(self, z: Array, cohort: Array, r: int = 0) -> tuple[Array, Array]:
         """(heads, tails) from z; tails is meaningful for the cohort's members."""
         server, memory = self.states(z)
         self.machine.put(server, {k: v.copy() for k, v in memory.items()})
-        self.machine.round(0, cohort, Heads())
+        self.machine.round(r, cohort, Heads())
         kept = self.machine.memory
         if self.problem.D is not None:
             y = self.machine.server["y"]
@@ -129,7 +147,8 @@ class ErrorMaps:
         size = len(self.fixed)
         if self.problem.D is not None or "h" not in self.method.remembers:
             return np.eye(size)
-        if self.machine.line.everyone and "x" not in self.method.remembers:
+        heals = self.machine.line.everyone and not isinstance(self.method, ps.Tamuna)
+        if heals and "x" not in self.method.remembers:
             return np.eye(size)
         sums = np.zeros((self.d, size))
         sums[:, self.n * self.d :] = np.kron(self.problem.weights, np.eye(self.d))
@@ -142,8 +161,8 @@ class ErrorMaps:
         everybody = np.arange(self.n)
         quiet = self.matrix(lambda z: self.step(z, everybody)[1]) if p < 1 else np.zeros_like(P)
         mean = (1 - p) * quiet.T @ P @ quiet
-        for probability, cohort in self.cohorts:
-            M = self.matrix(lambda z, S=cohort: self.step(z, S)[0])
+        for probability, cohort, r in self.outcomes:
+            M = self.matrix(lambda z, S=cohort, r=r: self.step(z, S, r)[0])
             mean += p * probability * M.T @ P @ M
         Q, R = B.T @ mean @ B, B.T @ P @ B
         return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
@@ -156,9 +175,62 @@ class ErrorMaps:
         return float(value)
 
 
-@claiming("lyapunov")
+class CompressedMaps(ErrorMaps):
+    """LoCoDL's: the state is (x_i, u_i, y, v), and the codec's coordinates are enumerated for all clients together."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row)
+        s, mu_g = self.problem.solution, self.method.mu_g
+        assert s is not None
+        self.fixed = np.concatenate([np.tile(s.x, self.n), (s.h - mu_g * s.x).ravel(), s.x, mu_g * s.x])
+
+    def rounds(self, cohort: Array) -> list[int]:
+        codec, found = self.method.codec, {}
+        if isinstance(codec, Identity):
+            return [1]
+        for r in range(1, 2000):
+            found.setdefault(tuple(codec.chosen(self.d, Key(0, r, i)).tobytes() for i in range(self.n)), r)
+        assert len(found) == math.comb(self.d, codec.k) ** self.n
+        return list(found.values())
+
+    def states(self, z: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        X, U = z[: -2 * self.d].reshape(2, self.n, self.d)
+        return {"x": z[-2 * self.d : -self.d], "v": z[-self.d :]}, {"x": X, "h": U}
+
+    def step(self, z: Array, cohort: Array, r: int = 1) -> tuple[Array, Array]:
+        server, memory = self.states(z)
+        self.machine.put(server, {k: v.copy() for k, v in memory.items()})
+        self.machine.round(r, cohort, Heads())
+        kept, now, m = self.machine.memory, self.machine.server, self.method
+        heads = np.concatenate([kept["x"].ravel(), kept["h"].ravel(), now["x"], now["v"]])
+        slopes = [
+            f.gradient(x) - m.mu_g * x - u for f, x, u in zip(self.problem.clients, *memory.values(), strict=True)
+        ]
+        y, v = server["x"], server["v"]
+        X = memory["x"] - m.gamma * np.array(slopes)
+        return heads, np.concatenate([X.ravel(), memory["h"].ravel(), y - m.gamma * (m.mu_g * y - v), v])
+
+    def subspace(self) -> Array:
+        sums = np.zeros((self.d, len(self.fixed)))
+        sums[:, self.n * self.d : -2 * self.d] = np.kron(self.problem.weights, np.eye(self.d))
+        sums[:, -self.d :] = np.eye(self.d)
+        return scipy.linalg.null_space(sums)
+
+
+def maps_of(row: Row) -> ErrorMaps:
+    return (CompressedMaps if row.name.startswith("locodl") else ErrorMaps)(row)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(r, id=r.name, marks=[pytest.mark.slow] if r.name in ("tamuna", "locodl-weighted") else [])
+        for r in METHODS
+        if r.claims("lyapunov")
+    ],
+)
 def test_lyapunov_contracts_by_its_theorem(row: Row) -> None:
-    maps = ErrorMaps(row)
+    maps = maps_of(row)
     assert close(maps.step(maps.fixed, np.arange(maps.n))[0], maps.fixed, 1e-12)
     assert maps.psi(maps.fixed) <= 1e-24
     assert maps.top() <= 1 - maps.zeta + 1e-10
@@ -176,20 +248,24 @@ def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5, 1.5])
 @pytest.mark.parametrize(
-    "name", ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized"]
-)
+    "name",
+    [
+        "proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized",
+        pytest.param("tamuna-cohort", marks=pytest.mark.slow), "locodl-rand",
+    ],
+)  # fmt: skip
 @pytest.mark.long
 def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The law sees the sign and the size of the h update: -1, 0, 1/2 and 3/2 times the right one all break it."""
-    maps = ErrorMaps(NAMED[name])
-    kind = type(maps.method)
-    right = kind.settle
+    maps = maps_of(NAMED[name])
+    kind, half = type(maps.method), "settle_masked" if name == "tamuna-cohort" else "settle"
+    right = getattr(kind, half)
 
     def wrong(self: Any, client: Any, memory: Any, *outcome: Array) -> Any:
         new = right(self, client, memory, *outcome)
         return new | {"h": memory["h"] + factor * (new["h"] - memory["h"])}
 
-    monkeypatch.setattr(kind, "settle", wrong)
+    monkeypatch.setattr(kind, half, wrong)
     assert maps.top() > 1 - maps.zeta + 1e-4
 
 

@@ -81,8 +81,11 @@ def test_ledger_is_table_one(row: Row) -> None:
         assert last["exchanges"] == R * row.exchanges
     assert last["prox_evals"] == (R if problem.psi is not None else 0)
     for way in ("up", "down"):
-        assert last[f"floats_{way}"] == problem.d * last[f"vectors_{way}"]
-        assert last[f"bytes_{way}"] == 8 * last[f"floats_{way}"]
+        sent = problem.d * last[f"vectors_{way}"]
+        wanted = (sent, 8 * sent, 64 * sent)
+        if way == "up" and row.coded is not None:
+            wanted = tuple(R * k for k in row.coded(problem.d))  # type: ignore[assignment]
+        assert (last[f"floats_{way}"], last[f"bytes_{way}"], last[f"bits_{way}"]) == wanted
     assert last["passes"] == last["grad_evals"] / problem.N
 
 

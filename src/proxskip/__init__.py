@@ -17,6 +17,7 @@ from proxskip.methods import (
     FedLin,
     Fista,
     LocalGD,
+    LoCoDL,
     ProxGD,
     ProxSkip,
     Scaffnew,
@@ -24,6 +25,7 @@ from proxskip.methods import (
     SLocalGD,
     SplitSkip,
     SProxSkip,
+    Tamuna,
 )
 from proxskip.minimize import End, Minimum, minimize
 from proxskip.plan import plan
@@ -63,6 +65,7 @@ __all__ = [
     "Graph",
     "InputError",
     "LeastSquares",
+    "LoCoDL",
     "LocalGD",
     "Logistic",
     "Method",
@@ -83,6 +86,7 @@ __all__ = [
     "SplitSkip",
     "Status",
     "Style",
+    "Tamuna",
     "Trace",
     "Uniform",
     "UnsafeStepWarning",

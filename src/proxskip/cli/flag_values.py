@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxskip import theory
+from proxskip.links import codecs
 from proxskip.types import InputError
 
 
@@ -96,6 +97,12 @@ def parameter(text: str) -> int | float | bool | str:
     if _is_number(text):
         return int(text) if text.lstrip("+-").isdigit() else float(text)
     return text
+
+
+@_value
+def codec(text: str) -> codecs.Codec:
+    """A codec by its text form."""
+    return codecs.parse(text)
 
 
 @_value

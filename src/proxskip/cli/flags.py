@@ -7,9 +7,10 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from proxskip.cli.flag_values import cohort, nonnegative, parameter, positive, probability, whole
+from proxskip.cli.flag_values import codec, cohort, nonnegative, parameter, positive, probability, whole
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import own_flags
+from proxskip.links.codecs.text import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
@@ -167,7 +168,11 @@ def _problem_flags() -> Parser:
         default=0,
         help="seed of random splits and graphs; default: 0",
     )
-    add("--weights", choices=("rows", "equal"), help="the weights w_i; default: rows, or equal for methods on a graph")
+    add(
+        "--weights",
+        choices=("rows", "equal"),
+        help="the weights w_i; default: rows; equal for tamuna and graphs",
+    )
     add(
         "--L",
         choices=("max", "global"),
@@ -212,6 +217,14 @@ def _method_flags() -> Parser:
         "--graph",
         metavar="NAME",
         help=f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring",
+    )
+    add("--s", type=whole("s", 2), help="clients that send each coordinate in tamuna; default: 2")
+    add("--chi", type=positive("chi"), help="factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))")
+    add(
+        "--codec",
+        metavar="NAME",
+        type=codec,
+        help=f"how vectors travel up in locodl and scaffnew: {FORMS}",
     )
     add(
         "--cohort",

@@ -164,6 +164,14 @@ def key_of(request: Request, seed: int, client: int, place: int, vector: int) ->
     return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
 
 
+def pull_to_zero(pull: Pull | None) -> float | None:
+    """tau of a pull to zero, which changes the l2 term and nothing else; 0 without a pull, None for any other."""
+    if pull is None:
+        return 0.0
+    tau, centre = pull
+    return tau if isinstance(tau, float) and isinstance(centre, float) and centre == 0.0 else None
+
+
 def pulled_steps(
     one_step: Callable[[Any, Any, Any, Any], Any],
     x: Any,

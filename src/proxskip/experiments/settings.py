@@ -30,11 +30,11 @@ DEFAULTS: dict[str, Any] = {
     **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
     **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
     **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
-    **{"own_steps": None, "graph": None, "decay": None},
+    **{"own_steps": None, "graph": None, "decay": None, "s": None, "chi": None, "codec": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
-_OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
+_OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D", "s", "chi", "codec")
 
 
 def own_flags() -> dict[str, str]:
@@ -107,7 +107,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
         clients = CLIENTS
-    gossip = any("graph" in METHODS[name].handles for name in names)
+    equal = any("graph" in METHODS[name].handles or METHODS[name].about.equal_weights for name in names)
     return {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
@@ -122,7 +122,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "split": o.split,
         "alpha": o.alpha,
         "split_seed": o.split_seed,
-        "weights": o.weights or ("equal" if gossip else "rows"),
+        "weights": o.weights or ("equal" if equal else "rows"),
         "L": o.L,
         "batch": o.batch,
     }

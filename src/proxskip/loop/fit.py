@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from proxskip.problems.federated import Problem
 from proxskip.seam import Method
 from proxskip.types import InputError
@@ -27,5 +29,7 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     for what, wanted in asked.items():
         if wanted and what not in method.handles:
             raise InputError(f"{method.name} {_MISSING[what]}.")
+    if method.about.equal_weights and float(np.ptp(problem.weights)) > 1e-12:
+        raise InputError(f'{method.name} is for equally weighted clients; split with weights="equal".')
     if not everyone and problem.psi is not None:
         raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")

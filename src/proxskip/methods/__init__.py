@@ -10,20 +10,23 @@ from proxskip.methods.fista import Fista
 from proxskip.methods.gradient import GD, ProxGD
 from proxskip.methods.gradient_tracking import EXTRA, DIGing
 from proxskip.methods.local_gd import LocalGD
+from proxskip.methods.locodl import LoCoDL
 from proxskip.methods.pdhg import PDHG
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
 from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.methods.scaffold import Scaffold
 from proxskip.methods.splitskip import SplitSkip
+from proxskip.methods.tamuna import Tamuna
 
 __all__ = [
-    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista", "LocalGD",
-    "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
+    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista", "LoCoDL",
+    "LocalGD", "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip", "Tamuna",
 ]  # fmt: skip
 
 BUILT_IN = (
     GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
+    Tamuna, LoCoDL,
     DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.links.codecs import Codec, as_codec
 from proxskip.links.cohorts import Participation, as_participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
@@ -37,6 +38,7 @@ class Scaffnew(Method):
 
         h_i+   = h_i + (p chi/gamma_i) (x+ - xhat_i)   for i in S
 
+    With the codec float32 what goes up is rounded, and h is updated from it as it was sent.
     A fixed K (instead of a drawn one) is a heuristic: it equals Scaffold II with p = 1/K, and no theorem covers it.
     """
 
@@ -45,6 +47,7 @@ class Scaffnew(Method):
     K: int | None = None
     chi: float | None = None
     a: float = 1.0
+    codec: Codec | None = None
 
     about = About(
         name="scaffnew",
@@ -55,10 +58,14 @@ class Scaffnew(Method):
         remembers=("h", "xhat"),
         sends=frozenset({"local", "local_in_cohort"}),
         heals=True,
-        parameters=("gamma", "p", "K", "own_steps"),
+        parameters=("gamma", "p", "K", "own_steps", "codec"),
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="gd",
     )
+
+    def __post_init__(self) -> None:
+        if self.codec is not None:
+            object.__setattr__(self, "codec", as_codec(self.codec))
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication."""
@@ -76,13 +83,13 @@ class Scaffnew(Method):
         gamma = client.own(self.gamma)
         xhat = client.descend(x, memory["h"], gamma, K)
         up = xhat - (gamma / self.p) * memory["h"]
-        sent = client.send(up)
+        sent = client.send(up, self.codec)
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
     def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
         """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
         xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
-        sent = client.send(xhat)
+        sent = client.send(xhat, self.codec)
         return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
@@ -137,6 +144,11 @@ class Scaffnew(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
         """p at its best for the gamma that is taken; chi and a of the cohorts."""
+        made = cls._configured(problem, given)
+        return made if "codec" not in given else replace(made, codec=given["codec"])
+
+    @classmethod
+    def _configured(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
         K, cohort = given.get("K"), given.get("cohort")
         if given.get("own_steps"):
             gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
@@ -154,6 +166,8 @@ class Scaffnew(Method):
         steps.check_probability("p", self.p)
         if self.K is not None:
             steps.check_count("K", self.K)
+        if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
+            raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
         if self.chi is not None and not self.chi > 0:
             raise InputError(f"chi = {self.chi} must be positive.")
         return self.check_steps(problem, insist)
@@ -193,7 +207,7 @@ class Scaffnew(Method):
 
     def _zeta(self, problem: Problem) -> float | None:
         """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""
-        if problem.mu is None or problem.mu_i is None or self.K is not None:
+        if problem.mu is None or problem.mu_i is None or self.K is not None or self.codec is not None:
             return None
         if self.chi is None:
             gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))

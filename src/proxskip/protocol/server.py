@@ -296,7 +296,8 @@ class Server:
     def _close(self, state: ServerState) -> Step:
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
-        whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
+        whole = self.closing == "everyone" or self.method.about.whole_cohort
+        whole = whole or state.kind != "round" or state.exchange > 0
         if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
             return self._void(state)
         w = call.weights[list(cohort)]

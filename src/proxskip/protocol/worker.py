@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu.shards import pack
-from proxskip.engines.local import OneClient, pulled_steps
+from proxskip.engines.local import OneClient, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
@@ -85,21 +85,22 @@ class Worker(OneClient):
                 x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
             )
         self.gradients += K * (self.batch or self.rows)
-        if pull is None and not momentum:
-            return self._noisy(x, self._steps(x, h, gamma, K))
+        tau = pull_to_zero(pull)
+        if tau is not None and not momentum:
+            return self._noisy(x, self._steps(x, h, gamma, K, tau))
         return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
 
     def _one_step(self, z: Array, h: Array | float, gamma: float, active: Any) -> Array:
         return self._steps(z, h, gamma, 1)
 
-    def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
+    def _steps(self, x: Array, h: Array | float, gamma: float, K: int, tau: float = 0.0) -> Array:
         kind = self.shards.dtype
         X = np.empty((1, self.d), kind)
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
         steps, first = np.full(1, K, np.int64), self.step
         self.step += K
         work = self.shards.descend(
-            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
+            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first, tau
         )
         work(0, 1)
         return np.asarray(X[0], dtype=np.float64)

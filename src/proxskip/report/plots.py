@@ -26,6 +26,8 @@ X_AXES = {
     "rounds": (("round",), "communication rounds"),
     "floats": (("floats_up", "floats_down"), "floats sent, all clients, up and down"),
     "bytes": (("bytes_up", "bytes_down"), "bytes sent, all clients, up and down"),
+    "bits-up": (("bits_up",), "bits sent to the server, all clients"),
+    "bits-down": (("bits_down",), "bits sent by the server, all clients"),
     "exchanges": (("exchanges",), "exchanges with the server, or gossip steps"),
     "local-steps": (("local_steps",), "local gradient steps, all clients"),
     "passes": (("passes",), "gradient passes over the data"),

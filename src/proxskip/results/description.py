@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip import registry
+from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph, from_matrix
 from proxskip.methods import Decaying
@@ -52,7 +53,9 @@ def config(
 
 def parameters(method: Method) -> dict[str, Any]:
     """The method's parameters as plain data."""
-    return {name: _plain(v) for name, v in method.parameters().items()}
+    given = method.parameters()
+    # without a codec nothing is written, so that the folders of 0.1 can be resumed
+    return {name: _plain(v) for name, v in given.items() if name != "codec" or v is not None}
 
 
 def identity(problem: Problem) -> dict[str, Any]:
@@ -139,11 +142,13 @@ def _cohort(participation: Any) -> dict[str, Any]:
 
 
 def _plain(v: Any) -> Any:
-    """A parameter as plain data: a graph as its matrix, a tuple as a list."""
+    """A parameter as plain data: a graph as its matrix, a codec as its text, a tuple as a list."""
     if isinstance(v, Graph):
         W = scipy.sparse.coo_array(v.W)
         places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
         return {"name": v.name, "n": v.n, **places}
+    if isinstance(v, BUILT_IN):
+        return str(v)
     if isinstance(v, tuple):
         return [float(u) if isinstance(u, float) else int(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v

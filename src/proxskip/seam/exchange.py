@@ -12,8 +12,8 @@ from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, Vectors
 
-Pull: TypeAlias = tuple[Any, Array]
-"""``(tau, centre)``: each step also goes down the gradient of ``tau/2 |z - centre|^2``."""
+Pull: TypeAlias = tuple[Any, Array | float]
+"""``(tau, centre)``: each step also goes down the gradient of ``tau/2 |z - centre|^2``; fastest with the centre 0.0."""
 Anchor: TypeAlias = tuple[Array, Array, float]
 """``(w, gw, q)``: a point, the full gradient there, and the probability that a step moves it (L-SVRG)."""
 

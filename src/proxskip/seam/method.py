@@ -43,6 +43,8 @@ class About:
         style: how it is drawn; from a palette if not given.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
+        equal_weights: it is right for equal weights of the clients only.
+        whole_cohort: a round that misses one of those asked is void, and is tried again.
     """
 
     name: str
@@ -56,6 +58,8 @@ class About:
     style: Style | None = None
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
+    equal_weights: bool = False
+    whole_cohort: bool = False
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]

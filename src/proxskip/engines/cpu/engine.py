@@ -14,7 +14,7 @@ from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, pack
-from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
+from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
@@ -61,12 +61,13 @@ class Cohort(Sender):
         x0 = np.atleast_2d(self.plain(x))
         H = np.broadcast_to(self.plain(h), shape)
         no_momentum = type(momentum) is float and momentum == 0.0
-        plain = pull is None and anchor is None and until is None and no_momentum
+        tau = pull_to_zero(pull) if no_momentum and until is None else None
+        plain = tau is not None and anchor is None and (tau == 0.0 or engine.shards is not None)
         if not plain and (engine.shards is None or anchor is not None or until is not None):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
         self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
         if plain:
-            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step)
+            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step, tau or 0.0)
             self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
             return out
         near = None if pull is None else (pull[0], self.plain(pull[1]))
@@ -188,9 +189,10 @@ class CpuEngine(NearEngine):
         return OneClient(self.problem, i, self.seed, request, place, self.number0)
 
     def descend(
-        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any = 0
-    ) -> Array:
-        """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
+        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any = 0,
+        tau: float = 0.0,
+    ) -> Array:  # fmt: skip
+        """All local steps of all members, from x0 (a row each, or one for all), as a new stack; tau pulls them to zero.
 
         Each member is on one thread, or a large one's rows on all of them if there are few members. Minibatches are
         numbered from step0 on (one number, or one per member).
@@ -206,9 +208,9 @@ class CpuEngine(NearEngine):
             X[...] = x0
             for j, i in enumerate(members):
                 first = int(step0 if np.ndim(step0) == 0 else step0[j])
-                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread, first)
+                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread, first, tau)
         else:
-            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
+            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0, tau)
             load = K * self.shards.work[members]
             pieces = 16 if self.threads > 1 and float(load.sum()) > WORTH_CUTTING else 1
             self._spread(work, balanced(load, pieces * self.threads))

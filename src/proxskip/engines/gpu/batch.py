@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.engine import everywhere, need_cupy, only_plain_steps, only_plain_vectors, rows_taken
+from proxskip.engines.gpu.device import need_cupy
+from proxskip.engines.gpu.engine import everywhere, only_plain_steps, only_plain_vectors, rows_taken
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.local import Sender
 from proxskip.engines.near import NearEngine

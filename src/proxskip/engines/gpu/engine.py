@@ -8,47 +8,56 @@ it is one launch. The host draws K, and reads vectors only when a record is due.
 
 from __future__ import annotations
 
-import copy
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.links.codecs import Identity
+from proxskip.engines.local import Sender, key_of, pull_to_zero
+from proxskip.links.codecs import Identity, Key
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
 from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
+MAX_DEPTH = 4
+"""Operations above one another in a vector of the server's, beyond which its parts are computed."""
 
-class CardCohort:
+
+class CardCohort(Sender):
     """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
 
-    def __init__(self, engine: GpuEngine, members: Indices, round: int) -> None:
-        self.engine, self.members, self.round = engine, members, round
-        self.gradients = 0
-        self.step: Any = 0  # the number of the next minibatch
+    def __init__(self, engine: GpuEngine, members: Indices, request: Request) -> None:
+        self.engine, self.members, self.request = engine, members, request
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
 
     def descend(self, x: Any, h: Any, gamma: Any, K: Any, **more: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
-        only_plain_steps(more)
+        tau = pull_to_zero(more.pop("pull", None))
+        only_plain_steps(more if tau is not None else {"a pull": True})
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
         step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
-        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, self.round, step0)
+        start = self.request.round, step0, tau or 0.0
+        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, *start)
 
     def send(self, v: Any, codec: Any = None) -> Any:
-        """As it is: vectors that go up do not leave the card."""
-        only_plain_vectors(codec)
-        return v
+        """As it is, on the card; through a codec, by way of the host, so that the bytes are those of every engine."""
+        if codec is None or isinstance(codec, Identity):
+            return super().send(v)
+        rows = super().send(self.engine.on_host(Term.of(v), len(self.members)), codec)
+        there = Term(STACK, self.engine.cupy.asarray(rows))
+        self._sent = (*self._sent[:-1], (there, self._sent[-1][1]))
+        return there
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each."""
@@ -116,6 +125,7 @@ class GpuEngine(Engine):
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
+        self.pulled: dict[float, LocalSteps] = {}
         self.oracles: list[Any] = []
         if LocalSteps.fit(problem):
             self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
@@ -130,17 +140,31 @@ class GpuEngine(Engine):
         self.weights: tuple[bytes, Any] = (b"", None)
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
-    def descend(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0) -> Term:
-        """All local steps of all members, in the launch to come."""
+    def descend(
+        self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0, tau: float = 0.0
+    ) -> Term:
+        """All local steps of all members, in the launch to come; tau pulls them to zero."""
         if self.local is None:
-            return Term(STACK, self._descend_any(members, x, h, gamma, K))
+            return Term(STACK, self._descend_any(members, x, h, gamma, K, tau))
         how: dict[str, Any] = {"seed": self.seed, "round": round}
         if np.any(step0):
             how["step0"] = one_step0(step0)
         if np.ndim(K):
             how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
             K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
-        return self._ask(self.local, members, x, h, gamma, K, how)
+        return self._ask(self._pulled(tau), members, x, h, gamma, K, how)
+
+    def _pulled(self, tau: float) -> LocalSteps:
+        """The kernel's data with another l2 term, made once."""
+        assert self.local is not None
+        if tau == 0.0:
+            return self.local
+        if tau not in self.pulled:
+            blocks, threads = self.blocks, self.threads
+            self.pulled[tau] = LocalSteps(
+                self.problem, self.problem.n, blocks=blocks, threads=threads, data=self.local.data, tau=tau
+            )
+        return self.pulled[tau]
 
     def gradient(self, members: Indices, x: Term) -> Term:
         """The members' full gradients, likewise."""
@@ -164,7 +188,7 @@ class GpuEngine(Engine):
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
-    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any) -> Any:
+    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, tau: float) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
         X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(self.plain(h)), shape)
         X[...] = xp.asarray(self.plain(x))
@@ -172,7 +196,8 @@ class GpuEngine(Engine):
         steps = np.broadcast_to(np.asarray(K), shape[:1])
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
-                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - H[j])
+                slope = self._oracle(int(i), X[j]) - H[j]
+                X[j] = X[j] - gammas[j] * (slope + tau * X[j] if tau else slope)
         return X
 
     def _oracle(self, i: int, x: Any) -> Any:
@@ -194,13 +219,30 @@ class GpuEngine(Engine):
             self.flush(there)
             now = self.pending = PendingLaunch(cohort, self._remembered())
         for v in there:
-            if v.operator:
+            if v.operator and depth(v) > MAX_DEPTH:  # it grows by a sum in every round
+                self._shorten(v)
+            elif v.operator:
                 self.plain(v)
-        client: Any = CardCohort(self, cohort, request.round)
+        client: Any = CardCohort(self, cohort, request)
         own = {k: Term(COLUMN, self._column(v, cohort)) for k, v in request.own.items()}
         up, memory = request.half(client, dict(now.memory), request.K, *there, **own)
         now.memory |= {k: Term.of(v) for k, v in memory.items()}
-        return Work(tuple(map(Term.of, up)), client.gradients)
+        sizes = client.sizes(up) if client.used_codec else ()
+        return Work(tuple(map(Term.of, up)), client.gradients, sizes)
+
+    def _shorten(self, v: Term) -> None:
+        """Compute all parts of a term, the innermost first."""
+        for part in (v.left, v.right):
+            if part.operator:
+                self._shorten(part)
+        self.plain(v)
+
+    def on_host(self, v: Term, c: int) -> Array:
+        """A stack where numpy can read it; local steps that wait are launched first."""
+        if self.pending is not None and self.pending.step is not None:
+            self._launch(self.pending.step)
+            self.pending.step = None
+        return np.ascontiguousarray(np.broadcast_to(self.cupy.asnumpy(self.plain(v)), (c, self.problem.d)))
 
     def _column(self, values: Array, cohort: Indices) -> Any:
         """A column of everybody's entries, of which each member of the cohort reads its own."""
@@ -220,7 +262,7 @@ class GpuEngine(Engine):
         if self.pending is None or not self._alike(self.pending.cohort, cohort):
             self.flush(there)
             self.pending = PendingLaunch(cohort, self._remembered())
-        client: Any = CardCohort(self, cohort, 0)
+        client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
         try:
             self.settling = True
             memory = half(client, dict(self.pending.memory), *there)
@@ -369,7 +411,7 @@ class GpuEngine(Engine):
     def close(self) -> None:
         """Give the card's memory back."""
         self.local = self.whole = self.pending = None
-        self.kept, self.twins, self.columns, self.oracles = {}, [], {}, []
+        self.kept, self.twins, self.columns, self.oracles, self.pulled = {}, [], {}, [], {}
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     # -- between host and card -----------------------------------------------------------------------------------------
@@ -399,6 +441,11 @@ class GpuEngine(Engine):
         if key != self.chosen[0]:
             self.chosen = key, self.cupy.asarray(members.astype(np.int32))
         return self.chosen[1]
+
+
+def depth(v: Term) -> int:
+    """Operations above one another."""
+    return 1 + max(depth(v.left), depth(v.right)) if v.operator else 0
 
 
 def only_plain_steps(more: Mapping[str, Any]) -> None:
@@ -435,36 +482,3 @@ def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int
     return int(K) * (
         problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
     )
-
-
-def need_cupy() -> Any:
-    """CuPy with a GPU behind it, or a sentence that says what is missing."""
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError:
-        raise InputError(
-            'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
-            '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
-        ) from None
-    try:
-        found = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise InputError(f'engine "gpu" finds no usable NVIDIA GPU ({error}); use engine="cpu".') from None
-    if not found:
-        raise InputError('engine "gpu" finds no NVIDIA GPU on this machine; use engine="cpu".')
-    return cupy
-
-
-def on_device(oracle: Any) -> Any:
-    """The oracle with its arrays on the card."""
-    cupy = importlib.import_module("cupy")
-    if isinstance(oracle, LinearModel):
-        raise InputError("clients of different losses or dtypes do not run on the GPU together; make them alike.")
-    moved = copy.copy(oracle)
-    for name, value in list(getattr(oracle, "__dict__", {}).items()):
-        if isinstance(value, np.ndarray):
-            moved.__dict__[name] = cupy.asarray(value)
-        elif scipy.sparse.issparse(value):
-            sparse = importlib.import_module("cupyx.scipy.sparse")
-            moved.__dict__[name] = sparse.csr_matrix(value)
-    return moved

@@ -89,6 +89,7 @@ class LocalSteps:
     Args:
         parallel: how many clients a launch usually has, to choose the number of blocks for each.
         full: full gradients although the problem has minibatches.
+        tau: of a pull to zero, which is a change of the l2 term.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class LocalSteps:
         threads: int | None = None,
         grid: bool | None = None,
         data: ClientRows | None = None,
+        tau: float = 0.0,
     ) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
@@ -116,7 +118,7 @@ class LocalSteps:
         few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
         self.by_rows = bool(self.batch) or few_rows
         self.writers = 0
-        self.reg = np.stack([f.reg for f in models])
+        self.reg = np.stack([f.reg for f in models]) + tau
         if np.all(self.reg == self.reg[0]):
             self.reg = self.reg[:1]
         self.parallel = max(1, parallel)

@@ -19,9 +19,13 @@ from proxskip.links.codecs.text import as_codec, parse
 from proxskip.types import Array
 
 __all__ = [
-    "Codec", "Float32", "Identity", "Key", "L1Selection", "Masks", "Natural", "Ownership", "RandK", "as_codec", "parse",
-    "read_back",
+    "BUILT_IN", "Codec", "Float32", "Identity", "Key", "L1Selection", "Masks", "Natural", "Ownership", "RandK",
+    "as_codec", "parse", "read_back",
 ]  # fmt: skip
+
+
+BUILT_IN = (Identity, Float32, Natural, RandK, Masks, L1Selection)
+"""Those that have a text form."""
 
 
 def read_back(codec: Codec, v: Array, key: Key) -> Array:

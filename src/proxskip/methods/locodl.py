@@ -1,0 +1,165 @@
+"""LoCoDL: local steps and any unbiased compression of what goes up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from proxskip import theory
+from proxskip.links.codecs import Codec, Natural, RandK, as_codec
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.theory.steps import Setting, StepLimits
+from proxskip.types import Array, InputError, Vectors
+
+Sent: TypeAlias = tuple[tuple[Array, ...], Vectors]
+"""What goes up, and what is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoCoDL(Method):
+    """Clients send compressed differences to a model y that everybody can compute, so that they vanish in the end.
+
+    L. Condat, A. Maranjyan, P. Richtarik, LoCoDL: Communication-efficient distributed learning with local training and
+    compression, ICLR 2025, arXiv:2403.04348. A part of the l2 term (of any strong convexity) is the g that everybody
+    knows: f = sum_i w_i F_i + g with g = mu_g/2 |.|^2 and F_i = f_i - g. K ~ Geom(p), C the codec, i = 1, ..., n:
+
+        xhat_i = K times  z <- z - gamma (grad F_i(z) - u_i)   from z = x_i
+        yhat   = K times  z <- z - gamma (mu_g z - v)          from z = y
+        d_i    = C(xhat_i - yhat)                              this goes up
+        db     = 1/2 sum_i w_i d_i                             this comes down
+        x_i+   = (1 - rho) xhat_i + rho (yhat + db),           y+ = yhat + rho db
+        u_i+   = u_i + eta (db - d_i),                         v+ = v + eta db,      eta = p rho/(gamma (1 + 2 omega))
+
+    sum_i w_i u_i + v = 0 throughout, u_i tends to grad F_i(x*) and v to mu_g x*. E |C(z) - z|^2 <= omega |z|^2, and
+    rho = 1/(1 + omega max_i w_i). The answer is y. yhat goes down too, so that a client without memory can be restored.
+    """
+
+    gamma: float
+    p: float
+    codec: Codec
+    mu_g: float
+    omega: float
+    rho: float
+
+    about = About(
+        name="locodl",
+        title="LoCoDL",
+        reference="Condat, Maranjyan, Richtarik, LoCoDL, ICLR 2025, arXiv:2403.04348",
+        handles=frozenset({"clients"}),
+        remembers=("h", "x", "d"),
+        parameters=("gamma", "p", "codec"),
+        style=Style("#117733", "-", "D"),
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codec", as_codec(self.codec))
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """y is called x here."""
+        return {"x": x0, "v": 0.0 * x0}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        K = steps.geometric(exchange.rng, self.p)
+        y, v, shrink, add = server["x"], server["v"], 1.0, 0.0
+        for _ in range(K):
+            shrink, add = (1.0 - self.gamma * self.mu_g) * shrink, (1.0 - self.gamma * self.mu_g) * add + self.gamma
+        yhat = shrink * y + add * v
+        first = exchange.round == 0
+        (d,) = exchange(self.first, yhat, y, K=K) if first else exchange(self.local, yhat, K=K)
+        db = 0.5 * d
+        exchange.settle(self.settle, db)
+        return {"x": yhat + self.rho * db, "v": v + self.eta * db}
+
+    @property
+    def eta(self) -> float:
+        """The step of u and v."""
+        return self.p * self.rho / (self.gamma * (1.0 + 2.0 * self.omega))
+
+    def first(self, client: Client, memory: Vectors, K: int, yhat: Array, x: Array) -> Sent:
+        """The first round: all x_i are the starting point."""
+        return self.local(client, {**memory, "x": 0.0 * memory["x"] + x}, K, yhat)
+
+    def local(self, client: Client, memory: Vectors, K: int, yhat: Array) -> Sent:
+        """u is called h here."""
+        xhat = client.descend(memory["x"], memory["h"], self.gamma, K, pull=(-self.mu_g, 0.0))
+        d = client.send(xhat - yhat, self.codec)
+        return (d,), {"x": (1.0 - self.rho) * xhat + self.rho * yhat, "d": d}
+
+    def settle(self, client: Client, memory: Vectors, db: Array) -> Vectors:
+        """The rest of x_i+, and the update of u."""
+        return {"x": memory["x"] + self.rho * db, "h": memory["h"] + self.eta * (db - memory["d"])}
+
+    @classmethod
+    def theory(cls, problem: Problem, codec: Codec | str | None = None) -> LoCoDL:
+        """gamma = 1/L, mu_g = mu/2, rho = 1/(1 + omega max_i w_i), and the best p for them.
+
+        Args:
+            codec: d/n random coordinates after natural compression if not given, beyond which fewer bits a round need
+                as many more rounds.
+        """
+        return cls._at(theory.largest_step(problem.L), problem, codec)
+
+    @classmethod
+    def _at(cls, gamma: float, problem: Problem, codec: Any, p: float | None = None) -> LoCoDL:
+        found = RandK(-(-problem.d // problem.n), Natural()) if codec is None else as_codec(codec)
+        omega, mu_g = found.omega(problem.d), theory.known(problem.mu) / 2
+        check_codec(found, omega)
+        rho = 1.0 / (1.0 + omega * float(problem.weights.max()))
+        return cls(gamma, theory.locodl_p(gamma, mu_g, omega, rho) if p is None else p, found, mu_g, omega, rho)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> LoCoDL:
+        """p at its best for the gamma and the codec that are taken."""
+        return cls._at(steps.gamma_of(given, problem), problem, given.get("codec"), given.get("p"))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p in (0, 1], an unbiased codec with this omega, 0 < mu_g < mu, gamma <= 1/L."""
+        steps.check_probability("p", self.p)
+        steps.check_probability("rho", self.rho)
+        omega = self.codec.omega(problem.d)
+        check_codec(self.codec, omega)
+        if self.omega < omega * (1 - 1e-12):
+            raise InputError(f"omega = {self.omega:g} is below the {omega:g} of {self.codec}; give at least that.")
+        if not self.mu_g > 0 or (problem.mu is not None and self.mu_g >= problem.mu):
+            raise InputError(f"mu_g = {self.mu_g:g} must lie between 0 and mu = {problem.mu}.")
+        return self.check_steps(problem, insist)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, "Condat, Maranjyan, Richtarik, LoCoDL, arXiv:2403.04348, with L = max_i L_i")
+
+    def controls(self, server: Vectors, memory: Vectors) -> Array | None:
+        """u_i + v, which tends to grad f_i(x*)."""
+        return memory["h"] + server["v"]
+
+    def claims(self, problem: Problem) -> Claims:
+        """sum_i w_i |x_i - x*|^2 + |y - x*|^2, and the same of (u_i, v) times gamma^2 (1 + 2 omega)/(p^2 rho)."""
+        dual = self.gamma / (self.eta * self.p)
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            if s is None:
+                return None
+            w, v = problem.weights, self.mu_g * s.x
+            x2 = float(w @ ((memory["x"] - s.x) ** 2).sum(axis=1) + ((server["x"] - s.x) ** 2).sum())
+            u2 = float(w @ ((memory["h"] - s.h + v) ** 2).sum(axis=1) + ((server["v"] - v) ** 2).sum())
+            return x2 + dual * u2
+
+        if problem.mu is None or self.gamma * problem.L_max >= 2:
+            return Claims(None, lyapunov)
+        mu, L = min(self.mu_g, problem.mu - self.mu_g), max(self.mu_g, problem.L_max - self.mu_g)
+        return Claims(theory.locodl_zeta(self.gamma, mu, L, self.p, self.omega, self.rho), lyapunov)
+
+
+def check_codec(codec: Codec, omega: float) -> None:
+    """Refuse what is biased, or of unbounded variance."""
+    if not codec.unbiased:
+        raise InputError(f"locodl needs an unbiased codec, and {codec} is biased; use rand-K, natural or l1-K.")
+    if not math.isfinite(omega):
+        raise InputError(f"{codec} divides the coordinates among the clients; use it with tamuna, and rand-K here.")

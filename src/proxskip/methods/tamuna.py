@@ -1,0 +1,150 @@
+"""TAMUNA: Scaffnew on cohorts, where each coordinate is sent by a few clients only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from proxskip import theory
+from proxskip.links.codecs import Masks, Ownership
+from proxskip.links.cohorts import Everyone, Given, Participation, Uniform, as_participation
+from proxskip.methods import steps
+from proxskip.methods.scaffnew import Scaffnew
+from proxskip.problems.federated import Problem
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
+from proxskip.types import Array, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Tamuna(Method):
+    """Local steps, cohorts S of c clients, and masks q_i: every coordinate has s owners in S, and only they send it.
+
+    L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, TAMUNA: Doubly accelerated federated learning with local
+    training, compression, and partial participation, 2023, arXiv:2302.09832, for equal weights. K ~ Geom(p):
+
+        xhat_i = K times  y <- y - gamma (g_i(y) - h_i)   from y = x,   i in S
+        x+     = (1/s) sum_{i in S} q_i xhat_i
+        h_i+   = h_i + (p chi/gamma) q_i (x+ - xhat_i)   for i in S
+
+    chi <= nu = n (s-1)/(s (n-1)), with n and not c. With s = c nobody has a mask: that is Scaffnew on cohorts, which
+    also goes by that name. With c = n it is CompressedScaffnew (L. Condat, I. Agarsky, P. Richtarik, 2022,
+    arXiv:2210.13277). A coordinate that misses one of its owners would be wrong, so a round needs its whole cohort.
+    """
+
+    gamma: float
+    p: float
+    s: int
+    chi: float
+
+    about = About(
+        name="tamuna",
+        title="TAMUNA",
+        reference="Condat, Agarsky, Malinovsky, Richtarik, TAMUNA, 2023, arXiv:2302.09832",
+        handles=frozenset({"batch", "clients", "cohort"}),
+        remembers=("h", "xhat", "q"),
+        style=Style("#882255", "-", "P"),
+        at_p_one="gd",
+        other_names=("compressed-scaffnew",),
+        equal_weights=True,
+        whole_cohort=True,
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        K = steps.geometric(exchange.rng, self.p)
+        masked = self.s < len(exchange.cohort)
+        half, settle = (self.masked, self.settle_masked) if masked else (self.local, self.settle)
+        (x,) = exchange(half, server["x"], K=K, weights=exchange.problem.weights / self.gamma)
+        exchange.settle(settle, x)
+        return {"x": x}
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """Without masks."""
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        sent = client.send(xhat)
+        return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
+
+    def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """This client's coordinates; what is read is c/s times them, so that the mean is over the owners."""
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        q = client.send(xhat, Ownership(self.s))  # everybody can draw it: nothing goes up
+        return (client.send(xhat, Masks(self.s)),), {"xhat": xhat, "q": q}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h."""
+        return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (x - memory["xhat"])}
+
+    def settle_masked(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h, where this client sent something."""
+        return {"h": memory["h"] + (self.p * self.chi / self.gamma) * (memory["q"] * (x - memory["xhat"]))}
+
+    @classmethod
+    def theory(cls, problem: Problem, *, cohort: Any = None, s: int | None = None) -> Tamuna:
+        """gamma = 1/L (1/A with minibatches), chi = nu, and the best p of the theorem.
+
+        Args:
+            cohort: as in ``run``; all cohorts must have one size c.
+            s: owners of a coordinate, from 2 to c; max(2, c/d) if not given, the fewest floats up.
+        """
+        return cls._at(theory.largest_step(problem.es_A), problem, cohort, s)
+
+    @classmethod
+    def _at(cls, gamma: float, problem: Problem, cohort: Any, s: int | None, p: float | None = None) -> Tamuna:
+        participation = as_participation(cohort)
+        participation.check(problem.n)
+        c = size_of(participation, problem.n)
+        s = max(2, c // problem.d) if s is None else s
+        check_owners(s, c)
+        a, chi = theory.uniform_cohort(problem.n, s)
+        return cls(gamma, Scaffnew.at(gamma, problem, a, chi).p if p is None else p, s, chi)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Any) -> Tamuna:
+        """p at its best for the gamma and s that are taken."""
+        made = cls._at(steps.gamma_of(given, problem), problem, given.get("cohort"), given.get("s"), given.get("p"))
+        return made if "chi" not in given else cls(made.gamma, made.p, made.s, given["chi"])
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 1/L."""
+        steps.check_probability("p", self.p)
+        steps.check_count("s", self.s)
+        check_owners(self.s, problem.n)
+        if not self.chi > 0:
+            raise InputError(f"chi = {self.chi} must be positive.")
+        nu = theory.nu(problem.n, self.s)
+        beyond = f"chi = {self.chi:g} is above its bound {nu:g} for s = {self.s}, beyond which tamuna can diverge."
+        return self.check_steps(problem, insist) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
+
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Tamuna, list[str]]:
+        """As it is; the constants depend on s and n alone."""
+        check_owners(self.s, size_of(cohorts, n))
+        return self, []
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L."""
+        return StepLimits.one_over_L(s.L, "Condat et al., TAMUNA, arXiv:2302.09832, with L = max_i L_i")
+
+    def claims(self, problem: Problem) -> Claims:
+        """mean |x_i - x*|^2 + gamma^2/(p^2 chi a) mean |h_i - h_i*|^2, as for uniform cohorts of s clients."""
+        a = theory.uniform_cohort(problem.n, self.s)[0]
+        return Scaffnew(self.gamma, self.p, chi=self.chi, a=a).claims(problem)
+
+
+def size_of(cohorts: Participation, n: int) -> int:
+    """The one size of all cohorts."""
+    if isinstance(cohorts, Everyone):
+        return n
+    if isinstance(cohorts, Uniform):
+        return cohorts.c
+    sizes = {len(c) for c in cohorts.cohorts} if isinstance(cohorts, Given) else set()
+    if len(sizes) != 1:
+        raise InputError("tamuna divides the coordinates among cohorts of one size; give a number of clients.")
+    return sizes.pop()
+
+
+def check_owners(s: int, c: int) -> None:
+    """2 <= s <= c."""
+    if not 2 <= s <= c:
+        raise InputError(f"s = {s} owners cannot be found among {c} clients; choose from 2 to {c}.")
