@@ -736,3 +736,16 @@ def test_own_step_sizes_are_the_cpu_engines_bit_for_bit(clock: Clock) -> None:
     out = Federated(method, 4, closing="everyone").start(Here(app_of(problem), 4), num_rounds=9)
     right = ps.run(method, problem, rounds=9)
     assert out.x.tobytes() == right.x.tobytes()
+
+
+def test_what_the_transport_adds_is_small_and_known() -> None:
+    """Below 2 % of a payload of 1 MB: the protocol's header, and Flower's envelope as it is serialised."""
+    from flwr.common.serde import recorddict_to_proto
+
+    from proxskip.protocol import wire
+
+    payload = bytes(1_000_000)
+    answer = wire.Answer(bytes(16), 1, 0, 0, 0, 0, bytes(32), (payload,), 0.0, wire.OK)
+    raw = wire.encode(answer)
+    assert len(raw) == wire.HEADER + len(payload)
+    assert len(recorddict_to_proto(wrap(raw, {})).SerializeToString()) < 1.02 * len(payload)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+import family
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, data, quadratics
+from proxskip.links.codecs import Key, Natural, RandK
 from proxskip.seam import Client
 from proxskip.types import Array, InputError, Vectors
 
@@ -302,3 +304,54 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
 def test_a_mutant_is_killed(name: str) -> None:
     (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
     assert mutants.kill(mutant) == list(mutant.killers)
+
+
+# -- compression done wrong --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TopK(RandK):
+    """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
+
+    unbiased = True  # type: ignore[assignment]
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        return np.frombuffer(data).copy()
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        out = np.zeros(len(v))
+        largest = np.argsort(-np.abs(v), kind="stable")[: self.k]
+        out[largest] = v[largest]
+        return out.tobytes()
+
+
+class Forced(ps.Scaffnew):
+    """Scaffnew with any codec, which ``check`` refuses."""
+
+    def check(self, problem: ps.Problem, insist: bool = False) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("codec", [TopK(2), Natural(), RandK(2)], ids=["top-2", "natural", "rand-2"])
+def test_compressing_models_instead_of_differences_stalls(codec: Any) -> None:
+    """Top-k without error feedback, and unbiased codecs without LoCoDL's y: what is compressed does not vanish."""
+    problem = hard()
+    assert error(ps.run(ps.LoCoDL.theory(problem, "rand-2"), problem, rounds=3000, every=500), problem) < 1e-6
+    wrong = ps.run(Forced(1 / problem.L_max, 0.1, codec=codec), problem, rounds=600, every=100)
+    assert error(wrong, problem) > 1e-2
+    with pytest.raises(InputError, match="needs an unbiased codec"):
+        ps.LoCoDL.theory(problem, family.Signs())
+
+
+def test_chi_above_its_bound_is_warned_of_and_diverges() -> None:
+    problem = ps.Problem(quadratics(3))
+    right = ps.Tamuna.theory(problem, s=2)
+    wrong = replace(right, chi=2.5)
+    assert any("above its bound" in note for note in wrong.check(problem))
+    assert not right.check(problem)
+    assert ps.run(right, problem, rounds=400).trace.last()["gap"] < 1e-9
+    assert ps.run(wrong, problem, rounds=400).trace.last()["gap"] > 1e-3
+
+
+@pytest.mark.parametrize("codec", ["natural", "rand-2", "l1-2"])
+def test_scaffnew_refuses_what_only_locodl_can_compress(codec: str) -> None:
+    with pytest.raises(InputError, match=f"scaffnew is wrong with {codec}"):
+        ps.run(ps.Scaffnew(0.5, 0.5, codec=codec), ps.Problem(quadratics(4)), rounds=1)
