@@ -156,6 +156,24 @@ MUTANTS = (
         ("test_laws.py::test_lyapunov_contracts_by_its_theorem[decentralized]",),
     ),
     Mutant(
+        "mask-ignored",
+        "TAMUNA updates h where a client sent nothing",
+        (("methods/tamuna.py", '(memory["q"] * (x - memory["xhat"]))', '(x - memory["xhat"])'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[tamuna-cohort]",),
+    ),
+    Mutant(
+        "no-omega",
+        "LoCoDL's u and v move as if nothing were compressed",
+        (("methods/locodl.py", "(self.gamma * (1.0 + 2.0 * self.omega))", "self.gamma"),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[locodl-rand]",),
+    ),
+    Mutant(
+        "sign-of-u",
+        "LoCoDL's u moves away from what was learnt",
+        (("methods/locodl.py", 'memory["h"] + self.eta * (db', 'memory["h"] - self.eta * (db'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[locodl-rand]",),
+    ),
+    Mutant(
         "late-forgotten",
         "a resumed run forgets which outcomes were not yet delivered",
         (("loop/line.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
