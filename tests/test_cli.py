@@ -22,6 +22,7 @@ from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress
+from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
@@ -258,9 +259,9 @@ def test_exit_5_when_it_stalls(call):
 def test_the_worst_run_of_a_comparison_counts(call):
     flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
     assert call("compare", "scaffnew", "local-gd", *flags)[0] == 5
-    assert commands.worst([0, 3, 130, 4, 5]) == 130
-    assert commands.worst([0, 3, 4, 5]) == 4
-    assert commands.worst([0, 3]) == 3
+    assert cli_runs.worst([0, 3, 130, 4, 5]) == 130
+    assert cli_runs.worst([0, 3, 4, 5]) == 4
+    assert cli_runs.worst([0, 3]) == 3
 
 
 def test_exit_1_for_what_nobody_expected(call, monkeypatch):
@@ -675,8 +676,8 @@ def test_progress_bar_where_somebody_looks(late):
         progress.on_run_start({"stop": {"iterations": 200}})
         for r in range(5):
             progress.on_record(r, record(r))
-        assert progress.bar.bar is not None
-    assert progress.bar.bar is None
+        assert progress.bar is not None
+    assert progress.bar is None
     assert "round 4" in stream.getvalue()
 
 

@@ -81,17 +81,8 @@ def _range(runs: Sequence[Mapping[str, Any]], key: str) -> str:
 
 def table1(rows: Sequence[Table1Row], title: str) -> Table:
     """Table 1 with numbers; floats are those that one client sends."""
-    table = _table(
-        title,
-        "method",
-        "local steps",
-        "floats per round",
-        "step size",
-        "rounds",
-        "formula",
-        "total floats",
-        "better than GD?",
-    )
+    columns = ("local steps", "floats per round", "step size", "rounds", "formula", "total floats", "better than GD?")
+    table = _table(title, "method", *columns)
     for r in rows:
         better = {None: "-", True: "yes", False: "no"}[r.better_than_gd]
         floats = r.floats_formula.split(",")[0] if r.floats_per_round is None else count(r.floats_per_round)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from proxskip.results.result import Result
 
@@ -20,12 +20,19 @@ SECONDS_BETWEEN_LINES = 5.0
 """If stderr is not a terminal."""
 
 
-class _Bar:
-    """A progress bar that appears at the first update, and disappears when it is closed."""
+class _Shown:
+    """Progress on a stream: a bar on a terminal, which appears at the first update; otherwise lines."""
 
-    def __init__(self, stream: TextIO, label: str = "") -> None:
-        self.stream, self.label = stream, label
+    def __init__(self, quiet: bool, stream: TextIO | None, label: str = "") -> None:
+        self.quiet, self.stream, self.label = quiet, sys.stderr if stream is None else stream, label
+        self.terminal = bool(self.stream.isatty())
         self.bar: rich.progress.Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def update(self, done: float | None, text: str) -> None:
         """Show the share that is done (None if it is unknown) and a text."""
@@ -33,14 +40,10 @@ class _Bar:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = (
-                TextColumn(self.label, markup=False),
-                BarColumn(24),
-                TextColumn("{task.fields[text]}", markup=False),
-            )
-            self.bar = Progress(
-                *columns[not self.label :], console=Console(file=self.stream), transient=True, refresh_per_second=5
-            )
+            columns = [BarColumn(24), TextColumn("{task.fields[text]}", markup=False)]
+            if self.label:
+                columns.insert(0, TextColumn(self.label, markup=False))
+            self.bar = Progress(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
             self.task = self.bar.add_task("", total=None, text="")
             self.bar.start()
         self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
@@ -52,7 +55,7 @@ class _Bar:
             self.bar = None
 
 
-class Progress:
+class Progress(_Shown):
     """The callback of a run that shows its progress on stderr: a bar on a terminal, otherwise lines.
 
     Args:
@@ -61,17 +64,8 @@ class Progress:
     """
 
     def __init__(self, label: str, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.label, self.quiet = label, quiet
-        self.stream = sys.stderr if stream is None else stream
-        self.terminal = bool(self.stream.isatty())
+        super().__init__(quiet, stream, label)
         self.stop: dict[str, float | None] = {}
-        self.bar = _Bar(self.stream, label)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
 
     @property
     def has_tolerance(self) -> bool:
@@ -93,14 +87,14 @@ class Progress:
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
         if self.terminal:
-            self.bar.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
+            self.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
         elif now - self.said >= SECONDS_BETWEEN_LINES:
             self.said = now
             print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
 
     def on_run_end(self, result: Result) -> None:
         """Remove the bar."""
-        self.bar.close()
+        self.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
@@ -127,21 +121,12 @@ class Progress:
         return words
 
 
-class OverallProgress:
+class OverallProgress(_Shown):
     """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.quiet, self.stream = quiet, sys.stderr if stream is None else stream
-        self.terminal = bool(self.stream.isatty())
-        self.began = self.said = time.monotonic()
-        self.topic = ""
-        self.bar = _Bar(self.stream)
-
-    def __enter__(self) -> OverallProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
+        super().__init__(quiet, stream)
+        self.said, self.topic = time.monotonic(), ""
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
         """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
@@ -149,7 +134,7 @@ class OverallProgress:
             return
         remaining = "" if left is None else f", {clock(left)} left"
         if self.terminal:
-            self.bar.update(done, f"{100 * done:.0f} %{remaining} · {text}")
+            self.update(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
         now, topic = time.monotonic(), text.partition(",")[0]
         pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.cli.progress import Progress
+from proxskip.experiments import settings
 from proxskip.links import cohorts
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
@@ -23,6 +23,7 @@ from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads")
 _WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
@@ -70,7 +71,7 @@ def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prepare(request.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
-        Stop(o.rounds, o.iterations, o.seconds, o.tol, o.target).check(problem)
+        Stop(*(vars(o)[k] for k in settings.LIMITS)).check(problem)
         engine_of(o.engine, o)
 
 
@@ -104,53 +105,24 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
 
 def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """Run every method with every seed; an interrupted run is the last one."""
-    with engine_for(o.engine, o) as engine:
-        return _execute(requests, problem, o, spec, engine)
-
-
-def _execute(
-    requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
-) -> list[MethodResults]:
+    given = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)}
     outcomes = []
-    for k, request in enumerate(requests):
-        results, codes = [], []
-        for i in range(o.seeds or 1):
+    with engine_for(o.engine, o) as engine:
+        for k, request in enumerate(requests):
+            results, codes = [], []
             label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
-            with Progress(label if o.seeds is None else f"{label}, seed {o.seed + i}", o.quiet) as progress:
-                results.append(_one(request, problem, o, spec, i, progress, engine))
-            codes.append(exit_code(results[-1], progress.has_tolerance))
-            if codes[-1] == INTERRUPTED:
+            for seed in range(o.seed, o.seed + (o.seeds or 1)):
+                out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
+                more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
+                with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
+                    results.append(run(request.method, problem, callbacks=(progress,), **more))
+                codes.append(exit_code(results[-1], progress.has_tolerance))
+                if codes[-1] == INTERRUPTED:
+                    break
+            outcomes.append(MethodResults(request, tuple(results), worst(codes)))
+            if INTERRUPTED in codes:
                 break
-        outcomes.append(MethodResults(request, tuple(results), worst(codes)))
-        if INTERRUPTED in codes:
-            break
     return outcomes
-
-
-def _one(
-    request: MethodRun, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
-) -> Result:
-    out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{o.seed + i}"
-    return run(
-        request.method,
-        problem,
-        rounds=o.rounds,
-        iterations=o.iterations,
-        seconds=o.seconds,
-        tol=o.tol,
-        target=o.target,
-        seed=o.seed + i,
-        engine=engine,
-        cohort=o.cohort,
-        every=o.every,
-        out=out,
-        force=o.force,
-        checkpoint_every=o.checkpoint_every,
-        callbacks=(progress,),
-        allow_unsafe_step=o.allow_unsafe_step,
-        threads=o.threads,
-        spec=spec,
-    )
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -159,11 +131,7 @@ def claim(out: str | None, force: bool) -> Path | None:
     if out is None:
         return None
     path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder.")
-    nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    settings.check_folder(path)
     held = held_runs(path)
     if held and not force:
         raise InputError(

@@ -42,8 +42,3 @@ def preset(name: str, quick: bool = False) -> dict[str, Any]:
     found = tomllib.loads(text)
     short = found.pop("quick", {})
     return found | short if quick else found
-
-
-def has(name: str) -> bool:
-    """Whether there is a preset of this name."""
-    return resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").is_file()

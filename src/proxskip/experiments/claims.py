@@ -7,7 +7,7 @@ curves are too short to decide, as in a quick run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict
@@ -72,6 +72,22 @@ def judge(ok: bool | None, asserted: bool) -> Verdict:
     if ok is None:
         return "NOT RUN"
     return ("PASS" if ok else "FAIL") if asserted else "REPORTED"
+
+
+def claim(
+    id: str,
+    text: str,
+    ok: bool | None,
+    measured: str,
+    numbers: Mapping[str, float | None],
+    asserted: bool = True,
+    note: str = "",
+    undecided: str = "",
+) -> Claim:
+    """A claim with its verdict; ``undecided`` is the note if it cannot be decided."""
+    # the id begins with the name of the experiment
+    experiment, why = id.partition("-")[0], undecided if ok is None else note
+    return Claim(id, experiment, text, judge(ok, asserted), measured, dict(numbers), why, ok)
 
 
 def with_findings(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,7 @@ def column(trace: Trace, axis: str) -> Array:
 
 def common_rounds(traces: Sequence[Trace]) -> Array:
     """The rounds that all traces have a record of."""
-    rounds: Array = traces[0]["round"]
-    for t in traces[1:]:
-        rounds = np.intersect1d(rounds, t["round"])
-    return rounds
+    return np.asarray(reduce(np.intersect1d, (t["round"] for t in traces)))
 
 
 def panel(

@@ -16,19 +16,8 @@ from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
-SHOWN_PARAMETERS = (
-    "powers",
-    "steps",
-    "q",
-    "rungs",
-    "rounds",
-    "local_gd_rounds",
-    "target",
-    "eps",
-    "tradeoff_powers",
-    "tradeoff_K",
-    "tradeoff_rounds",
-)
+NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative", "L")
+"""Entries of the preset that are no parameters of the experiment, or are shown otherwise."""
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -51,7 +40,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         winners_table("winners", tried, won, asked["eps"]),
         grid_table("grid", tried, {m: c for m, (_, c) in won.items()}),
     ]
-    parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in SHOWN_PARAMETERS}}
+    parameters = {"lambda": problem.l2, "L (global)": problem.L_global}
+    parameters |= {k: v for k, v in asked.items() if k not in NOT_SHOWN}
     panels = [
         panel("tuned", "each method with its best parameters of the grid", drawn),
         _tradeoff(workspace, flags, problem.L_global),

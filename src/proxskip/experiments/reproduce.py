@@ -16,6 +16,7 @@ from typing import Any
 from proxskip import experiments, report
 from proxskip.data import datasets
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
+from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
@@ -59,7 +60,7 @@ class ReproductionOptions:
 
 def available() -> list[str]:
     """The experiments, in the order of the report."""
-    return [name for name in experiments.FUNCTIONS if experiments.has(name)]
+    return list(experiments.FUNCTIONS)
 
 
 def check_names(names: Sequence[str]) -> list[str]:
@@ -87,7 +88,7 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     for name in chosen:
         progress.enter(name)
         with stopwatch(options.out, name) as seconds:
-            experiment, claims = experiments.function(name)(workspace.with_preset(presets[name]))
+            experiment, claims = experiments.function(name)(replace(workspace, preset=presets[name]))
         experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
         made = add_results(options, workspace, {name: (experiment, claims)})
         progress.leave()
@@ -99,22 +100,16 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
 def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
     """The workspace for these options."""
     flags = experiments.preset("data")
-    base = flags.get(options.data, flags["default"])
-    return Workspace(
-        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine,
-        threads=options.threads, data_dir=options.data_dir, progress=progress,
-    )  # fmt: skip
+    base = {"data_dir": options.data_dir, **flags.get(options.data, flags["default"])}
+    data, progress = options.settings["data"], progress or ProgressEstimate()
+    return Workspace(options.out, data, {}, base, options.quick, options.engine, options.threads, progress)
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
 def claim_folder(options: ReproductionOptions) -> None:
     """Refuse a folder that holds something other than this reproduction."""
     out = options.out
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder.")
-    nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    check_folder(out)
     found = read_json(out / STAMP)
     if found is None:
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
@@ -183,35 +178,22 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
         atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
 
 
-@contextmanager
-def locked(options: ReproductionOptions) -> Iterator[None]:
-    """Hold the lock of the folder, so that no other process writes its results."""
-    with open(options.out / STAMP, encoding="utf-8") as stamp:
-        fcntl.flock(stamp, fcntl.LOCK_EX)
-        yield
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
 def add_results(
     options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
-    """Add these experiments to results.json, which another process may have written meanwhile."""
-    with locked(options):
-        return write_results(options, workspace, earlier(options) | new)
-
-
-def write_results(
-    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
-) -> ReproductionReport:
-    """Write results.json with these experiments."""
-    chosen = [name for name in experiments.FUNCTIONS if name in kept]
-    made = ReproductionReport(
-        f"ProxSkip on {os.path.basename(options.data)}",
-        about(options, workspace, sum(kept[name][0].seconds for name in chosen)),
-        [claim for name in chosen for claim in kept[name][1]],
-        [kept[name][0] for name in chosen],
-    )
-    atomic_write_json(options.out / RESULTS, figures.to_json(made))
+    """Write results.json with what it holds already and these experiments; another process may do so meanwhile."""
+    with open(options.out / STAMP, encoding="utf-8") as stamp:
+        fcntl.flock(stamp, fcntl.LOCK_EX)
+        found = earlier(options) | new
+        kept = [found[name] for name in experiments.FUNCTIONS if name in found]
+        made = ReproductionReport(
+            f"ProxSkip on {os.path.basename(options.data)}",
+            about(options, workspace, sum(e.seconds for e, _ in kept)),
+            [claim for _, claims in kept for claim in claims],
+            [e for e, _ in kept],
+        )
+        atomic_write_json(options.out / RESULTS, figures.to_json(made))
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ DEFAULTS: dict[str, Any] = {
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
+LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+"""The flags that say when a run stops."""
+_OF_A_PROBLEM = (
+    *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
+    *("split_seed", "weights", "L", "batch"),
+)
 _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D")
 
 
@@ -78,7 +85,7 @@ def method_names(given: Sequence[str]) -> list[str]:
 
 def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
-    if all(vars(o)[k] is None for k in ("rounds", "iterations", "seconds", "tol", "target")):
+    if all(vars(o)[k] is None for k in LIMITS):
         raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
@@ -96,6 +103,15 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         psi_of(o.psi)
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a folder to write to that is a file, or may not be written to."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder.")
+    nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+
+
 def _one_function(name: str) -> bool:
     return "clients" not in METHODS[name].handles
 
@@ -108,48 +124,24 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     if clients is None and o.split != "group":
         clients = CLIENTS
     gossip = any("graph" in METHODS[name].handles for name in names)
-    return {
+    return {k: vars(o)[k] for k in _OF_A_PROBLEM} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
-        "loss": o.loss,
-        "l2": o.l2,
-        "l2_relative": o.l2_relative,
-        "intercept": o.intercept,
-        "psi": o.psi,
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
-        "dtype": o.dtype,
         "clients": clients,
-        "split": o.split,
-        "alpha": o.alpha,
-        "split_seed": o.split_seed,
         "weights": o.weights or ("equal" if gossip else "rows"),
-        "L": o.L,
-        "batch": o.batch,
     }
 
 
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
     """The problem, and which label became which number where that is not plain from the data."""
     data = datasets.load(spec["data"], data_dir=spec["data_dir"])
-    model = LOSSES[spec["loss"]](
-        data.A,
-        data.b,
-        l2=spec["l2"],
-        l2_relative=spec["l2_relative"],
-        intercept=spec["intercept"],
-        dtype=np.dtype(spec["dtype"]),
-    )
+    given = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
+    model = LOSSES[spec["loss"]](data.A, data.b, **given)
+    more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
+    info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
     problem = split(
-        model,
-        spec["clients"],
-        spec["split"],
-        weights=spec["weights"],
-        L=spec["L"],
-        groups=data.group,
-        alpha=spec["alpha"],
-        seed=spec["split_seed"],
-        batch=spec["batch"],
-        info={"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256},
+        model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **more
     )
     if spec["psi"] is not None:
         problem = problem.with_psi(psi_of(spec["psi"]), operator_of(spec["D"], problem.d))

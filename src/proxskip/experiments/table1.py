@@ -248,7 +248,7 @@ def judged(experiment: Experiment) -> list[Claim]:
     text = "With heterogeneous clients, LocalGD with its theoretical step size stalls above eps for every kappa."
     measured = f"LocalGD reaches {lowest:.1e} of the first squared distance at best, the other methods {asked.y[0]:g}."
     ok = all(f > e for f, e in zip(floor.y, asked.y, strict=True))
-    out.append(Claim("table1-biased", "table1", text, claims.judge(ok, True), measured, {"floor": lowest}))
+    out.append(claims.claim("table1-biased", text, ok, measured, {"floor": lowest}))
     shown = {s.label: s.about["slope"] for s in claims.panel_of(experiment, "data").series if "slope" in s.about}
     words = ", ".join(f"{k} {v:.2f}" for k, v in shown.items())
     text = "The slopes on the data set, for comparison."
@@ -264,4 +264,4 @@ def _slopes(panel: Panel, kappas: int, power: float, id: str, text: str) -> Clai
     ok = all(name in found and abs(found[name] - power) <= SLOPE_TOLERANCE for name in asked)
     words = ", ".join(f"{k} {v:.3f}" for k, v in found.items())
     full = f"{text}: log-log slopes on the quadratics within {SLOPE_TOLERANCE} of {power:g}."
-    return Claim(id, "table1", full, claims.judge(ok, True), f"Slopes of rounds against kappa: {words}.", dict(found))
+    return claims.claim(id, full, ok, f"Slopes of rounds against kappa: {words}.", found)
