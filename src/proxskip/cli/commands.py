@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
             warnings.showwarning = _show_warning
+            # inside the context: a plugin that is loaded here may warn too
             o = _parse(sys.argv[1:] if argv is None else argv)
             return _COMMANDS[o.command](o)
     except SystemExit as end:  # --help and --version
@@ -49,12 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return runs.UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
         return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
+    # anything else is a bug: show where, then the sentence
     except Exception as error:
         traceback.print_exc()
         return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED)
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
+    # first, since the methods of a plugin are choices of the parser below
     for path in plugins(argv):
         registry.load_plugin(path)
     top, commands = parser(__version__)
@@ -109,6 +112,7 @@ def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Na
     where = None if outcome.request.out is None else str(outcome.request.out)
     print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
+        # one row per seed, and the median of all of them
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
         output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
@@ -145,6 +149,7 @@ def _print_files(files: Sequence[Path]) -> None:
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
+    # one stage for both: reading is quick, but the eigenvalues behind L_i may not be
     with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = settings.problem_of(spec)
         problem.L_i  # noqa: B018  computes eigenvalues, which takes time
@@ -163,6 +168,7 @@ def _resume(o: Namespace) -> int:
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
     config = folder.reopen(path).config
+    # runs of the library have no spec: their problem is only in the memory of their caller
     spec = config.get("spec") or {}
     if "data" not in spec:
         raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
@@ -218,6 +224,7 @@ def _data(o: Namespace) -> int:
 
 
 def _plot(o: Namespace) -> int:
+    # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
 
     made = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
@@ -245,6 +252,7 @@ def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------
 def _reproduce(o: Namespace) -> int:
+    # here, for the same reason
     from proxskip.cli import reproduce_command
 
     code, sentence = reproduce_command.command(o)

@@ -18,6 +18,7 @@ def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return convert(text)
         except InputError as error:
+            # the one exception whose message argparse passes on
             raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
     return parse
@@ -88,6 +89,7 @@ def parameter(text: str) -> int | float | bool | str:
 @_value
 def cohort(text: str) -> int | float:
     """A number of clients, or a probability below one."""
+    # 1 is one client; as a probability it would be everybody, which is the default
     if text.isdigit():
         return theory.whole("cohort", int(text))
     value = _number(text)

@@ -116,11 +116,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # an abbreviation would change its meaning when a flag is added
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as one sentence."""
+        # argparse would print the usage and exit; here every error takes the way of main()
         raise InputError(message.rstrip(".") + ".")
 
     def nearest(self, flag: str) -> str | None:
@@ -172,6 +174,7 @@ def _problem_flags() -> Parser:
     kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
     add("--L", kind, choices=("max", "global"))
     add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
+    # the defaults are those of the library, and of a run folder that leaves a flag out
     parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
     return parent
 
@@ -187,6 +190,7 @@ def _method_flags() -> Parser:
     add("--q", "probability that s-local-gd refreshes its anchor; default: 1", probability("q"))
     add("--eta-g", "global step size of scaffold; default: 1", positive("eta_g"))
     add("--option", "option of scaffold; default: II", choices=("I", "II"))
+    # None and not False, since check_flags takes everything else for given
     add("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", action="store_true", default=None)
     decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
     add("--decay", decay, positive("decay", "figure"), "NUMBER|figure")
@@ -196,6 +200,7 @@ def _method_flags() -> Parser:
     add("--cohort", clients, cohort, "c")
     unsafe = "accept step sizes of 2/L and above, which are refused otherwise"
     add("--allow-unsafe-step", unsafe, action="store_true")
+    # parameters of methods from outside the package become flags
     for flag, name in own_flags().items():
         add(f"--{flag.replace('_', '-')}", f"of {name}", parameter, dest=flag)
     return parent
@@ -274,10 +279,12 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
+    # groups are shared: each of them is built once and added to several commands
     problem, method, stop, running = _problem_flags(), _method_flags(), _stopping_flags(), _running_flags()
     made: dict[str, Parser] = {}
 
     def command(name: str, help: str, epilog: str = "", parents: tuple[Parser, ...] = ()) -> Parser:
+        # only commands that run something have exit codes to explain
         ends = EXIT_CODES if parents else ""
         all_parents = [*parents, _plugin_flag()]
         made[name] = sub.add_parser(name, help=help, description=help, epilog=epilog + ends, parents=all_parents)

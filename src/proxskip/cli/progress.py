@@ -37,6 +37,7 @@ class _Shown:
     def update(self, done: float | None, text: str) -> None:
         """Show the share that is done (None if it is unknown) and a text."""
         if self.bar is None:
+            # imported at the first update: a short run never needs rich
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
@@ -82,6 +83,7 @@ class Progress(_Shown):
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
         """Show the record if the run has taken long enough."""
         now = time.monotonic()
+        # a resumed run starts at a later round, and its speed counts from there
         if self.first is None:
             self.first = dict(metrics)
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
@@ -115,6 +117,7 @@ class Progress(_Shown):
         if "share_local" in metrics:
             shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
             words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
+        # the rest takes as long per share of the limit as what was done since the start
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
@@ -136,6 +139,7 @@ class OverallProgress(_Shown):
         if self.terminal:
             self.update(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
+        # a text is "topic, details"; a new topic is shown sooner than new details
         now, topic = time.monotonic(), text.partition(",")[0]
         pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES
         if now - self.said >= pause:
@@ -163,6 +167,7 @@ def stage(text: str, quiet: bool) -> Iterator[None]:
             yield
     else:
         stream = sys.stderr
+        # a line only if the stage takes long; the timer must not keep the process alive
         timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
         timer.daemon = True
         timer.start()

@@ -35,6 +35,7 @@ def command(o: Namespace) -> tuple[int, str]:
         output.as_json(figures.to_json(report))
     elif not o.quiet:
         _print(report, options.out)
+    # without --strict a failed claim is a result like any other
     failed = [c.id for c in report.claims if c.verdict == "FAIL"]
     if o.strict and failed:
         return FAILED_CLAIM, f"{len(failed)} of {len(report.claims)} claims failed: {', '.join(failed)}."
@@ -44,6 +45,7 @@ def command(o: Namespace) -> tuple[int, str]:
 @contextmanager
 def _terminated() -> Iterator[None]:
     """SIGTERM interrupts like Ctrl-C; Ctrl-C also interrupts a process that was started with it ignored."""
+    # Python allows handlers of signals in the main thread only
     if threading.current_thread() is not threading.main_thread():
         yield
         return

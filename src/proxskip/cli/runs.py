@@ -68,6 +68,7 @@ def worst(codes: Sequence[int]) -> int:
 
 def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     """Refuse at once what the run would refuse later; warnings are left to the run."""
+    # the run itself gives the same warnings again
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prepare(request.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
@@ -77,6 +78,7 @@ def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
 
 def engine_of(name: str, o: Namespace) -> Engine:
     """The engine of the flags; the actors of Ray stay alive for the next run of this command."""
+    # the only engine with flags of its own
     if name == "ray":
         from proxskip.engines.ray.engine import RayEngine
 
@@ -119,6 +121,7 @@ def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec:
                 codes.append(exit_code(results[-1], progress.has_tolerance))
                 if codes[-1] == INTERRUPTED:
                     break
+            # also of an interrupted method: what it has done so far is reported
             outcomes.append(MethodResults(request, tuple(results), worst(codes)))
             if INTERRUPTED in codes:
                 break
@@ -146,6 +149,7 @@ def clear(path: Path | None) -> None:
     for old in [] if path is None else held_runs(path):
         for name in _held(old):
             (old / name).unlink()
+        # a folder is removed only if nothing of the user is left in it
         if old != path and not any(old.iterdir()):
             old.rmdir()
 
@@ -154,6 +158,7 @@ def held_runs(path: Path) -> list[Path]:
     """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
     if not path.is_dir():
         return []
+    # only folders that a run or a comparison makes, so that --force removes nothing else
     inner = [
         p
         for p in sorted(path.iterdir())

@@ -185,6 +185,7 @@ def _find(name: str, data_dir: Folder | None) -> Path | None:
         raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
     stem = KNOWN[name].file.removesuffix(".bz2")
     for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()):
+        # LIBSVM's own name first, such as covtype.libsvm.binary.scale
         for file in (stem, name) if folder else ():
             for suffix in ("", ".gz", ".bz2"):
                 path = Path(folder or "", file + suffix)
@@ -237,12 +238,8 @@ def _count(value: int | dict[float, int]) -> str:
 def content_digest(data: Dataset) -> str:
     """The sha256 of the parsed rows and labels, which does not depend on how the text was formatted."""
     digest = hashlib.sha256()
-    for array, kind in (
-        (data.A.indptr, "<i8"),
-        (data.A.indices, "<i8"),
-        (data.A.data, "<f8"),
-        (data.b, "<f8"),
-    ):
+    for array, kind in ((data.A.indptr, "<i8"), (data.A.indices, "<i8"), (data.A.data, "<f8"), (data.b, "<f8")):
+        # one byte order and width on every machine
         digest.update(np.ascontiguousarray(array, kind).tobytes())
     return digest.hexdigest()
 

@@ -37,6 +37,7 @@ def download(url: str, target: Path, fault: Callable[[Path], str | None], progre
         part.close()
         if wrong := fault(Path(part.name)):
             raise InputError(f"what {url} sent is not {target.name} and was thrown away: {wrong}.")
+        # temporary files are private, data sets are not
         os.chmod(part.name, 0o644)
         os.replace(part.name, target)
 
@@ -65,6 +66,7 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
     if parts.scheme != "https" and not local:
         raise InputError(f"{url} is not an https address; data are only fetched over https.")
+    # a proxy would not find a server on this machine
     proxies = urllib.request.ProxyHandler({} if local else None)
     return urllib.request.build_opener(proxies, _SameHost)
 
@@ -138,6 +140,7 @@ def _try(transfer: _Transfer, target: Path) -> None:
     for wait in (*RETRY_WAITS, 0.0):
         try:
             if transfer.attempt():
+                # on disk before it gets its name
                 os.fsync(transfer.file.fileno())
                 return
             why = "the connection was cut"

@@ -178,6 +178,7 @@ def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
     """The rows of a block, or None if anything in it is unusual."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
+    # any other byte: words, nan, inf, hexadecimal, qid
     if text.translate(None, _PLAIN):
         return None
     buffer = np.frombuffer(text + b"\n", np.uint8)
@@ -307,6 +308,7 @@ class _Exact:
             self.refuse(column, "qid marks ranking data, which are not supported; remove it.")
         if not token.isdigit():
             self.refuse(column, f"the index {_show(token)} is not a whole number.")
+        # a longer one is above every limit, and int() is slow for thousands of digits
         index = int(token) if len(token) <= 15 else _INDEX_END + 1
         if index == 0:
             self.refuse(column, "the index is 0, but indices start at 1; add 1 to every index.")

@@ -40,5 +40,6 @@ def preset(name: str, quick: bool = False) -> dict[str, Any]:
     """The preset of an experiment; with ``quick`` the entries of its ``[quick]`` table replace the others."""
     text = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)
+    # whole entries are replaced, tables too: [quick] repeats what it keeps of a table
     short = found.pop("quick", {})
     return found | short if quick else found

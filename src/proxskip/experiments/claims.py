@@ -44,6 +44,7 @@ def at_least(s: Series, eps: float, axis: str = "rounds") -> float:
     hit = first_below(s, eps, axis)
     if hit is not None:
         return hit
+    # a run that only ended at its limit could still have reached eps
     return math.inf if s.about.get("status") in FINAL_STATUSES else s.x[axis][-1]
 
 
@@ -93,6 +94,7 @@ def claim(
 def with_findings(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with its first measurement added to its sentence, and its claims."""
     shows = experiment.sentence
+    # the sentence of the preset is what the paper says, not what was seen
     if any(c.verdict in ("FAIL", "NOT RUN") or c.holds is False for c in found):
         shows = f"Expected: {shows}"
     seen = next((c.measured for c in found if c.verdict != "NOT RUN"), "")

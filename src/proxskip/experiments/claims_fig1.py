@@ -36,6 +36,7 @@ def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
     complete = len(known) == len(found)
     last = {m: curve(panel, m).y[-1] for m in SLOW_METHODS}
     ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW_METHODS)
+    # curves that are too short show their last values instead
     shown, rounds = (known, after) if complete else (last, ran)
     lost = [m for m in SLOW_METHODS if diverged(curve(panel, m))]
     ok = False if lost else all(v > 1e-3 for v in known.values()) if complete else None
@@ -132,6 +133,7 @@ def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
     needed = {m: first_below(curve(panel, m), eps) for m in (*BEST_METHODS, *OTHER_LOCAL_METHODS)}
     known = [r for m in BEST_METHODS if (r := needed[m]) is not None]
     best = min(known) if known else None
+    # a method that did not reach eps counts with the rounds that it had
     least = {m: at_least(curve(panel, m), eps) for m in OTHER_LOCAL_METHODS}
     ok: bool | None = None
     if best is not None:
@@ -169,6 +171,7 @@ def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
 def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
     """No step size takes LocalGD to the solution; of the runs that have settled, larger steps settled higher."""
     ends = [(s, s.y[-1], claims.value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
+    # in the second half of the run it moved by less than five percent
     settled = [(s, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
     rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
     ok = None if len(settled) < 2 else rising and all(end > above for _, end, _ in ends)

@@ -26,6 +26,7 @@ def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence
     rounds = common_rounds(traces)
     at = [np.searchsorted(t["round"], rounds) for t in traces]
     values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
+    # seeds draw their local steps, so that their costs differ even at the same round
     x = {a: _plain(np.median([column(t, a)[k] for t, k in zip(traces, at, strict=True)], axis=0)) for a in axes}
     s = runs[0].summary
     told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | {"status": s["status"].lower()} | about

@@ -30,6 +30,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         more = {"q": asked["q"]} if name == "s-local-gd" else {}
         tried[name] = grid(name, problem.L_global, asked["powers"], asked["steps"], **more)
         left[name] = tune(workspace, problem, name, tried[name], asked["rungs"], 0.5 * (k + 1) / len(METHODS))
+    # the finalists run to the end: the best after few rounds need not be the first at eps
     finals = [(name, c) for name in METHODS for c in left[name]]
     runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.85)
     pairs = [(m, r, c) for r, (m, c) in zip(runs, finals, strict=True)]
@@ -54,6 +55,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> list[str]:
     """Remarks on these curves that no claim makes."""
     notes, eps = [], asked["eps"]
+    # at an end, the best step size may lie outside the grid
     ends = {2.0 ** min(asked["powers"]), 2.0 ** max(asked["powers"])}
     if edge := [s.label for s in drawn if s.about["gamma_L"] in ends]:
         notes.append(f"Best at an end of the grid, and possibly better beyond it: {', '.join(edge)}.")

@@ -58,6 +58,7 @@ def theoretical(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
+    # only for Scaffnew the step size is independent of the number of local steps
     gamma = 1 / L_b if method == "scaffnew" else 1 / (K * L_b)
     return {"gamma": gamma, **local_steps(method, K)}
 

@@ -111,6 +111,7 @@ def _cases(workspace: Workspace) -> list[Case]:
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     heading = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
     fall, seeds = q["sampling"]["fall"], q["sampling_seeds"]
+    # minibatches need rows, so this case is on the data set
     out.append(Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False))
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
     real = workspace.problem(**flags)

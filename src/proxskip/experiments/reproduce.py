@@ -45,6 +45,7 @@ class ReproductionOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that all results in a folder share."""
+        # files by their absolute path, as in settings.spec_of
         known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
         data = self.data if known else os.path.abspath(self.data)
         return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
@@ -112,6 +113,7 @@ def claim_folder(options: ReproductionOptions) -> None:
     check_folder(out)
     found = read_json(out / STAMP)
     if found is None:
+        # without the stamp nobody knows what made these files, and they would be overwritten
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
@@ -163,6 +165,7 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
     path = out / "cache" / f"seconds-{name}.json"
     found = read_json(path) or 0.0
     found = found if isinstance(found, dict) else {"seconds": found, "done": True}
+    # a finished experiment is only read again, which takes little time
     finished, before = (found["seconds"], 0.0) if found["done"] else (0.0, found["seconds"])
     began = time.monotonic()
     done = False
@@ -235,6 +238,7 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     made = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
     for e in made.experiments:
+        # all axes of a panel are in results.json
         panels = [replace(p, x=x) for p in e.panels if x in p.xs]
         if panels:
             target = (folder / "figures" if out is None else out) / f"{e.id}-{x}.png"

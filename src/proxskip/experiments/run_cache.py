@@ -57,6 +57,7 @@ def read(job: RunRequest, folder: Path) -> CachedRun | None:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    # such a run is resumed, not read
     if summary["status"] == Status.INTERRUPTED.name:
         return None
     return CachedRun(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
@@ -64,6 +65,7 @@ def read(job: RunRequest, folder: Path) -> CachedRun | None:
 
 def digest(content: Any) -> str:
     """Twenty hexadecimal digits that identify plain data."""
+    # sorted, so that equal content has one digest
     plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:20]
 

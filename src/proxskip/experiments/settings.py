@@ -99,6 +99,7 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
         raise InputError(f"{alone[0]} is for a problem of one function; leave out --clients, or use scaffnew.")
+    # only to refuse a wrong psi before the data are read
     if o.psi is not None:
         psi_of(o.psi)
 
@@ -119,10 +120,12 @@ def _one_function(name: str) -> bool:
 # -- the problem -------------------------------------------------------------------------------------------------------
 def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     """Everything that determines the problem, as plain data; files by their absolute path."""
+    # a data set keeps its name, and a file is found again from any folder
     is_file = o.data not in datasets.KNOWN and os.path.isfile(o.data)
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
         clients = CLIENTS
+    # on a graph the methods average without weights
     gossip = any("graph" in METHODS[name].handles for name in names)
     return {k: vars(o)[k] for k in _OF_A_PROBLEM} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
@@ -149,6 +152,7 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
 
 
 def _labels(model: Any) -> dict[str, int] | None:
+    # -1 and 1 stay what they are
     if not isinstance(model, Logistic) or model.classes == (-1.0, 1.0):
         return None
     return {f"{model.classes[0]:g}": -1, f"{model.classes[1]:g}": 1}
@@ -171,6 +175,7 @@ def psi_of(text: str) -> Prox:
         numbers = [float(part) for part in rest.split(",")] if rest else []
     except ValueError:
         raise InputError(f'psi "{text}" holds something that is not a number; write {form}.') from None
+    # as many numbers as the form shows: none without a colon, else one more than commas
     if len(numbers) != form.count(",") + (":" in form):
         raise InputError(f'psi "{text}" has {len(numbers)} numbers; write {form}.')
     return make(*numbers)

@@ -114,6 +114,7 @@ def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str,
 
 def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[str, Any]]) -> Series:
     """Medians with the range over seeds; no point where eps is not reached."""
+    # a median over some seeds would flatter a method that fails with the others
     reached = [(k, r) for k, r in zip(kappas, rows, strict=True) if all(v is not None for v in r["rounds"])]
     y = [float(np.median(r["rounds"])) for _, r in reached]
     seeds = max((len(r["rounds"]) for _, r in reached), default=1)

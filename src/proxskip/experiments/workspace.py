@@ -145,6 +145,7 @@ class Workspace:
     ) -> Any:
         """A JSON value by its name, its parameters and the data: computed once, later read from ``out/cache``."""
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
+        # the checksum of the data too, since a file may change under its name
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
         with self.progress.part(upto, 1) as part:
@@ -174,6 +175,7 @@ class Workspace:
         names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
+        # a group is one call of sweep: on the gpu all of them share launches
         groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
         with self.progress.part(upto, len(methods)) as part:
             for _ in range(len(methods) - len(missing)):

@@ -168,6 +168,7 @@ class Problem:
         """
         if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
+        # a loop over clients is slow if each of them has little to do
         return sum(oracles.stored_numbers(f) for f in self.clients) >= MIN_NUMBERS_PER_CLIENT * self.n
 
     def smooth_value(self, x: Array) -> float:
@@ -229,6 +230,7 @@ class Problem:
         out = []
         for i, f in enumerate(self.clients):
             assert isinstance(f, LinearModel)
+            # without x* the noise there is unknown, and so is C
             spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
             out.append(theory.expected_smoothness(f.N, self.batch, float(self.L_i[i]), f.L_rows, spread))
         return out
@@ -298,6 +300,7 @@ def _weights(given: npt.ArrayLike | None, n: int) -> Array:
 
 def _dimension(clients: Sequence[object], d: int) -> int:
     """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
+    # oracles of users need not know their dimension
     known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
     for f in clients:
         if not oracles.is_oracle(f):

@@ -64,6 +64,7 @@ class LinearModel:
         self.b = self._encode(_labels(b, N), classes)
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
+        # as it was asked for: relative to L0 if l2_relative
         self.l2_given = float(l2)
         self.l2_relative = l2_relative
         if l2_relative:  # last, since L0 needs the data
@@ -164,6 +165,7 @@ class LinearModel:
         self._need_rows()
         B = self.A[rows]
         z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
+        # uniform row weights: minibatches are refused otherwise
         c = self.slopes(z, self.b[rows]) / len(rows)
         return np.asarray(B.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
@@ -262,6 +264,7 @@ class Logistic(LinearModel):
 
     def curvatures(self, z: Array) -> Array:
         """sigma(z) (1 - sigma(z))."""
+        # 1 - sigma(z) = sigma(-z) keeps its digits where sigma(z) is close to one
         return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
@@ -277,6 +280,7 @@ class Logistic(LinearModel):
 
 def area_under_curve(z: Array, positive: npt.NDArray[np.bool_]) -> float:
     """The probability that a positive row scores higher than a negative one; ties count half."""
+    # n1 n0 pairs of a positive and a negative row are compared
     n1, n0 = int(positive.sum()), int((~positive).sum())
     if n1 == 0 or n0 == 0:
         raise InputError("the area under the ROC curve needs held-out rows of both classes.")

@@ -76,12 +76,14 @@ def operator_norm2(D: Any) -> float:
         return float(D.norm2)
     M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
     if M is not None:
+        # D D' and D'D have the same largest eigenvalue: take the smaller matrix
         return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
 
 
 def full_row_rank(D: Any) -> bool:
     """Whether D is known to have full row rank, so that its range holds every subgradient (Theorem D.1)."""
+    # more rows than columns cannot be independent
     M = as_matrix(D) if D.shape[0] <= min(D.shape[1], spectrum.EXACT_UP_TO) else None
     if M is None:
         return False

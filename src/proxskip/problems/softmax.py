@@ -51,6 +51,7 @@ class Softmax(LinearModel):
     def _slopes(self, Z: Array, b: Array) -> Array:
         """The derivative of the loss of each row in its margins: probabilities less the indicator of the label."""
         P: Array = scipy.special.softmax(Z, axis=1)
+        # b holds the index of the class
         P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
         return P
 
@@ -79,6 +80,7 @@ class Softmax(LinearModel):
 
     def hessian(self, x: Array) -> Array:
         """The dense Hessian at x, column by column."""
+        # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
     def gradient_variance(self, x: Array) -> float:

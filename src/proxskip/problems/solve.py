@@ -146,6 +146,7 @@ def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
 
     H = LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
     norm = float(np.linalg.norm(g))
+    # inexact Newton: looser far from x*, superlinear close to it
     step, _ = cg(H, g, rtol=min(0.1, norm), maxiter=2000)
     return np.asarray(step)
 
@@ -159,6 +160,7 @@ def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
     """FISTA with the constant momentum of strong convexity, until the residual no longer falls."""
     gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
     gradient = _fast_gradient(problem)
+    # Nesterov, 2018, section 2.2: beta = (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu))
     root = np.sqrt(gamma * (problem.mu or 0.0))
     beta = (1 - root) / (1 + root)
     x = y = best_x = np.zeros(problem.d)
