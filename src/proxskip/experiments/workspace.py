@@ -159,19 +159,13 @@ class Workspace:
         return json.loads(path.read_text(encoding="utf-8"))["value"]
 
     def final_gaps(
-        self,
-        problem: Problem,
-        methods: Sequence[Method],
-        rounds: int,
-        text: str,
-        seed: int = 0,
-        upto: float | None = None,
+        self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, upto: float | None = None
     ) -> list[float | None]:
         """f - f* of each candidate after ``rounds`` rounds, cached one by one; None if it diverged.
 
         On the gpu engine all candidates that are not cached run together.
         """
-        about = {"problem": description.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
+        about = {"problem": description.identity(problem), "rounds": rounds, "seed": 0, "engine": self.engine}
         names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
@@ -182,26 +176,23 @@ class Workspace:
                 part.skip(text)
             for group in groups:
                 part.begin(text, len(group))
-                for k, result in zip(
-                    group, self._sweep([methods[k] for k in group], problem, rounds, seed), strict=True
-                ):
+                found = self._sweep([methods[k] for k in group], problem, rounds)
+                for k, result in zip(group, found, strict=True):
                     _raise_if_interrupted(result)
                     gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
                     at[k].parent.mkdir(parents=True, exist_ok=True)
                     atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
 
-    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:
+    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int) -> list[Result]:
         """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
         every = max(1, rounds // 8)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
             if self.engine == "gpu":
-                return sweep(
-                    methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
-                )
+                return sweep(methods, problem, rounds=rounds, engine="gpu", every=every, allow_unsafe_step=True)
             return [
-                run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,
+                run(m, problem, rounds=rounds, engine=self.engine, every=every, allow_unsafe_step=True,
                     threads=self.threads)
                 for m in methods
             ]  # fmt: skip
