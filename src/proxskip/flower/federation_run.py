@@ -18,7 +18,7 @@ from flwr.supercore import log
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
-from proxskip.flower.summary import Costs, summary
+from proxskip.flower.summary import MessageLedger, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.results import checkpoint, description
 from proxskip.results.text import report
@@ -64,7 +64,7 @@ class FederationRun:
         self.server, self.remotes, self.mailbox, self.deadline = server, remotes, mailbox, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
-        self.costs, self.outcome, self.began = Costs(), FederationResult(), time.perf_counter()
+        self.costs, self.outcome, self.began = MessageLedger(), FederationResult(), time.perf_counter()
         self.before = 0.0  # seconds of the calls before this one
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
@@ -98,7 +98,7 @@ class FederationRun:
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
             self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
-            self.costs = Costs(**saved.meta["costs"])
+            self.costs = MessageLedger(**saved.meta["costs"])
             self.before = self.costs.seconds
             log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
         return self._step(event)

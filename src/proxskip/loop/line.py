@@ -94,11 +94,6 @@ class Line:
         self.finite = True
         self.participated[self.cohort] += 1
 
-    @property
-    def chi_bound(self) -> float:
-        """The largest chi of TAMUNA's rule that the theory allows for these cohorts."""
-        return self.cohorts.constants(self.problem.n)[1]
-
     def __call__(
         self,
         half: ClientHalf,

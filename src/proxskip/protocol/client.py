@@ -12,7 +12,7 @@ import numpy as np
 
 from proxskip.links.codecs import Float32, Key
 from proxskip.protocol import halves, wire
-from proxskip.protocol.state import but
+from proxskip.protocol.state import Copied
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.protocol.worker import Worker
 from proxskip.seam import Method
@@ -35,7 +35,7 @@ class PendingWork:
 
 
 @dataclass(frozen=True)
-class ClientState:
+class ClientState(Copied):
     """All that a client must not lose; a driver keeps it on disk, and in place of nothing it starts ``fresh``."""
 
     run: bytes
@@ -49,11 +49,6 @@ class ClientState:
     def fresh(run: bytes) -> ClientState:
         """Before the first ticket."""
         return ClientState(run)
-
-    def but(self, **changes: Any) -> ClientState:
-        """A copy with these fields changed."""
-        changed: ClientState = but(self, **changes)
-        return changed
 
     def arrays(self) -> dict[str, Array]:
         """Its vectors, for a file."""

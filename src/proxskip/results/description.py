@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -45,7 +45,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": _cohort(participation),
+        "cohort": cohort(participation),
         "spec": spec,
     }
 
@@ -62,7 +62,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "data": problem.info.get("data"),
         "data_sha256": problem.info.get("data_sha256"),
         "split": problem.info.get("split"),
-        "weights": problem.info.get("weights", "equal" if np.ptp(problem.weights) == 0 else "given"),
+        "weights": problem.info.get("weights", weighting(problem)),
         "clients": problem.n,
         "samples": problem.N,
         "d": problem.d,
@@ -75,6 +75,11 @@ def identity(problem: Problem) -> dict[str, Any]:
         "D": _operator(problem.D),
         "fingerprint": fingerprint(problem),
     }
+
+
+def weighting(problem: Problem) -> str:
+    """Whether all clients have the same weight, in a word."""
+    return "equal" if np.ptp(problem.weights) == 0 else "given"
 
 
 def fingerprint(problem: Problem) -> str:
@@ -131,11 +136,11 @@ def _revived(v: Any) -> Any:
     return tuple(v) if isinstance(v, list) else v
 
 
-def _cohort(participation: Any) -> dict[str, Any]:
+def cohort(participation: Any) -> dict[str, Any]:
+    """A rule for cohorts as plain data: its name, and its one parameter."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    values = asdict(participation) if is_dataclass(participation) and not isinstance(participation, type) else {}
-    return {type(participation).__name__.lower(): next(iter(values.values()), None)}
+    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
 
 
 def _plain(v: Any) -> Any:

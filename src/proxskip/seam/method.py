@@ -43,6 +43,8 @@ class About:
         style: how it is drawn; from a palette if not given.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
+        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
+            federation counts only if all of them answer.
     """
 
     name: str
@@ -56,6 +58,7 @@ class About:
     style: Style | None = None
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
+    needs_whole_cohort: bool = False
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
