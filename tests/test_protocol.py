@@ -40,8 +40,8 @@ from proxskip.protocol import (
 )  # fmt: skip
 from proxskip.protocol import server as server_module
 from proxskip.protocol.lockstep import drive
-from proxskip.protocol.simulate import federation, simulate
 from proxskip.results import checkpoint
+from simulated_federation import federation, simulate
 
 RUN = bytes(range(16))
 GOSSIP = ("decentralized", "diging", "extra")
@@ -742,9 +742,9 @@ def test_a_seed_replays_identically() -> None:
     """In this process, and in another one with another order of its sets: every message has the same bytes."""
     first = [simulate(seed) for seed in range(40)]
     assert [simulate(seed) for seed in reversed(range(40))] == first[::-1]
-    code = "from proxskip.protocol.simulate import simulate; print(*(simulate(s).digest for s in range(40)))"
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    code = "from simulated_federation import simulate; print(*(simulate(s).digest for s in range(40)))"
+    options: Any = {"env": os.environ | {"PYTHONHASHSEED": "7"}, "cwd": Path(__file__).parent}
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, **options)
     assert there.stdout.split() == [out.digest for out in first], there.stderr
     assert len({out.digest for out in first}) == 40
 
