@@ -190,7 +190,7 @@ class FederationRun:
         if i is None:
             return []
         if reply.has_error():
-            reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
+            reason = find_clients.last_line(reply)
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
             if reply.error.code in find_clients.APP_ERRORS:
                 self.errors[i] = self.errors.get(i, 0) + 1

@@ -97,9 +97,7 @@ class Mailbox:
         return found
 
 
-def find(
-    mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[FederatedClient] = ()
-) -> list[FederatedClient]:
+def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
     """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
     found: dict[int, FederatedClient] = {}
@@ -114,9 +112,7 @@ def find(
         for node, reply in mailbox.pull(waiting):
             if reply.has_error():
                 broken += reply.error.code in APP_ERRORS
-                trouble = (
-                    f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
-                )
+                trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
                 continue
             remote = FederatedClient.of(node, len(found), unwrap(reply.content, limit)[1])
             if remote.partition in found:
@@ -135,6 +131,11 @@ def find(
             count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
         mailbox.sleep(min(mailbox.pause, max(0.0, end - mailbox.clock())))
+
+
+def last_line(reply: Message) -> str:
+    """The last line of an error that a node replied, which names the cause; empty if there is none."""
+    return (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
 
 
 def hello(node: int, batch: int | None, ttl: float) -> Message:
