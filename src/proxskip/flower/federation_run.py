@@ -106,9 +106,11 @@ class FederationRun:
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
         parameters = {k: _short(repr(v)) for k, v in self.words["parameters"].items()}
+        # by name: a client that comes back as another node keeps its weight
         weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
         each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
         if len(names) > 1_000:
+            # thousands of names would not fit into the header of a checkpoint
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
@@ -179,6 +181,7 @@ class FederationRun:
         ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
+        # a client is sent its own step size, not those of all others
         own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
         words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": own}
         node = self.remotes[ask.client].node
@@ -186,6 +189,7 @@ class FederationRun:
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""
+        # a late reply of a node whose client has come back as another one is nobody's
         i = self.places.get(node)
         if i is None:
             return []

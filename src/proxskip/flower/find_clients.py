@@ -105,6 +105,7 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
     while True:
+        # nodes come one by one while the federation starts
         new = sorted(mailbox.nodes() - asked)
         ttl = max(1.0, end - mailbox.clock()) + EXTRA_TTL
         waiting |= mailbox.push(hello(node, batch, ttl) for node in new)
@@ -147,6 +148,7 @@ def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[FederatedClient], as
     """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
     there = mailbox.nodes()
     known = {r.node for r in remotes}
+    # nobody is missing, so that an unknown node can be nobody's return
     if known <= there:
         return []
     return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]

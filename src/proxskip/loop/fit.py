@@ -27,5 +27,6 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     for what, wanted in asked.items():
         if wanted and what not in method.handles:
             raise InputError(f"{method.name} {_MISSING[what]}.")
+    # also for a method that handles both, one at a time
     if not everyone and problem.psi is not None:
         raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")

@@ -105,9 +105,11 @@ class Loop:
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
         self.line.restore(part("line."), saved.meta["line"])
         held = part("server.").items()
+        # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
         self.line.outcome = tuple(
             next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
         )
+        # a run that was never interrupted would not have a record there
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
@@ -122,6 +124,7 @@ class Loop:
         G = self.judged.client_gradients(self.x0) - self.h0
         self.watch = watch.RunWatch.of(self.method, self.judged, G, residual0)
         self.claims = self.method.claims(self.judged)
+        # cohorts from a list are not drawn at random, which the theorem needs
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None
@@ -223,6 +226,7 @@ class Loop:
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
         row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
+        # a run resumed from its folder keeps the Lyapunov function of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:

@@ -63,6 +63,7 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
     zeros = {k: np.zeros(d) for k in method.remembers}
     client = _Idle(wire_codec)
     with np.errstate(all="ignore"):
+        # which ``send`` made which vector is seen from the objects that come up
         up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **call.numbers(0))
     sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
     return tuple(sent.get(id(v), (None, 0)) for v in up)
@@ -122,6 +123,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
     if state.lost:
+        # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         for i in sorted(state.lost):
             state = state.adopt(i, h).note(f"{names[i]} has its h again.")
@@ -130,6 +132,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
     if size <= tolerance(method, state, H):
         return state.but(broken=False)
+    # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
         said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
         return state.fail((Status.INTERRUPTED, said))

@@ -165,6 +165,7 @@ class ClientNode:
             return state, wire.OK
         seen = state.but(seen=ask.ticket, pending=None)
         p, outcome = state.pending, ask.outcome
+        # the server was restored from an older state than the one that this client has heard from
         if state.committed > ask.counted:
             return state.but(seen=ask.ticket), wire.AHEAD
         if ask.settle == halves.ADOPT and outcome and self.method.remembers:
@@ -174,6 +175,7 @@ class ClientNode:
             return seen, wire.OK
         if not self.method.remembers:
             return seen.but(committed=ask.counted), wire.OK
+        # the digest tells this work from another attempt at the same ticket, by this client before it was restored
         mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
         if p is None or not mine or outcome is None:
             return state.but(seen=ask.ticket), wire.LOST
@@ -185,6 +187,7 @@ class ClientNode:
         return state.but(committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
+        # a later exchange of a ticket goes on from the pending work of the earlier one, which is not committed yet
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
         worker = self.worker
         worker.noise = None if ask.half == halves.REPORT else self.noise

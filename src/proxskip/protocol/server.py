@@ -141,6 +141,7 @@ class Server:
 
     def _revived(self, state: ServerState) -> ServerState:
         """Goes on where it ended, if clients were missing, or more rounds or a smaller tolerance are asked for now."""
+        # tolerance and rounds may be others than those of the run that was saved
         known = state.measured == state.round and self.stop.reached({"grad_norm": state.grad_norm})
         state = state.but(reached=state.reached and known)
         stuck = bool(state.failed and state.void)
@@ -195,6 +196,7 @@ class Server:
         """Who is asked in this round; others after it was void, since one of them may be gone for good."""
         if isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
+        # without void attempts the draw is that of the engines, bit for bit
         rng = stream(self.seed, state.round + (state.void << 40), "cohort")
         return tuple(int(i) for i in self.cohort.draw(rng, self.problem.n, state.round))
 
@@ -223,6 +225,7 @@ class Server:
     def _asks(self, state: ServerState) -> list[Ask]:
         call = state.call
         assert call is not None
+        # the key travels only where a codec uses it: a question that is asked again must be the same question
         keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
         for k, i in enumerate(state.asked):
@@ -271,6 +274,7 @@ class Server:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
             return self._settled(state.but(out=state.out | {i}))
+        # an answer to an older copy of this server, which counted other tickets
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
@@ -319,6 +323,7 @@ class Server:
     def _close(self, state: ServerState) -> Step:
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
+        # the second exchange of a round has the cohort of its first, whose means are taken already
         whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
         if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
             return self._void(state)
@@ -333,6 +338,7 @@ class Server:
 
     def _void(self, state: ServerState) -> Step:
         """Nobody is counted; the round is tried again, or given up."""
+        # an audit or a measurement needs everybody
         wanted = self._cohort(state) if state.kind == "round" else range(self.problem.n)
         missing = ", ".join(self.names[i] for i in wanted if i not in state.answers)
         few = f"have {len(state.answers)} of {len(wanted)} clients, missing {missing}"
@@ -367,6 +373,7 @@ class Server:
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""
+        # a client that was there early is in the answer only through an h that is old by now
         away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
         notes = [f"the answer leaves out {', '.join(away)}: absent from the last half of the rounds."] if away else []
         lost = [self.names[i] for i in sorted(state.lost)]

@@ -137,6 +137,7 @@ class ServerState(Copied):
         uploads = tuple(
             wire.upload_digest(self.answers[i][0]) if i in members else u for i, u in enumerate(self.uploads)
         )
+        # an outcome is kept until all clients that it counted are known to have committed it
         outcomes = self._owed(counted) | {self.ticket: outcome}
         return self.but(uploads=uploads, counted=counted, participated=participated, last=last, outcomes=outcomes)
 

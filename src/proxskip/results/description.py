@@ -85,6 +85,7 @@ def weighting(problem: Problem) -> str:
 def fingerprint(problem: Problem) -> str:
     """A digest of the clients' data and weights (for a user's own oracles, of L, mu and two gradients)."""
     digest = hashlib.sha256()
+    # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         if isinstance(f, RemoteClient):
@@ -112,6 +113,7 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     given = {k: _revived(v) for k, v in saved["parameters"].items()}
     kind: Any = registry.named(saved["method"])
     names = {f.name for f in fields(kind)}
+    # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
     decay = None if "decay" in names else given.pop("decay", None)
     if given.keys() - names:
         raise InputError(
@@ -204,6 +206,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
         **{k: given.get(k) for k in SHOWN},
     }
+    # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
     return {
         **asked,
