@@ -20,6 +20,7 @@ from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import MessageLedger, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
+from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
@@ -91,7 +92,7 @@ class FederationRun:
         return self._finish()
 
     def _begin(self) -> list[Ask]:
-        event: Any = Begin()
+        event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
             different = checkpoint.differences(saved.meta["config"], self._config())
@@ -121,7 +122,7 @@ class FederationRun:
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
 
-    def _step(self, event: Any) -> list[Ask]:
+    def _step(self, event: Event) -> list[Ask]:
         """Pass an event to the protocol; its new state is on disk before any of its messages is sent."""
         before = self.state
         self.state, asks = self.server.step(before, event)

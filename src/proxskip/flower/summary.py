@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.loop.line import Ledger
@@ -27,7 +26,7 @@ class MessageLedger(Ledger):
         self.bytes_down += len(raw)
         self.vectors_down += raw[wire.COUNT]
 
-    def answered(self, raw: bytes, gradients: Any) -> None:
+    def answered(self, raw: bytes, gradients: object) -> None:
         """Count a reply."""
         self.bytes_up += len(raw)
         self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0

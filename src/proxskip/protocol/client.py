@@ -126,7 +126,7 @@ class ClientNode:
         self.worker.codec = Float32() if self.itemsize == 4 else None
 
     @cached_property
-    def allowed(self) -> dict[str, Any]:
+    def allowed(self) -> dict[str, Callable[..., Any]]:
         """The halves that an ask may name."""
         return halves.allowed(self.method)
 

@@ -113,7 +113,7 @@ def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Don
     """Run the server half as far as its means reach."""
     try:
         with np.errstate(all="ignore"):
-            vectors: Any = method.round(server, exchange)
+            vectors = method.round(server, exchange)
     except _Waits as waits:
         return waits.call
     return Done(vectors, *exchange.asker.settled)

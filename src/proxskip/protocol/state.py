@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from proxskip.protocol.replay import Call, Mean
 from proxskip.results.result import Status
 from proxskip.types import Array, Vectors
 
+Value = TypeVar("Value")
 NOTES = 1_000
 """Sentences that a state holds."""
 
@@ -204,5 +205,5 @@ _FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")
 
 
-def _with(values: tuple[Any, ...], i: int, v: Any) -> tuple[Any, ...]:
+def _with(values: tuple[Value, ...], i: int, v: Value) -> tuple[Value, ...]:
     return (*values[:i], v, *values[i + 1 :])

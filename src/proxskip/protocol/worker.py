@@ -90,7 +90,7 @@ class Worker(OneClient):
             return self._noisy(x, self._steps(x, h, gamma, K))
         return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
 
-    def _one_step(self, z: Array, h: Array | float, gamma: float, active: Any) -> Array:
+    def _one_step(self, z: Array, h: Array | float, gamma: float, active: object) -> Array:
         return self._steps(z, h, gamma, 1)
 
     def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
