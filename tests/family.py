@@ -211,7 +211,7 @@ class LocalSolver(ps.Method):
         y_i  = K accelerated steps from xhat on  F_i(y) - <v_i, y> + (t_i/2) |y - xhat|^2
         v_i+ = v_i + t_i (xhat - y_i),   v+ = mean_i v_i+,   z+ = xhat - gamma (v+ - v)
 
-    With ``until``, K is the most.
+    With ``until``, K is the most. ``first`` plain steps on f_i lead to where these begin.
     """
 
     gamma: float
@@ -222,6 +222,7 @@ class LocalSolver(ps.Method):
     K: int = 2
     until: float | None = None
     codec: Codec | None = None
+    first: int = 0
 
     about = ps.About("local-solver", handles=frozenset({"batch", "clients"}), remembers=("v",))
 
@@ -246,7 +247,8 @@ class LocalSolver(ps.Method):
 
     def local(self, client: Client, memory: Vectors, K: int, xhat: Array, t: Any, step: Any, beta: Any) -> Up:
         h, pull = memory["v"] + self.mu * xhat, (t - self.mu, xhat)  # - mu y is a part of the pull
-        y = client.descend(xhat, h, step, K, pull=pull, momentum=beta, until=self.until)
+        begin = client.descend(xhat, h, step, self.first) if self.first else xhat
+        y = client.descend(begin, h, step, K, pull=pull, momentum=beta, until=self.until)
         y = y if self.until is None else y[0]
         sent = client.send(t * (xhat - y), self.codec)
         return (sent,), {"v": memory["v"] + sent}

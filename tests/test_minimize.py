@@ -720,9 +720,9 @@ def test_what_would_be_ignored_or_break_is_refused(given: dict[str, object], sen
 def test_what_a_method_would_leave_out_is_refused() -> None:
     f, psi = gentle(), prox.L1(0.1)
     for method in (ps.GD(0.1), ps.LocalGD(0.1, 3)):
-        with pytest.raises(ps.InputError, match="has no psi"):
+        with pytest.raises(ps.InputError, match="has no prox step"):
             ps.minimize(f, psi, np.zeros(20), method=method)
-    with pytest.raises(ps.InputError, match="has no D"):
+    with pytest.raises(ps.InputError, match=r"cannot solve psi\(D x\)"):
         ps.minimize(f, psi, np.zeros(20), D=np.eye(20), method=ps.Accelerated(0.1, 0.5))
 
 

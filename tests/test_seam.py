@@ -55,6 +55,7 @@ FAMILY = (
     Member("local-solver-randk", lambda p: LocalSolver.of(p, codec=RandK(2))),
     Member("local-solver-signs", lambda p: LocalSolver.of(p, codec=Signs())),
     Member("local-solver-until", lambda p: LocalSolver.of(p, K=9, until=0.3)),
+    Member("local-solver-two", lambda p: LocalSolver.of(p, K=9, until=0.3, first=2)),
     Member("halved", lambda p: Halved(rate(p), 0.4)),
     Member("mixture", lambda p: Mixture(rate(p), STEPS, RandK(2))),
     Member("mixture-cohort", lambda p: Mixture(rate(p), STEPS, Masks(2)), cohort=3),
@@ -387,10 +388,13 @@ class Counting:
         return self.f.gradient(x)
 
 
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("kind", [ReferenceEngine, CpuEngine], ids=["reference", "cpu"])
-def test_the_steps_counted_are_those_that_a_criterion_left(kind: Any) -> None:
+def test_the_steps_counted_are_those_that_a_criterion_left(kind: Any, first: int) -> None:
+    """And the plain steps of the same half with them."""
     counting = [Counting(f) for f in quadratics(N, own=True)]
-    machine = Machine(LocalSolver.of(problem_of("quadratic"), K=9, until=0.3), ps.Problem(counting), None, kind(), SEED)
+    solver = LocalSolver.of(problem_of("quadratic"), K=9, until=0.3, first=first)
+    machine = Machine(solver, ps.Problem(counting), None, kind(), SEED)
     machine.put(machine.method.start(machine.problem, np.ones(4)), {})
     for f in counting:
         f.calls = 0
@@ -398,7 +402,7 @@ def test_the_steps_counted_are_those_that_a_criterion_left(kind: Any) -> None:
         machine.round(r)
     taken = sum(f.calls for f in counting)
     assert machine.line.ledger.local_steps == machine.line.ledger.grad_evals == taken
-    assert N * ROUNDS < taken < N * ROUNDS * 9
+    assert N * ROUNDS * (1 + first) < taken < N * ROUNDS * (9 + first)
 
 
 def members(kind: str, problem: ps.Problem) -> Iterator[tuple[int, Any]]:

@@ -177,11 +177,8 @@ def starting_point(
             dual, h0 = {"y": y}, -np.asarray(problem.D.T @ y)
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h
-    x0 = warm.x if warm is not None and x0 is None else x0
-    x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
+    x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
     h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
-    if x.shape != (problem.d,) or not np.isfinite(x).all():
-        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
     if h.any() and "h" not in method.remembers:
@@ -193,3 +190,11 @@ def starting_point(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
         )
     return x, h, dual
+
+
+def checked_x0(problem: Problem, x0: Any) -> Array:
+    """x0, or zeros if it is None, as d finite numbers."""
+    x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
+    if x.shape != (problem.d,) or not np.isfinite(x).all():
+        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
+    return x

@@ -11,6 +11,7 @@ from proxskip.links.cohorts import as_participation
 from proxskip.loop.loop import Loop
 from proxskip.loop.replay import Replay
 from proxskip.loop.stop import Stop
+from proxskip.loop.watch import not_finite
 from proxskip.problems.federated import Problem
 from proxskip.results import description
 from proxskip.results.result import Result, Status
@@ -151,7 +152,7 @@ class Run:
             loop.server = server
             loop.round += 1
             if not loop.looks_finite(loop._is_recorded(loop.round)):
-                return self._end(Status.DIVERGED, f"the iterate of round {loop.round} is not finite.")
+                return self._end(*not_finite(loop.round))
             if loop._is_recorded(loop.round):
                 loop._record(())
                 self.recorded = loop.round

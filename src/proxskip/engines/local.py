@@ -22,10 +22,15 @@ class Sender:
     used_codec = False
     """Whether anything went through a codec."""
     step: Any = 0
-    """The number of the next minibatch (or coin): one, or one per member."""
-    taken: Any = None
-    """The local steps really taken, where a criterion ended them."""
+    """Local steps of the half so far, which number its minibatches and coins: one, or one per member."""
+    had_criterion = False
+    """Whether ``until`` ended some of the steps."""
     _sent: tuple[tuple[Any, Size | None], ...] = ()
+
+    @property
+    def taken(self) -> Any:
+        """The steps of all descents of the half, where a criterion ended some; None where they are the request's K."""
+        return self.step if self.had_criterion else None
 
     def keys(self, vector: int) -> Sequence[Key]:
         """The keys of this client's (or of each member's) next message."""
@@ -97,6 +102,7 @@ class OneClient(Sender):
                 raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
             return self._descend_anchored(x, h, gamma, K, anchor)
         tau, centre = pull or (0.0, x)
+        self.had_criterion = self.had_criterion or until is not None
         y = before = x
         for k in range(K):
             z = y + momentum * (y - before) if momentum else y
@@ -104,13 +110,9 @@ class OneClient(Sender):
             if pull is not None:
                 slope = slope + tau * (z - centre)
             if until is not None and np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - centre):
-                self.taken = (self.taken or 0) + k + 1
                 return z, k + 1
             before, y = y, z - gamma * slope
-        if until is None:
-            return y
-        self.taken = (self.taken or 0) + K
-        return y, K
+        return y if until is None else (y, K)
 
     def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
         """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""

@@ -34,6 +34,7 @@ def from_arrays(
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
+    # relative to each client's own L, which differ
     if given.get("l2_relative"):
         raise InputError("l2_relative would give every client its own lambda; give l2 instead.")
     if loss == "squared":

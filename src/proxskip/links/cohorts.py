@@ -57,6 +57,7 @@ class Uniform:
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """c clients without replacement."""
+        # sorted: sums are in client order whoever takes part
         return np.sort(rng.permutation(n)[: self.c])
 
     def constants(self, n: int) -> tuple[float, float]:

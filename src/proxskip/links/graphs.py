@@ -57,6 +57,7 @@ class Graph:
         _check_connected(W)
         # In increasing order; the last one is 1, of the constant vector.
         eigenvalues = np.linalg.eigvalsh(W)
+        # an edge both ways, also where rounding has left one of the two weights zero
         linked = (W != 0) | (W.T != 0)
         rows = csr_array(W)
         derived: dict[str, Any] = {
@@ -168,6 +169,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
+    # Metropolis weights need only the degrees of two neighbours, so that clients could agree on them by themselves
     degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)

@@ -71,6 +71,7 @@ class Line:
         self.all = np.arange(problem.n)
         self.cohort: Indices = self.all
         self.round = 0
+        # an outcome is not sent at once: a client hears it with its next message, which is when it is counted
         self.owed = np.zeros(problem.n, dtype=np.int64)  # which outcome (by number) a client has yet to hear
         self.outcomes = 0
         self.outcome: tuple[Array, ...] = ()
@@ -93,11 +94,6 @@ class Line:
         self.exchanges = 0
         self.finite = True
         self.participated[self.cohort] += 1
-
-    @property
-    def chi_bound(self) -> float:
-        """The largest chi of TAMUNA's rule that the theory allows for these cohorts."""
-        return self.cohorts.constants(self.problem.n)[1]
 
     def __call__(
         self,
@@ -173,8 +169,10 @@ class Line:
         """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
         owed = self.owed[self.cohort]
+        # x+ of the last round is mostly the x of this one, and is sent once
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
         new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
+        # outcomes of older rounds are not kept, but they have as many vectors as the last one
         late = int(np.count_nonzero(owed)) - new
         vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
         self.owed[self.cohort] = 0
@@ -189,6 +187,7 @@ class Line:
         c, d = len(self.cohort), self.problem.d
         for k in range(len(work.up)):
             size = work.sizes[k] if work.sizes else None
+            # a plain vector: d numbers of 64 bits
             bits, octets, floats = size or (64 * d * c, 8 * d * c, d * c)
             self._add_up(c, floats, octets, bits)
 

@@ -13,10 +13,9 @@ import numpy as np
 
 from proxskip.links.cohorts import Given, Participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import measure
+from proxskip.loop import measure, watch
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.stop import Stop
-from proxskip.loop.watch import RunWatch
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result, Status
@@ -106,9 +105,11 @@ class Loop:
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
         self.line.restore(part("line."), saved.meta["line"])
         held = part("server.").items()
+        # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
         self.line.outcome = tuple(
             next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
         )
+        # a run that was never interrupted would not have a record there
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
@@ -120,8 +121,10 @@ class Loop:
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
-        self.watch = RunWatch.of(self.method, self.judged, self.x0, self.h0, residual0)
+        G = self.judged.client_gradients(self.x0) - self.h0
+        self.watch = watch.RunWatch.of(self.method, self.judged, G, residual0)
         self.claims = self.method.claims(self.judged)
+        # cohorts from a list are not drawn at random, which the theorem needs
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None
@@ -168,8 +171,7 @@ class Loop:
             self.round += 1
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
-                lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
-                return Status.DIVERGED, lost
+                return watch.not_finite(self.round)
             if due:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
@@ -195,12 +197,9 @@ class Loop:
         row = self.trace.last()
         fresh = row["round"] == self.round
         if fresh and self.watch.diverged(row["grad_norm"]):
-            return (
-                Status.DIVERGED,
-                f"the gradient norm grew to {row['grad_norm']:.3g} by round {self.round}; take a smaller gamma.",
-            )
+            return watch.grown(row["grad_norm"], self.round)
         if fresh and self.stop.reached(row):
-            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
+            return self.stop.converged(self.round)
         if fresh and (self.stop.asked or self.claimed is not None) and self.watch.stalled(self.trace, self.x):
             window = self.watch.window or 0.0
             return Status.STALLED, (
@@ -208,15 +207,9 @@ class Loop:
                 "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
             )
         if self.interrupted.is_set():
-            return (
-                Status.INTERRUPTED,
-                f"interrupted after {self.round} rounds" + ("; resume it from its folder." if self.keep else "."),
-            )
-        limit = self.stop.limit(self.round, self.line.ledger)
-        if limit is None:
-            return None
-        missed = " without reaching the tolerance" if self.stop.asked else ", as asked"
-        return Status.MAX_ROUNDS, f"stopped {limit}{missed}."
+            more = "; resume it from its folder." if self.keep else "."
+            return Status.INTERRUPTED, f"interrupted after {self.round} rounds{more}"
+        return self.stop.exhausted(self.round, self.line.ledger)
 
     def _scheduled(self, trace: Trace) -> Trace:
         """Without the last record if it was made only because the run ended there."""
@@ -233,6 +226,7 @@ class Loop:
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
         row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
+        # a run resumed from its folder keeps the Lyapunov function of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:

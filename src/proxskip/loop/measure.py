@@ -37,6 +37,7 @@ def measure(
     if problem.D is not None:
         row["grad_norm"] = residual(problem, x, server)
     h = method.controls(server, memory)
+    # with psi the sum goes to -s with a subgradient s of psi instead of zero, and one client has no sum
     if h is not None and problem.psi is None and problem.n > 1:
         row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
     psi = claims.lyapunov(x, server, memory)

@@ -42,6 +42,7 @@ class Replay:
     @property
     def rng(self) -> np.random.Generator:
         """The round's generator, set back to its beginning where the half begins again."""
+        # set back only when the half draws, which many do not
         if not self.fresh:
             self.coins, self.fresh = stream(self.seed, self.round, "server", self.coins), True
         return self.coins

@@ -1,4 +1,4 @@
-"""When to stop: limits, and tolerances that must all hold. The same rules for ``run`` and for ``minimize``."""
+"""When to stop: limits, and tolerances that must all hold; the same for ``run``, ``minimize`` and federations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.problems.federated import Problem
+from proxskip.results.result import Status
 from proxskip.types import InputError
 
 RUN_RULES = ("rounds", "iterations", "seconds", "tol", "target")
@@ -117,3 +118,13 @@ class Stop:
         if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
             return f"after {seconds:.3g} seconds"
         return None
+
+    def converged(self, round: int) -> tuple[Status, str]:
+        """The end of a run whose tolerances hold."""
+        return Status.CONVERGED, f"the tolerance holds after {round} rounds."
+
+    def exhausted(self, round: int, counts: Spent) -> tuple[Status, str] | None:
+        """The end of a run that has reached a limit; None if it has reached none."""
+        limit = self.limit(round, counts)
+        missed = " without reaching the tolerance" if self.asked else ", as asked"
+        return None if limit is None else (Status.MAX_ROUNDS, f"stopped {limit}{missed}.")

@@ -32,6 +32,7 @@ import numpy as np
 
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import dtype_of
+from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.types import Array
@@ -58,10 +59,13 @@ class RunWatch:
     L: float
 
     @staticmethod
-    def of(method: Method, problem: Problem, x0: Array, h0: Array, residual0: float) -> RunWatch:
-        """What this run may do at most, and how long it may take to fall."""
+    def of(method: Method, problem: Problem, G: Array, residual0: float) -> RunWatch:
+        """What this run may do at most, and how long it may take to fall.
+
+        Args:
+            G: the rows grad f_i(x0) - h0_i.
+        """
         amplification, zeta = _pace(method, problem)
-        G = problem.client_gradients(x0) - h0
         drift = float(np.sqrt(problem.weights @ np.sum(G * G, axis=1)))
         yardstick = max(residual0, (1.0 + amplification) * drift)
         eps = float(np.finfo(dtype_of(problem.clients[0])).eps)
@@ -90,6 +94,16 @@ class RunWatch:
         now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
         floor = self.noise + self.L * float(np.linalg.norm(x))
         return bool(now > floor and LEVEL_FROM * before < now < LEVEL_TO * before)
+
+
+def not_finite(round: int) -> tuple[Status, str]:
+    """The verdict on a run whose round gave an x that is not finite."""
+    return Status.DIVERGED, f"the iterate of round {round} is not finite; the last finite x seen is returned."
+
+
+def grown(grad_norm: float, round: int) -> tuple[Status, str]:
+    """The verdict on a run whose residual is far beyond what the transient allows."""
+    return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; take a smaller gamma."
 
 
 @dataclass(slots=True)

@@ -52,6 +52,7 @@ class DecentralizedScaffnew(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One gossip step."""
+        # every client draws the same K from the seed and the round, so that nobody has to announce it
         K = self.K or steps.geometric(exchange.rng, self.p)
         exchange.gossip(self.local, self.graph, K)
         exchange.settle(self.settle)
@@ -60,6 +61,7 @@ class DecentralizedScaffnew(Method):
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """Line 5, K times; xhat_i goes to the neighbours."""
         xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
+        # not through ``send``: there is no server, and vectors go along the edges as they are
         return (xhat,), {"xhat": xhat}
 
     def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
@@ -91,6 +93,7 @@ class DecentralizedScaffnew(Method):
             steps.check_count("K", self.K)
         steps.check_gossip(self.graph, problem)
         warnings = self.check_steps(problem, insist)
+        # beyond this bound the step along the graph expands, whatever gamma is
         theory.check_tau(self.tau, self.gamma, self.p, self.graph.lmax)
         return warnings
 
@@ -110,6 +113,7 @@ class DecentralizedScaffnew(Method):
                 memory["x"], memory["h"], s.x, s.h, self.gamma, self.p, self.tau, self.graph.W
             )
 
+        # the theorem is about a drawn K
         covered = problem.mu is not None and self.K is None
         zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, self.graph.delta) if covered else None
         return Claims(zeta, lyapunov)

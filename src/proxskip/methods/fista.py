@@ -39,6 +39,7 @@ class Fista(Method):
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x, the point y ahead of it, and the momentum's t."""
+        # t is a vector of one entry, since the server's state is made of vectors
         return {"x": x0, "y": x0, "t": np.ones(1)}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -48,6 +49,7 @@ class Fista(Method):
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
         step = x - old
+        # y - x+ is gamma times the prox-gradient at y: the last step led uphill
         if (y - x).dot(step) > 0:
             return {"x": x, "y": x, "t": np.array([1.0])}
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
@@ -69,5 +71,6 @@ class Fista(Method):
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L."""
+        # t grows without bound, and the momentum (t - 1)/t+ comes near one
         source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)

@@ -47,6 +47,7 @@ class ProxSkip(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
         K = self.K or steps.geometric(exchange.rng, self.p)
+        # nothing happens at the server between two heads, so these K iterations are one exchange
         (m,) = exchange(self.local, server["x"], K=K)
         x = m if exchange.problem.psi is None else exchange.prox(m, self.gamma / self.p)
         exchange.settle(self.settle, x)

@@ -58,6 +58,7 @@ class SplitSkip(Method):
         (xhat,) = exchange(self.local, K=K)
         y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
         v = np.asarray(D.T @ (y - server["y"]))
+        # the client has x and h = -D'y in its own memory, so that v is all it has to hear
         exchange.settle(self.settle, v)
         return {"x": xhat - (self.gamma / self.p) * v, "y": y}
 
@@ -123,6 +124,7 @@ class SplitSkip(Method):
 
     def _zeta(self, problem: Problem) -> float | None:
         """Known where the subgradients of psi lie in the range of D."""
+        # otherwise the part of y that D' does not see need not converge
         if not (operators.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
             return None
         lmin = operators.smallest_positive(operator_of(problem))

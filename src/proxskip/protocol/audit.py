@@ -11,13 +11,16 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.stop import Stop
+from proxskip.loop.watch import RunWatch, grown
 from proxskip.problems.federated import Problem
 from proxskip.protocol import halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer
+from proxskip.results.result import Status
 from proxskip.seam import Method
-from proxskip.types import Array
+from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
 
@@ -60,6 +63,7 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
     zeros = {k: np.zeros(d) for k in method.remembers}
     client = _Idle(wire_codec)
     with np.errstate(all="ignore"):
+        # which ``send`` made which vector is seen from the objects that come up
         up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **call.numbers(0))
     sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
     return tuple(sent.get(id(v), (None, 0)) for v in up)
@@ -90,9 +94,14 @@ class _Idle:
         return self.sent[-1][0]
 
 
+def controls_at_zero(method: Method, problem: Problem, vectors: Vectors) -> Array | None:
+    """The control variate of a client that remembers zeros; None for methods without."""
+    return method.controls(vectors, {k: np.zeros(problem.d) for k in method.remembers})
+
+
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
     """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
-    target: Array = -np.asarray(method.controls(state.vectors, {"h": np.zeros(problem.d)}))
+    target: Array = -np.asarray(controls_at_zero(method, problem, state.vectors))
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
@@ -114,6 +123,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
     if state.lost:
+        # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         for i in sorted(state.lost):
             state = state.adopt(i, h).note(f"{names[i]} has its h again.")
@@ -122,16 +132,20 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
     if size <= tolerance(method, state, H):
         return state.but(broken=False)
+    # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
         said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
-        return state.but(over=True, failed=said, asked=())
+        return state.fail((Status.INTERRUPTED, said))
     state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
     now = scale(method, state.vectors["x"], H)
     return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
-def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerState:
-    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together."""
+def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -> ServerState:
+    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together.
+
+    The measurement of x0 sets the norm above which the run counts as diverged, where L and mu are known.
+    """
     (g,) = state.means[-1].vectors
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
@@ -141,5 +155,10 @@ def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerS
         x, t = state.vectors["x"], 1.0 / problem.L_global
         norm = float(np.linalg.norm(x - problem.psi.prox(x - t * g, t)) / t)
         f += float(problem.psi(x))
-    reached = state.reached or (tol is not None and norm <= tol)
-    return state.but(measured=state.round, grad_norm=norm, f=f, reached=reached)
+    state = state.but(measured=state.round, grad_norm=norm, f=f)
+    if state.round == 0 and problem.mu is not None:
+        G = np.array([state.answers[i][0][0] for i in state.asked])
+        state = state.but(ceiling=RunWatch.of(method, problem, G, norm).blown_up)
+    if norm > state.ceiling:
+        return state.fail(grown(norm, state.round))
+    return state.but(reached=state.reached or stop.reached({"grad_norm": norm}))

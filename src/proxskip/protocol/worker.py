@@ -80,6 +80,7 @@ class Worker(OneClient):
         until: float | None = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``; noise for privacy is added to where they lead."""
+        # no kernel for these: the plain loop of the reference engine
         if self.shards is None or anchor is not None or until is not None:
             return self._noisy(
                 x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
@@ -89,7 +90,7 @@ class Worker(OneClient):
             return self._noisy(x, self._steps(x, h, gamma, K))
         return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
 
-    def _one_step(self, z: Array, h: Array | float, gamma: float, active: Any) -> Array:
+    def _one_step(self, z: Array, h: Array | float, gamma: float, active: object) -> Array:
         return self._steps(z, h, gamma, 1)
 
     def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
@@ -105,6 +106,7 @@ class Worker(OneClient):
         return np.asarray(X[0], dtype=np.float64)
 
     def _noisy(self, x: Array, found: Any) -> Any:
+        # the noise is added before h is computed, so that h is a function of what was sent
         if self.noise is None:
             return found
         return self.noise(x, found) if isinstance(found, np.ndarray) else (self.noise(x, found[0]), *found[1:])

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -45,7 +45,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": _cohort(participation),
+        "cohort": cohort(participation),
         "spec": spec,
     }
 
@@ -62,7 +62,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "data": problem.info.get("data"),
         "data_sha256": problem.info.get("data_sha256"),
         "split": problem.info.get("split"),
-        "weights": problem.info.get("weights", "equal" if np.ptp(problem.weights) == 0 else "given"),
+        "weights": problem.info.get("weights", weighting(problem)),
         "clients": problem.n,
         "samples": problem.N,
         "d": problem.d,
@@ -77,9 +77,15 @@ def identity(problem: Problem) -> dict[str, Any]:
     }
 
 
+def weighting(problem: Problem) -> str:
+    """Whether all clients have the same weight, in a word."""
+    return "equal" if np.ptp(problem.weights) == 0 else "given"
+
+
 def fingerprint(problem: Problem) -> str:
     """A digest of the clients' data and weights (for a user's own oracles, of L, mu and two gradients)."""
     digest = hashlib.sha256()
+    # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         if isinstance(f, RemoteClient):
@@ -107,6 +113,7 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     given = {k: _revived(v) for k, v in saved["parameters"].items()}
     kind: Any = registry.named(saved["method"])
     names = {f.name for f in fields(kind)}
+    # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
     decay = None if "decay" in names else given.pop("decay", None)
     if given.keys() - names:
         raise InputError(
@@ -131,11 +138,11 @@ def _revived(v: Any) -> Any:
     return tuple(v) if isinstance(v, list) else v
 
 
-def _cohort(participation: Any) -> dict[str, Any]:
+def cohort(participation: Any) -> dict[str, Any]:
+    """A rule for cohorts as plain data: its name, and its one parameter."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    values = asdict(participation) if is_dataclass(participation) and not isinstance(participation, type) else {}
-    return {type(participation).__name__.lower(): next(iter(values.values()), None)}
+    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
 
 
 def _plain(v: Any) -> Any:
@@ -199,6 +206,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
         **{k: given.get(k) for k in SHOWN},
     }
+    # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
     return {
         **asked,

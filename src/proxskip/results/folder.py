@@ -68,6 +68,7 @@ class Folder:
         """Write the last checkpoint and all results."""
         self.save(state)
         self.describe()
+        # the summary comes last: a folder with a summary.json is complete
         result.trace.to_csv(self.path / "trace.csv")
         result.trace.to_npz(self.path / "trace.npz")
         buffer = io.BytesIO()
@@ -131,6 +132,7 @@ def _arrays_to_lists(data: Any, arrays: Mapping[str, AnyArray]) -> Any:
 
 def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume another problem, method or seed."""
+    # not the limits: to go on further is what most runs are resumed for
     kept = ("method", "parameters", "problem", "seed", "cohort", "engine")
     found = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if found:

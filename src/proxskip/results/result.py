@@ -36,6 +36,7 @@ class Summary(dict[str, Any]):
     """The content of summary.json; prints as two columns."""
 
     def __str__(self) -> str:
+        # what does not apply is left out of the print, not out of the file
         shown = {k: v for k, v in self.items() if v is not None and not isinstance(v, dict)}
         width = max(map(len, shown))
         return "\n".join(f"{k:<{width}}  {_text(v)}" for k, v in shown.items())

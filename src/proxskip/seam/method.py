@@ -43,6 +43,8 @@ class About:
         style: how it is drawn; from a palette if not given.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
+        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
+            federation counts only if all of them answer.
     """
 
     name: str
@@ -56,6 +58,7 @@ class About:
     style: Style | None = None
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
+    needs_whole_cohort: bool = False
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
@@ -140,6 +143,7 @@ class Method:
         flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
         make = cls.paper_figure if given.get("gamma") == "figure" else cls.theory
         takes = signature(make).parameters
+        # what ``theory`` takes shapes its other choices, so it is given to it and not replaced afterwards
         asked = {k: given[k] for k in (*flags, "seed") if k in given and k in takes}
         changed = {k: given[k] for k in flags if k in known and k in given and k not in asked}
         if changed.get("gamma") == "figure":
@@ -190,10 +194,12 @@ class Method:
             raise InputError(f"gamma = {self.gamma} must be positive.")
         if np.ndim(self.gamma) and len(gammas) != problem.n:
             raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
+        # with minibatches the A of expected smoothness takes the place of L
         one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
         worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
         limits = self.limits(Setting.of(float(smooth[worst]), **given))
+        # the limits themselves stay those of max_i L_i, so that a warning names them
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
 

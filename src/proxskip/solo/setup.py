@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from proxskip import theory
+from proxskip.loop.fit import check_parts
 from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
@@ -112,9 +113,7 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: A
 
 def check_method(method: Method, task: Task) -> None:
     """Refuse a method object that would leave out a part of the problem."""
-    for part, there in (("psi", task.psi), ("D", task.D), ("batch", task.batch)):
-        if there is not None and part not in method.handles:
-            raise InputError(f"{method.name} has no {part}, and would leave it out; use another method.")
+    check_parts(method, task.psi, task.D, task.batch)
     if task.D is None and "D" in method.handles:
         raise InputError(f"{method.name} is for psi(D x) and no D was given.")
 

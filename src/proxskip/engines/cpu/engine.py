@@ -104,9 +104,8 @@ class Cohort(Sender):
         self.gradients += sum(c.gradients for c in clients)
         self.step = np.array([c.step for c in clients])
         if until is not None:
-            taken = np.array([steps for _, steps in out], dtype=np.int64)
-            self.taken = taken if self.taken is None else self.taken + taken
-            return np.stack([y for y, _ in out]), taken[:, None]
+            self.had_criterion = True
+            return np.stack([y for y, _ in out]), np.array([[steps] for _, steps in out], dtype=np.int64)
         if anchor is not None:
             return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
         return np.stack(out)

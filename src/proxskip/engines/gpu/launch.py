@@ -338,46 +338,20 @@ class LocalSteps:
         return int(one) * self.card.processors
 
     # -- the launch ----------------------------------------------------------------------------------------------------
-    def descend(
-        self,
-        count: int,
-        X: Any,
-        H: Any,
-        gamma: Any,
-        K: Any,
-        *,
-        members: Any = None,
-        order: Any = None,
-        seeds: Any = None,
-        seed: int = 0,
-        rounds: Any = None,
-        round: int = 0,
-        step0: Any = 0,
-        want_gradient: bool = False,
-    ) -> Any:
+    def descend(self, count: int, X: Any, H: Any, gamma: Any, K: Any, **how: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
 
         Args:
             X: (d,) for all clients, or (count, d); H likewise, or None for zero.
             gamma, K: a number, or an array with one for each.
-            members: whose data (int32); all clients in order if None.
-            order: who begins first (int32); those with many steps should.
-            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
-            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
-            want_gradient: with K = 1, the gradient at X in place of the step.
+            how: as for ``launch``.
         """
         import cupy
 
         out = cupy.empty((count, self.d))
-        arrays = (
-            X,
-            np.int64(0 if X.ndim == 1 else self.d),
-            NOTHING if H is None else H,
-            np.int64(0 if H is None or H.ndim == 1 else self.d),
-            *_one_or_many(gamma, np.float64),
-        )
-        how = {"members": members, "order": order, "seeds": seeds, "seed": seed, "rounds": rounds, "round": round}
-        self.launch(cuda.STEPS, arrays, count, K, out, step0=step0, want_gradient=want_gradient, **how)
+        strides = [np.int64(0 if v is None or v.ndim == 1 else self.d) for v in (X, H)]
+        arrays = (X, strides[0], NOTHING if H is None else H, strides[1], *_one_or_many(gamma, np.float64))
+        self.launch(cuda.STEPS, arrays, count, K, out, **how)
         return out
 
     def launch(
@@ -397,25 +371,23 @@ class LocalSteps:
         step0: Any = 0,
         want_gradient: bool = False,
     ) -> None:
-        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once."""
+        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once.
+
+        Args:
+            members: whose data (int32); all clients in order if None.
+            order: who begins first (int32); those with many steps should.
+            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
+            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
+            want_gradient: with K = 1, the gradient at X in place of the step.
+        """
         # a whole round: no more groups than are on the card at once, each with several clients in turn
         kernel, most = self.kernel(code)
         groups = self.groups if self.grid else min(count, most) if code.ends else count
+        whose, first, keys, numbers = (NOTHING if v is None else v for v in (members, order, seeds, rounds))
         arguments = (
-            self.plan,
-            *given,
-            *_one_or_many(K, np.int32),
-            NOTHING if members is None else members,
-            NOTHING if order is None else order,
-            out,
-            np.int32(count),
-            np.int32(want_gradient),
-            NOTHING if seeds is None else seeds,
-            np.uint64(seed),
-            NOTHING if rounds is None else rounds,
-            np.uint32(round),
-            *_one_or_many(step0, np.uint32),
-        )
+            self.plan, *given, *_one_or_many(K, np.int32), whose, first, out, np.int32(count), np.int32(want_gradient),
+            keys, np.uint64(seed), numbers, np.uint32(round), *_one_or_many(step0, np.uint32),
+        )  # fmt: skip
         start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 
     def describe(self) -> str:
