@@ -1,4 +1,4 @@
-"""What every rank of a process group does in the tests of the optimizer: ``python torch_ranks.py CASE FOLDER RANK RANKS``.
+"""What every rank of a process group does in the tests of the optimizer: ``python torch_ranks.py CASE,... FOLDER RANK RANKS``.
 
 Each case writes what it found as ``FOLDER/CASE.RANK.json``.
 """
@@ -84,8 +84,14 @@ def settings(rank, n, found):
     for name, given in cases.items():
         point = Point()
         groups = [{"params": [point.a]}, {"params": [point.b, point.frozen]}]
-        inner = torch.optim.AdamW(groups, lr=0.1, weight_decay=0) if given.pop("adam", 0) else torch.optim.SGD(groups, lr=0.12)
-        outer = torch.optim.SGD([point.a, point.b], lr=0.7, momentum=0.5, nesterov=True) if given.pop("outer", 0) else None
+        inner = (
+            torch.optim.AdamW(groups, lr=0.1, weight_decay=0)
+            if given.pop("adam", 0)
+            else torch.optim.SGD(groups, lr=0.12)
+        )
+        outer = (
+            torch.optim.SGD([point.a, point.b], lr=0.7, momentum=0.5, nesterov=True) if given.pop("outer", 0) else None
+        )
         optimizer = Scaffnew(inner, outer=outer, seed=3, **given)
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.993) if "adam" in name else None
         x = descend(point, optimizer, H, c, rounds=120, scheduler=decay)
@@ -98,11 +104,17 @@ def resume(rank, n, found):
     """A run that is saved in the middle of a round and loaded into new objects goes on bit by bit."""
     H, c = quadratic(rank, torch.float32)
     for control, codec, fragments in (("step", "float32", 1), ("gradient", "natural", 2)):
-        def make():
+
+        def make(control=control, codec=codec, fragments=fragments):
             point = Point(torch.float32)
-            inner = torch.optim.SGD([point.a, point.b], 0.05) if control == "step" else torch.optim.AdamW([point.a, point.b], 0.02)
+            inner = (
+                torch.optim.SGD([point.a, point.b], 0.05)
+                if control == "step"
+                else torch.optim.AdamW([point.a, point.b], 0.02)
+            )
             outer = torch.optim.SGD([point.a, point.b], 0.8, momentum=0.5)
             return point, Scaffnew(inner, p=0.15, control=control, outer=outer, codec=codec, fragments=fragments)
+
         point, optimizer = make()
         descend(point, optimizer, H, c, steps=37)
         saved = copy.deepcopy((point.state_dict(), optimizer.state_dict()))
@@ -114,7 +126,9 @@ def resume(rank, n, found):
         point.load_state_dict(weights)
         optimizer.load_state_dict(state)
         again = descend(point, optimizer, H, c, steps=40)
-        found[f"{control} {codec}"] = bool(torch.equal(end, again)) and float((end - weights["a"].new_zeros(1)).abs().sum()) > 0
+        found[f"{control} {codec}"] = (
+            bool(torch.equal(end, again)) and float((end - weights["a"].new_zeros(1)).abs().sum()) > 0
+        )
         found["bytes"] = optimizer.bytes_sent
 
 
@@ -154,7 +168,7 @@ def refuse(rank, n, found):
         descend(point, optimizer, *quadratic(rank), steps=5)
     except ValueError as error:
         found["lr"] = str(error)
-    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200 if rank else 1e200), period=3)
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200), period=3)
     x = torch.cat([f.x for f in optimizer.fragments]).clone()
     try:
         descend(point, optimizer, *quadratic(rank), steps=5)
@@ -216,6 +230,7 @@ def sharded(rank, n, found):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
     plain = copy.deepcopy(net)
+    start = torch.cat([q.detach().reshape(-1) for q in net.parameters()])
     fully_shard(net, mesh=mesh["inside"])
     node = rank // 2
     gen = torch.Generator().manual_seed(node)
@@ -230,7 +245,7 @@ def sharded(rank, n, found):
         full = [q.full_tensor() if hasattr(q, "full_tensor") else q for q in model.parameters()]
         ends.append(torch.cat([q.detach().reshape(-1) for q in full]))
     found["difference"] = float((ends[0] - ends[1]).abs().max())
-    found["moved"] = float((ends[0] - torch.cat([q.detach().reshape(-1) for q in plain.parameters()])).abs().max())
+    found["moved"] = float((ends[0] - start).abs().max())
 
 
 def death(rank, n, found):
@@ -251,15 +266,16 @@ def death(rank, n, found):
 
 
 def main():
-    case, folder, rank, n = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    found = {"folder": folder}
-    dist.init_process_group("gloo", init_method=f"file://{folder}/{case}.meet", rank=rank, world_size=n,
-                            timeout=datetime.timedelta(seconds=120))  # fmt: skip
-    globals()[case](rank, n, found)
-    Path(folder, f"{case}.{rank}.json").write_text(json.dumps(found))
-    if case != "death":
-        dist.destroy_process_group()
-    os._exit(0) if case == "death" else None
+    cases, folder, rank, n = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=n,
+                            timeout=datetime.timedelta(seconds=300))  # fmt: skip
+    for case in cases:
+        found = {"folder": folder}
+        globals()[case](rank, n, found)
+        Path(folder, f"{case}.{rank}.json").write_text(json.dumps(found))
+    if "death" in cases:
+        os._exit(0)  # the group is broken, and leaving it properly would wait for the dead
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from proxskip.types import InputError
 CONTROLS = ("step", "gradient", "none")
 
 
-class ScaffnewOptimizer(Optimizer):
+class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     """Local steps of an optimizer, each shifted by a learnt control variate h, and an average now and then.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357. With y the parameters
@@ -79,16 +79,17 @@ class ScaffnewOptimizer(Optimizer):
 
     # The learning rates and the state live in the local optimizer, so that schedulers and checkpoints reach them there.
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """Those of the local optimizer."""
-        return self.optim.param_groups
+        groups: list[dict[str, Any]] = self.optim.param_groups
+        return groups
 
     @param_groups.setter
     def param_groups(self, value: Any) -> None:
         """Ignored: the base class sets its own."""
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
         """That of the local optimizer."""
         return self.optim.state
 
@@ -122,8 +123,8 @@ class ScaffnewOptimizer(Optimizer):
         self.optim.zero_grad(set_to_none)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One local step, and the average if it is due."""
         loss = None
         if closure is not None:
@@ -155,7 +156,7 @@ class ScaffnewOptimizer(Optimizer):
                         q.grad.div_(scale.to(q.grad.device))
         return True
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def _average(self, f: Fragment) -> None:
         """Communicate one fragment; up to the last check nothing is changed."""
         vectors = [f.flat() - f.x]
@@ -205,7 +206,7 @@ class ScaffnewOptimizer(Optimizer):
         f.x.copy_(f.flat())
 
     # -- who is there --------------------------------------------------------------------------------------------------
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def meet(self) -> None:
         """Compare notes with the other ranks, and mend what differs; the first ``step`` does it by itself.
 
@@ -245,7 +246,7 @@ class ScaffnewOptimizer(Optimizer):
             f.draw(self.seed, self.p, self.period, len(self.fragments))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
-    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Any]:
         """Everything of this rank besides the parameters, in tensors and numbers; every rank saves its own."""
         return {
             "settings": self._settings,
@@ -255,7 +256,7 @@ class ScaffnewOptimizer(Optimizer):
             "bytes_sent": self.wire.bytes_sent,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
         if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
             raise InputError(
