@@ -127,6 +127,22 @@ def test_a_dead_rank_ends_the_others_with_a_sentence(tmp_path):
         assert rank["kept"]
 
 
+@pytest.mark.slow
+def test_torchrun_starts_again_and_goes_on_bit_by_bit(tmp_path):
+    """The example, once undisturbed and once with a process that dies in the middle."""
+    script = Path(__file__).parents[1] / "examples" / "torchrun" / "train.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    curves = []
+    for name, extra in (("whole", []), ("killed", ["--die", "3"])):
+        call = [*torchrun, "--max-restarts", "2", str(script), "--rounds", "6", "--out", str(tmp_path / name), *extra]
+        done = subprocess.run(call, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=600)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        assert (b"a rank died" in done.stderr) == (name == "killed")
+        curves.append(json.loads((tmp_path / name / "accuracy.json").read_text()))
+        assert (tmp_path / name / "torchrun.png").stat().st_size > 10_000
+    assert curves[0] == curves[1]
+
+
 def parameters(count=2):
     return [torch.nn.Parameter(torch.ones(3)) for _ in range(count)]
 

@@ -70,16 +70,16 @@ def settings(rank, n, found):
     H, c = quadratic(rank)
     x_star = solution(n)
     cases = {
-        "p": dict(p=0.2),
-        "period": dict(period=5),
-        "gradient": dict(period=5, control="gradient"),
-        "adam": dict(period=5, control="gradient", adam=True),
-        "fragments": dict(period=4, fragments=2),
-        "bfloat16": dict(p=0.2, codec="bfloat16"),
-        "natural": dict(p=0.2, codec="natural"),
-        "natural gradient": dict(period=5, control="gradient", codec="natural"),
-        "outer": dict(period=5, outer=True),
-        "none": dict(period=5, control="none"),
+        "p": {"p": 0.2},
+        "period": {"period": 5},
+        "gradient": {"period": 5, "control": "gradient"},
+        "adam": {"period": 5, "control": "gradient", "adam": True},
+        "fragments": {"period": 4, "fragments": 2},
+        "bfloat16": {"p": 0.2, "codec": "bfloat16"},
+        "natural": {"p": 0.2, "codec": "natural"},
+        "natural gradient": {"period": 5, "control": "gradient", "codec": "natural"},
+        "outer": {"period": 5, "outer": True},
+        "none": {"period": 5, "control": "none"},
     }
     for name, given in cases.items():
         point = Point()
@@ -96,8 +96,8 @@ def settings(rank, n, found):
         decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.993) if "adam" in name else None
         x = descend(point, optimizer, H, c, rounds=120, scheduler=decay)
         total, size = sum_of_h(optimizer)
-        found[name] = dict(error=float((x - x_star).abs().max()), total=total, size=size, bytes=optimizer.bytes_sent,
-                           rounds=optimizer.rounds, x=x.tolist(), frozen=float(point.frozen.sum()))  # fmt: skip
+        found[name] = {"error": float((x - x_star).abs().max()), "total": total, "size": size, "bytes": optimizer.bytes_sent,
+                           "rounds": optimizer.rounds, "x": x.tolist(), "frozen": float(point.frozen.sum())}  # fmt: skip
 
 
 def resume(rank, n, found):
