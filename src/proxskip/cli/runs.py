@@ -23,7 +23,8 @@ from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
-_WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
+CORRUPTED = 7
+_WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def exit_code(result: Result, has_tolerance: bool) -> int:
@@ -33,6 +34,8 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
         Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
+        Status.PRECISION: NOT_REACHED,
+        Status.CORRUPTED: CORRUPTED,
         Status.INTERRUPTED: INTERRUPTED,
     }[result.status]
 

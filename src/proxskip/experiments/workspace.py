@@ -211,7 +211,7 @@ class Workspace:
             warnings.simplefilter("ignore", UnsafeStepWarning)
             if self.engine == "gpu":
                 return sweep(
-                    methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
+                    methods, problem, rounds=rounds, seeds=[seed], engine="gpu", every=every, allow_unsafe_step=True
                 )
             return [
                 run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,

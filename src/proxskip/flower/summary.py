@@ -84,6 +84,8 @@ def summary(
 
 
 def _status(server: Server, s: ServerState) -> tuple[Status, str]:
+    if s.failed and s.broken and s.over:
+        return Status.CORRUPTED, s.failed
     if s.failed:
         return (Status.DIVERGED if "not finite" in s.failed else Status.INTERRUPTED), s.failed
     if s.reached:

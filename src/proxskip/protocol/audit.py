@@ -11,7 +11,9 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import knows_L
 from proxskip.protocol import halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
@@ -136,10 +138,14 @@ def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerS
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
     f = float(sum(problem.weights[i] * state.answers[i][1] for i in state.asked))
-    norm = float(np.linalg.norm(g))
+    x = state.vectors["x"]
+    # the clients' gradients are known up to some units of rounding of what cancels in their sum
+    sizes = [float(np.linalg.norm(state.answers[i][0][0])) for i in state.asked]
+    L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
+    size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
+    found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        x, t = state.vectors["x"], 1.0 / problem.L_global
-        norm = float(np.linalg.norm(x - problem.psi.prox(x - t * g, t)) / t)
+        found = accuracy.prox_residual(problem.psi, x, g, found.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
-    reached = state.reached or (tol is not None and norm <= tol)
-    return state.but(measured=state.round, grad_norm=norm, f=f, reached=reached)
+    reached = state.reached or (tol is not None and found.most <= tol)
+    return state.but(measured=state.round, grad_norm=found.value, f=f, reached=reached)

@@ -25,7 +25,7 @@ def report(client: Any, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vec
 
 def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
     """The local gradient at x goes up; the value goes with it."""
-    return (client.gradient(x),), {}
+    return (client.measured_gradient(x),), {}
 
 
 def recentre(client: Any, memory: Vectors, excess: Array) -> Vectors:
