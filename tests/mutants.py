@@ -161,6 +161,24 @@ MUTANTS = (
         (("loop/line.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
         ("test_resume.py::test_resume_is_bitwise_the_straight_run[scaffnew-cohort]",),
     ),
+    Mutant(
+        "weights-not-sampled",
+        "a minibatch of weighted rows forgets the weights",
+        (
+            (
+                "problems/glm.py",
+                "        return 1.0 if np.ptp(self.s) == 0 else self.N * self.s\n",
+                "        return 1.0\n",
+            ),
+        ),
+        ("test_features.py::test_row_weights_and_minibatches_meet",),
+    ),
+    Mutant(
+        "blind-audit",
+        "the audit finds nothing",
+        (("loop/audit.py", "        if rounds == 0:", "        if rounds >= 0:"),),
+        ("test_audit.py::test_one_broken_update_is_reported[scaffnew-lost]",),
+    ),
 )
 SEVEN = MUTANTS[:7]
 

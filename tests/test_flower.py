@@ -591,6 +591,27 @@ def test_a_module_and_its_loss() -> None:
 
 
 @pytest.mark.torch
+def test_a_module_outside_a_federation_needs_its_L_and_starts_at_its_weights() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 3).double()
+    given = torch.nn.Linear(3, 1).double(), torch.nn.functional.mse_loss, inputs, inputs[:, :1]
+    unknown, known = flower.from_torch(*given), flower.from_torch(*given, L=20.0)
+    for act in (
+        lambda: ps.GD.theory(ps.Problem([unknown])),
+        lambda: ps.run(ps.GD(0.01), unknown, rounds=1),
+        lambda: ps.run("gd", ps.Problem([unknown]), rounds=1),
+    ):
+        with pytest.raises(ps.InputError, match="L"):
+            act()
+    weights = known.start()
+    assert np.any(weights)
+    assert np.array_equal(ps.run("gd", known, rounds=0).x, weights)
+    assert ps.run("gd", known, rounds=50).summary()["f"] < known.value(weights)
+    assert ps.minimize(unknown, x0=weights, method="proxgd", tol=1e-3).parameters["L"] > 0  # backtracking finds it
+
+
+@pytest.mark.torch
 def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     torch.manual_seed(0)

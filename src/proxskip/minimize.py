@@ -218,7 +218,7 @@ def _loop(
     run: Descent, stop: Stop, track: bool, callback: Any, corollary: Corollary | None
 ) -> tuple[Status, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
-    tol = run.tol
+    tol = threshold = run.tol
     failed, recorded = 0, 0
     known = math.isfinite(run.best.bound)  # if the run continues a pilot, its last bound is judged first
     while True:
@@ -231,16 +231,16 @@ def _loop(
                 return _give_up(run, Status.LIMIT, "stopped by the callback", tol)
         if known and run.watch.diverged(run.bound):
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
-        if known and run.bound <= tol:
+        if known and run.bound <= threshold:
             certificate = run.certify(run.best)
             if certificate <= tol:
                 _record(run, track, callback)
                 return _success(run, certificate, tol)
             failed += 1
-            if failed > MAX_FAILED_CERTIFICATES:
-                return _give_up(
-                    run, Status.INEXACT, "the bound is below tol but the certificate is not", tol, certificate
-                )
+            if failed > MAX_FAILED_CERTIFICATES or run.rounding > tol:
+                return _give_up(run, *_not_certified(run), tol, certificate)
+            if run.solo.inner is None:  # of rounding, a smaller bound may leave less
+                threshold = 0.5 * run.bound
         if corollary is not None and run.solo.iterations >= corollary.iterations:
             point = Point(run.bound, run.x, run.dual, run.solo.iterations)
             eps, C = corollary.eps, corollary.es_C
@@ -249,6 +249,19 @@ def _loop(
         if known and run.stalled and stop.limit(run.round, run) is None:
             return _give_up(run, *_stalled(run), tol)
         known = False
+
+
+def _not_certified(run: Descent) -> tuple[Status, str]:
+    """Why the bound is below tol and the certificate is not."""
+    if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
+        return Status.INEXACT, "the bound is below tol but the certificate is not"
+    return Status.PRECISION, _at_rounding(run)
+
+
+def _at_rounding(run: Descent) -> str:
+    single = run.client.eps > 1e-10
+    cause = "the data are in single precision; float64 reaches more" if single else "tol is below rounding here"
+    return f"{cause}, and no smaller certificate can be relied on"
 
 
 def _success(run: Descent, certificate: float, tol: float) -> tuple[Status, str, Point, float]:
@@ -280,7 +293,9 @@ def _stalled(run: Descent) -> tuple[Status, str]:
             Status.INEXACT,
             f"inner_tol = {run.solo.inner_tol:g} is too coarse for this tol; leave it out",
         )
-    return Status.STALLED, "the certificate does not fall any more; tol may be below rounding"
+    if run.is_rounding(run.best.bound):
+        return Status.PRECISION, _at_rounding(run)
+    return Status.STALLED, "the certificate does not fall any more"
 
 
 def _give_up(

@@ -17,6 +17,10 @@ class InputError(ValueError):
     """An input cannot be used; the message is one sentence that says which, and what to do."""
 
 
+class EngineInUse(InputError):
+    """An engine that serves a run was given to another one."""
+
+
 class EngineError(RuntimeError):
     """The machines of an engine failed for good; the message is one sentence that says which."""
 

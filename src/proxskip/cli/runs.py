@@ -23,8 +23,9 @@ from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+CORRUPTED = 7
 _OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads")
-_WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
+_WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def exit_code(result: Result, has_tolerance: bool) -> int:
@@ -34,6 +35,8 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
         Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
+        Status.PRECISION: NOT_REACHED,
+        Status.CORRUPTED: CORRUPTED,
         Status.INTERRUPTED: INTERRUPTED,
     }[result.status]
 

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip import theory
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Status
-from proxskip.types import InputError
+from proxskip.types import Array, InputError
 
 RUN_RULES = ("rounds", "iterations", "seconds", "tol", "target")
 """The rules of a run, under the names that run folders keep them."""
@@ -31,6 +32,28 @@ class Spent(Protocol):
     def prox_evals(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """A measure that seems to meet its tolerance, where rounding leaves it open."""
+
+    name: str
+    found: accuracy.Bounded
+    tolerance: float
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether rounding alone is beyond the tolerance."""
+        return not self.found.error < self.tolerance
+
+    @property
+    def sentence(self) -> str:
+        """What is known."""
+        return (
+            f"the tolerance {self.tolerance:.3g} cannot be told from rounding: {self.name} is {self.found.value:.3g}, "
+            f"known up to {self.found.error:.2g},"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +124,18 @@ class Stop:
         """Whether all tolerances hold at this record."""
         good = self.tol is None or row["grad_norm"] <= self.tol
         return self.asked and good and (self.target is None or row["gap"] <= self.target)
+
+    def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
+        """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
+        if self.tol is not None:
+            found = accuracy.residual(problem, x, y, self.tol)
+            if not found.most <= self.tol:
+                return Unproved("the gradient norm", found, self.tol)
+        if self.target is not None:
+            found = accuracy.gap(problem, x, self.target)
+            if not found.most <= self.target:
+                return Unproved("f - f*", found, self.target)
+        return None
 
     def limit(self, round: int, counts: Spent) -> str | None:
         """Which limit is reached, in words; None if there is none."""

@@ -64,6 +64,10 @@ class ProxSkip(Method):
         """Line 10."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
 
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """-h is a subgradient of psi at x."""
+        return steps.off_subgradient(problem, x, memory["h"], self.gamma / self.p)
+
     @classmethod
     def theory(cls, problem: Problem) -> ProxSkip:
         """gamma = 1/L (1/A with minibatches), p = sqrt(gamma mu): Theorem 3.6 and Corollary 3.7."""
@@ -128,6 +132,10 @@ class SProxSkip(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """ProxSkip's lines; the engine's gradients are stochastic."""
         return self._same.round(server, exchange)
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """-h is a subgradient of psi at x."""
+        return self._same.excess(problem, x, server, memory)
 
     @property
     def _same(self) -> ProxSkip:

@@ -91,6 +91,11 @@ class Scaffnew(Method):
         eta = self.p * (1.0 if self.chi is None else self.chi)
         return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
 
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """sum_i w_i h_i = 0; with psi it is minus a subgradient of psi at x."""
+        t = 1.0 / (self.p * float(np.sum(problem.weights / np.asarray(self.gamma))))
+        return steps.off_subgradient(problem, x, memory["h"], t)
+
     @classmethod
     def theory(
         cls, problem: Problem, *, cohort: Any = None, own_steps: bool = False, eps: float | None = None

@@ -72,6 +72,12 @@ class SplitSkip(Method):
         """v = D'(y+ - y) comes down."""
         return {"x": memory["xhat"] - (self.gamma / self.p) * v, "h": memory["h"] - v}
 
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """h = -D'y, and the client's x is the server's."""
+        off = memory["h"] + operator_of(problem).T @ server["y"]
+        apart = (self.p / self.gamma) * (memory["x"] - x)
+        return float(np.abs(off).max() + np.abs(apart).max())
+
     @classmethod
     def theory(cls, problem: Problem) -> SplitSkip:
         """Theorem D.1: gamma = 1/L, tau = p/(gamma |DD'|), p = min(1, sqrt(gamma mu |DD'|/lmin+(DD')))."""
@@ -91,7 +97,7 @@ class SplitSkip(Method):
         """p and tau at their best for what is given."""
         if not given.keys() & {"gamma", "p", "K", "tau"}:
             return cls.theory(problem)
-        gamma, norm2 = steps.gamma_of(given, problem), operators.operator_norm2(problem.D)
+        gamma, norm2 = steps.gamma_of(given, problem), operators.operator_norm2(operator_of(problem))
         p = steps.p_of(
             given, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0)
         )

@@ -10,8 +10,11 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.links.graphs import Graph
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.types import InputError
+from proxskip.prox import inner_state
+from proxskip.prox.adapted import Adapted
+from proxskip.types import Array, InputError
 
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
@@ -58,6 +61,19 @@ def check_gossip(graph: Graph, problem: Problem) -> None:
         raise InputError(
             'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
         )
+
+
+def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | None:
+    """How far -sum_i w_i h_i is from a subgradient of psi at x, to which the prox of step t led; zero without psi.
+
+    s is a subgradient at x exactly if  x = prox_{t psi}(x + t s).  None where the prox is inexact.
+    """
+    total = weighted_sum(problem.weights, h)
+    if problem.psi is None:
+        return float(np.abs(total).max())
+    if isinstance(problem.psi, Adapted) or inner_state(problem.psi) is not None:
+        return None
+    return float(np.abs(x - problem.psi.prox(x - t * total, t)).max() / t)
 
 
 # -- parameters that are given, and the theorem's for the rest ---------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems import oracles, solve
+from proxskip.problems import oracles, solve, spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.problems.quadratic import Quadratic
@@ -124,12 +124,26 @@ class Problem:
     @cached_property
     def L_max(self) -> float:
         """max_i L_i, which the theorems need."""
-        return float(self.L_i.max())
+        return _positive_L(float(self.L_i.max()))
 
     @cached_property
     def L_global(self) -> float:
-        """Smoothness of sum_i w_i f_i; without ``whole``, the bound sum_i w_i L_i."""
-        return float(self.whole.L) if self.whole is not None else float(self.weights @ self.L_i)
+        """Smoothness of sum_i w_i f_i; the bound sum_i w_i L_i where the clients do not show more."""
+        if self.whole is not None:
+            return _positive_L(float(self.whole.L))
+        if self.L_global_is_bound:
+            return _positive_L(float(self.weights @ self.L_i))
+        models: list[Any] = list(self.clients)
+        reg = sum(w * f.reg for w, f in zip(self.weights, models, strict=True))[: models[0].A.shape[1]]
+        parts = [(f.A, w * f.s) for w, f in zip(self.weights, models, strict=True)]
+        return _positive_L(spectrum.largest_of_sum(parts, models[0].curvature, reg))
+
+    @property
+    def L_global_is_bound(self) -> bool:
+        """Whether ``L_global`` is only the bound sum_i w_i L_i: the clients are oracles whose sum is unknown."""
+        first = self.clients[0]
+        same = isinstance(first, LinearModel) and all(type(f) is type(first) for f in self.clients)
+        return self.whole is None and not same
 
     @property
     def L(self) -> float:
@@ -172,20 +186,21 @@ class Problem:
         return sum(oracles.stored_numbers(f) for f in self.clients) >= MIN_NUMBERS_PER_CLIENT * self.n
 
     def smooth_value(self, x: Array) -> float:
-        """sum_i w_i f_i(x)."""
+        """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
         if not self.by_client:
-            return float(self.whole.value(x))
+            return float(oracles.in_double(self.whole).value(x))
         if self.n == 1:
-            return float(self.clients[0].value(x))
-        return float(sum(w * f.value(x) for w, f in zip(self.weights, self.clients, strict=True)))
+            return float(oracles.in_double(self.clients[0]).value(x))
+        return float(sum(w * oracles.in_double(f).value(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
         if not self.by_client:
-            return np.asarray(self.whole.gradient(x))
+            return np.asarray(oracles.in_double(self.whole).gradient(x))
         if self.n == 1:
-            return np.asarray(self.clients[0].gradient(x))
-        return np.asarray(sum(w * f.gradient(x) for w, f in zip(self.weights, self.clients, strict=True)))
+            return np.asarray(oracles.in_double(self.clients[0]).gradient(x))
+        parts = (w * oracles.in_double(f).gradient(x) for w, f in zip(self.weights, self.clients, strict=True))
+        return np.asarray(sum(parts))
 
     def residual(self, x: Array, gamma: float) -> float:
         """|grad f(x)|; with psi(x), the norm of the prox-gradient step divided by gamma.
@@ -199,7 +214,7 @@ class Problem:
 
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row per client."""
-        return np.stack([checked_gradient(f, x, i) for i, f in enumerate(self.clients)])
+        return np.stack([checked_gradient(oracles.in_double(f), x, i) for i, f in enumerate(self.clients)])
 
     @cached_property
     def solution(self) -> solve.Solution | None:
@@ -255,6 +270,12 @@ class Problem:
         return float(self.weights @ np.array([c[1] for c in self._sampling]))
 
 
+def _positive_L(L: float) -> float:
+    if not L > 0:
+        raise InputError("L is zero: the data are all zero, or so small that their squares are; rescale them.")
+    return L
+
+
 def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
     """The gradient of client i at x as a new ``(d,)`` array; the oracle sees x read-only."""
     x_seen = x.view()
@@ -281,6 +302,8 @@ def _check_clients(clients: Sequence[Oracle]) -> None:
             )
         if isinstance(f, LinearModel):
             continue  # its constants are right, and computing them here would be expensive
+        if not oracles.knows_L(f):
+            continue  # whoever needs L is refused
         L, mu = f.L, f.mu
         if not (np.isfinite(L) and L > 0):
             raise InputError(f"client {i} says L = {L}; it must be a positive number.")

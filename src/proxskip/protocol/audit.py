@@ -13,7 +13,9 @@ from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.stop import Stop
 from proxskip.loop.watch import RunWatch, grown
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import knows_L
 from proxskip.protocol import halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
@@ -150,15 +152,20 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
     f = float(sum(problem.weights[i] * state.answers[i][1] for i in state.asked))
-    norm = float(np.linalg.norm(g))
+    x = state.vectors["x"]
+    # the clients' gradients are known up to some units of rounding of what cancels in their sum
+    sizes = [float(np.linalg.norm(state.answers[i][0][0])) for i in state.asked]
+    L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
+    size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
+    found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        x, t = state.vectors["x"], 1.0 / problem.L_global
-        norm = float(np.linalg.norm(x - problem.psi.prox(x - t * g, t)) / t)
+        found = accuracy.prox_residual(problem.psi, x, g, found.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
+    norm = found.value
     state = state.but(measured=state.round, grad_norm=norm, f=f)
     if state.round == 0 and problem.mu is not None:
         G = np.array([state.answers[i][0][0] for i in state.asked])
-        state = state.but(ceiling=RunWatch.of(method, problem, G, norm).blown_up)
+        state = state.but(ceiling=RunWatch.of(method, problem, G, 0.0, norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
-    return state.but(reached=state.reached or stop.reached({"grad_norm": norm}))
+    return state.but(reached=state.reached or stop.reached({"grad_norm": found.most}))

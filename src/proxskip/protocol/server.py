@@ -185,6 +185,8 @@ class Server:
 
     def verdict(self, state: ServerState) -> tuple[Status, str]:
         """How the run ended, as ``run`` would say it."""
+        if state.failed and state.broken and state.over:
+            return Status.CORRUPTED, state.failed
         if state.failed:
             return Status.DIVERGED if state.diverged else Status.INTERRUPTED, state.failed
         if state.reached:

@@ -13,7 +13,7 @@ from proxskip.engines.local import OneClient, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.oracles import can_sample
+from proxskip.problems.oracles import can_sample, in_double
 from proxskip.seam import Anchor, ClientHalf, Pull, Request, SettleHalf
 from proxskip.types import Array, InputError, Oracle, Vectors
 
@@ -118,6 +118,11 @@ class Worker(OneClient):
         self.gradients += self.rows
         return checked_gradient(self.oracle, x, self.i)
 
+    def measured_gradient(self, x: Array) -> Array:
+        """The full local gradient for a measurement: in double precision, whatever the precision of the data."""
+        self.gradients += self.rows
+        return checked_gradient(in_double(self.oracle), x, self.i)
+
     def send(self, v: Array, codec: Codec | None = None) -> Array:
         """v as the server will read it; its bytes are kept for the message."""
         codec = codec or self.codec
@@ -131,7 +136,7 @@ class Worker(OneClient):
 
     def value(self, x: Array) -> float:
         """The local value."""
-        return float(self.oracle.value(x))
+        return float(in_double(self.oracle).value(x))
 
 
 def _no_half(*_: Any) -> Any:

@@ -14,7 +14,9 @@ class Status(IntEnum):
     """How a run or a minimisation ended; 0 is success, as in scipy.
 
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
-    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED.
+    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
+    rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
+    update was lost, applied twice or changed.
     """
 
     CONVERGED = 0
@@ -24,6 +26,8 @@ class Status(IntEnum):
     STALLED = 3
     INEXACT = 4
     INTERRUPTED = 5
+    PRECISION = 6
+    CORRUPTED = 7
 
     def __str__(self) -> str:
         return f"Status.{self.name}"

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from proxskip.links.cohorts import Participation
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import knows_L
 from proxskip.seam.exchange import Exchange
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
@@ -194,6 +196,8 @@ class Method:
             raise InputError(f"gamma = {self.gamma} must be positive.")
         if np.ndim(self.gamma) and len(gammas) != problem.n:
             raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
+        if not all(map(knows_L, problem.clients)):
+            return []  # there is nothing to compare with; whoever runs it says so
         # with minibatches the A of expected smoothness takes the place of L
         one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
@@ -211,6 +215,16 @@ class Method:
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         """The control variates h_i, one row per client; None for methods without."""
         return memory.get("h")
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """How far the h_i are from what must hold after every round, where a run looks; None where nothing must.
+
+        By default max |sum_i w_i h_i|, which must be zero without psi.
+        """
+        h = self.controls(server, memory)
+        if h is None or problem.psi is not None or problem.n == 1:
+            return None
+        return float(np.abs(weighted_sum(problem.weights, h)).max())
 
     def claims(self, problem: Problem) -> Claims:
         """What a theorem promises; nothing by default."""

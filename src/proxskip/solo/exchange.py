@@ -29,6 +29,7 @@ from proxskip import prox
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
 from proxskip.seam import ClientHalf, SettleHalf
 from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
@@ -66,6 +67,7 @@ class SoloClient:
         self.at: Array | None = None
         self.g: Array = np.zeros(0)
         self.round = self.calls = self.rows = 0
+        self.eps = float(np.finfo(dtype_of(f.of)).eps)
         self.steepest = 0.0
         """The largest curvature seen between two points."""
         self.enough: Callable[[], bool] = lambda: False
@@ -130,7 +132,7 @@ class SoloClient:
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
         # a lower bound on L; above the current L, backtracking has to raise it
-        self.steepest = max(self.steepest, curvature(x, g, y, k))
+        self.steepest = max(self.steepest, curvature(x, g, y, k, self.f.L or 0.0, self.eps))
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep(self.steepest)
 

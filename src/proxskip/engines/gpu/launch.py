@@ -110,6 +110,8 @@ class LocalSteps:
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
+        if self.batch and any(np.ptp(f.s) > 0 for f in models):
+            raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
         self.data = data or ClientRows.of(models)
         self.unit = self.data.unit

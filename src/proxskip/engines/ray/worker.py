@@ -24,6 +24,7 @@ from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
 from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.oracles import in_double
 from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Request, Size, Work
 from proxskip.types import Array, Indices, Vectors
@@ -152,8 +153,9 @@ class ActorWorker:
         """f_i(x) and grad f_i(x) of every client, as asked."""
         x = np.array(x)
         with np.errstate(all="ignore"):
-            found = [float(f.value(x)) for f in self.clients] if values else []
-            rows = [checked_gradient(f, x, self.first + k) for k, f in enumerate(self.clients)] if gradients else []
+            found = [float(in_double(f).value(x)) for f in self.clients] if values else []
+            each = enumerate(self.clients if gradients else ())
+            rows = [checked_gradient(in_double(f), x, self.first + k) for k, f in each]
         return found, np.stack(rows) if gradients else None
 
     # -- a run ---------------------------------------------------------------------------------------------------------
