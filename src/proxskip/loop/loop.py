@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 from types import FrameType
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Engine, Method
+from proxskip.seam import BrokenOff, Engine, Method
 from proxskip.types import Array, InputError, Vectors
 
 COLUMNS = (
@@ -62,7 +63,7 @@ class Loop:
         self.trace = Trace(COLUMNS)
         self.round = 0
         self.psi0: float | None = None
-        self.interrupted = threading.Event()
+        self.interrupted = Event()
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
 
@@ -141,6 +142,7 @@ class Loop:
         return result
 
     def _ended(self, callbacks: Sequence[Callback]) -> Result:
+        self.line.interrupted = self.interrupted
         restore = self._catch_signals()
         try:
             with np.errstate(all="ignore"):
@@ -164,7 +166,11 @@ class Loop:
                     verdict = self._verdict() or verdict
                 return verdict
             self.line.begin(self.round)
-            self.server = self.line.timed(self.method.round, self.server, self.line)
+            try:
+                self.server = self.line.timed(self.method.round, self.server, self.line)
+            except BrokenOff:
+                self.line.undo()
+                continue
             self.round += 1
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
@@ -282,7 +288,7 @@ class Loop:
         )  # fmt: skip
 
     def _catch_signals(self) -> Callable[[], None]:
-        """The first SIGINT or SIGTERM ends the run after its round; a second SIGINT ends it at once."""
+        """The first SIGINT or SIGTERM ends the run and breaks off a long round; a second one ends it at once."""
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
 
