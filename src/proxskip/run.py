@@ -78,9 +78,13 @@ def run(
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     start = starting_point(method, problem, participation, x0, h0, warm)
-    loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
+    if out is not None:
+        folder.check(out, force, checkpoint_every)
     with loop.closed_on_error():
-        loop.start(*start)
+        loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
+        if out is not None:
+            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep.begin(loop.state())
     return loop.go(callbacks)
 
 
@@ -102,6 +106,20 @@ def resume(
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
     keep = folder.reopen(Path(path))
+    try:
+        loop = _reopened(keep, problem, threads, engine, more)
+    except BaseException:
+        keep.close()
+        raise
+    with loop.closed_on_error():
+        loop.restore(keep.checkpoint)
+    return loop.go(callbacks)
+
+
+def _reopened(
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, more: dict[str, Any]
+) -> Loop:
+    """The loop of a run folder, if the problem and the new limits fit."""
     folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
     method, participation = description.revive(keep.config)
     limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
@@ -117,9 +135,7 @@ def resume(
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
-    with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
-    return loop.go(callbacks)
+    return loop
 
 
 def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:

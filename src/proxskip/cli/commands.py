@@ -190,7 +190,7 @@ def _resume(o: Namespace) -> int:
     inside = [p for p in held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
-    config = folder.reopen(path).config
+    config = folder.read(path).config
     spec = config.get("spec") or {}
     if "data" not in spec:
         raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")

@@ -16,7 +16,7 @@ from proxskip.links import cohorts
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
-from proxskip.results import folder
+from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
 from proxskip.run import make_engine, prepare, run
 from proxskip.seam import Engine, Method
@@ -104,8 +104,20 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
 
 def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """Run every method with every seed; an interrupted run is the last one."""
-    with engine_for(o.engine, o) as engine:
+    # the folder of several runs is one writer's until the last of them is over
+    several = o.out is not None and (o.seeds is not None or o.command == "compare")
+    with engine_for(o.engine, o) as engine, _locked(Path(o.out) if several else None):
         return _execute(requests, problem, o, spec, engine)
+
+
+@contextmanager
+def _locked(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with lock.held(path):
+        yield
 
 
 def _execute(
@@ -165,6 +177,8 @@ def claim(out: str | None, force: bool) -> Path | None:
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{nearest} cannot be written to; choose another folder.")
     held = held_runs(path)
+    for old in {path, *held}:
+        lock.refuse_if_held(old)
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -19,7 +18,7 @@ from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
-from proxskip.results import checkpoint, description
+from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.run import make_engine
 from proxskip.types import InputError
@@ -186,8 +185,7 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
 @contextmanager
 def locked(options: ReproductionOptions) -> Iterator[None]:
     """Hold the lock of the folder, so that no other process writes its results."""
-    with open(options.out / STAMP, encoding="utf-8") as stamp:
-        fcntl.flock(stamp, fcntl.LOCK_EX)
+    with lock.held(options.out, patient=True):
         yield
 
 

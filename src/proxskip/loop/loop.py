@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 from types import FrameType
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from proxskip.loop.stop import Stop
 from proxskip.loop.watch import RunWatch
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
+from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
 from proxskip.seam import BrokenOff, Engine, Method
@@ -73,8 +76,13 @@ class Loop:
         try:
             yield
         except BaseException:
-            self.engine.close()
+            self._close()
             raise
+
+    def _close(self) -> None:
+        self.engine.close()
+        if self.keep is not None:
+            self.keep.close()
 
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
@@ -93,8 +101,6 @@ class Loop:
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
-        if self.keep is not None:
-            self.keep.begin(self.state())
 
     def restore(self, saved: Any) -> None:
         """The state of a checkpoint."""
@@ -136,7 +142,7 @@ class Loop:
                 c.on_run_start(self.config)
             result = self._ended(callbacks)
         finally:
-            self.engine.close()
+            self._close()
         for c in callbacks:
             c.on_run_end(result)
         return result
@@ -151,8 +157,18 @@ class Loop:
             restore()
         with np.errstate(all="ignore"):
             result = self._result(status, message)
-        if self.keep is not None:
-            self.keep.finish(result, self.state())
+        return result if self.keep is None else self._kept(self.keep, result)
+
+    def _kept(self, keep: folder.Folder, result: Result) -> Result:
+        """Write the result; where that fails it is returned all the same, with a warning."""
+        try:
+            keep.finish(result, self.state())
+        except CheckpointError as error:
+            note = f"{error} The result is in memory alone."
+            warnings.warn(note, UserWarning, stacklevel=5)
+            self.notes.append(note)
+            result.about["warnings"] = list(self.notes)
+            return replace(result, warnings=tuple(self.notes))
         return result
 
     def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
