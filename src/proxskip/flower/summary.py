@@ -85,7 +85,7 @@ def summary(
 
 def _status(server: Server, s: ServerState) -> tuple[Status, str]:
     if s.failed:
-        return (Status.DIVERGED if "not finite" in s.failed else Status.INTERRUPTED), s.failed
+        return (Status.DIVERGED if "take a smaller gamma" in s.failed else Status.INTERRUPTED), s.failed
     if s.reached:
         return Status.CONVERGED, f"the tolerance is reached after {s.round} rounds."
     missed = " without reaching the tolerance" if server.tol is not None else ", as asked"

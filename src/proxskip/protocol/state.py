@@ -77,6 +77,10 @@ class ServerState:
     reached: bool = False
     scale: float = 0.0
     """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
+    first_x: float = 0.0
+    """The larger of |x| at the start and after the first round: what a diverging x is compared with."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """For each half, the largest norm of an upload that was counted."""
     sum_h: float = math.nan
     grad_norm: float = math.nan
     f: float = math.nan
@@ -161,6 +165,8 @@ class ServerState:
         floats = {k: repr(getattr(self, k)) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
+            "first_x": repr(self.first_x),
+            "sizes": {half: repr(size) for half, size in self.sizes.items()},
             "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
             "lost": {str(i): 1 for i in sorted(self.lost)},
             "counts": asdict(self.counts),
@@ -179,6 +185,8 @@ class ServerState:
         plain: Any = {k: meta[k] for k in _PLAIN} | {k: float(meta[k]) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
+            first_x=float(meta.get("first_x", 0.0)),  # version 0.1 kept neither
+            sizes={half: float(size) for half, size in meta.get("sizes", {}).items()},
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
             outcomes=outcomes,
             lost=frozenset(int(i) for i in meta["lost"]),
