@@ -14,8 +14,8 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit
-from proxskip.loop.loop import Callback, Loop
+from proxskip.loop import fit, restored
+from proxskip.loop.loop import COLUMNS, Callback, Loop
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
@@ -120,17 +120,22 @@ def _reopened(
     keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, more: dict[str, Any]
 ) -> Loop:
     """The loop of a run folder, if the problem and the new limits fit."""
-    folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
-    method, participation = description.revive(keep.config)
-    limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
-    stop = Stop(**limits)
-    method, notes = prepare(method, problem, participation, insist=True)
-    stop.check(problem)
-    engine = engine or make_engine(keep.config["engine"], threads)
-    loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
-    loop.config = description.config(
-        method, problem, stop.rules, loop.seed, engine.name, participation, keep.config.get("spec") or {}
-    )
+    with restored.of_a_run():
+        restored.check_numbers(keep.config)
+        folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
+        method, participation = description.revive(keep.config)
+        limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
+        stop = Stop(**limits)
+        method, notes = prepare(method, problem, participation, insist=True)
+        stop.check(problem)
+        seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
+        every = every if every is None else theory.whole("every", every)
+        engine = engine or make_engine(keep.config["engine"], threads)
+        spec = keep.config.get("spec") or {}
+        assert keep.checkpoint is not None
+        restored.check(keep.checkpoint, method, problem, COLUMNS)
+    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+    loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
     loop.config["every"] = loop.every
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config

@@ -40,7 +40,7 @@ from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.run import resume
 from proxskip.theory.table1 import table1
-from proxskip.types import EngineError, InputError, UnsafeStepWarning
+from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
 
 
@@ -83,7 +83,7 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"proxskip: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
@@ -95,7 +95,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _draw(curves: list[plots.Curve], xs: Sequence[str], title: str, note: str, p
 
 def _print_files(files: Sequence[Path]) -> None:
     if files:
-        print("written: " + ", ".join(str(p) for p in files))
+        print("written: " + ", ".join(printable(str(p)) for p in files))
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
@@ -242,7 +242,7 @@ def _data(o: Namespace) -> int:
     if o.json:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
-        print(f"{o.name} is at {path}.")
+        print(f"{o.name} is at {printable(str(path))}.")
     return DONE
 
 

@@ -153,7 +153,12 @@ def read(path: Path) -> Folder:
     saved = checkpoint.load(path)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
-    meta = _arrays_to_lists(saved.meta, saved.arrays)
+    try:
+        meta = _arrays_to_lists(saved.meta, saved.arrays)
+    except (KeyError, TypeError) as error:
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} names an array that it lacks: {error}.") from None
+    if not isinstance(meta["config"], dict):
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
     return Folder(path, meta["config"], None, replace(saved, meta=meta))
 
 
