@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup
+	$(BIN)/python tests/chaos_interrupt.py
 	$(BIN)/python tests/chaos_protocol.py
 	$(BIN)/python tests/chaos_flower.py
 	$(BIN)/python tests/mutants.py

@@ -762,3 +762,10 @@ def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     assert summary["gamma"] == 1 / summary["L_global"]
     trace = Trace.from_csv(tmp_path / "a" / "trace.csv")
     assert trace["gap"][trace["round"] == 200][0] < 2e-5
+
+
+def test_no_escape_sequence_reaches_the_terminal(call):
+    for name in ("\x1b[31mred", "a\x07b", "\x9b2J", "x\u202ey"):
+        code, out, err = call("run", "gd", "--data", f"/nowhere/{name}", "--rounds", "1")
+        assert code == 2
+        assert all(c.isprintable() or c == "\n" for c in out + err)

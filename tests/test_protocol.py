@@ -478,6 +478,37 @@ def test_a_bad_number_leaves_the_others_as_if_the_client_were_absent(i: int, k: 
     assert a.state.counted == b.state.counted
 
 
+@pytest.mark.parametrize("rounds_before", [0, 1, 3])
+@pytest.mark.parametrize("size", [1e308, 1e12])
+def test_an_upload_out_of_proportion_is_left_out_and_its_sender_named(size: float, rounds_before: int) -> None:
+    a, b = Wires(), Wires()
+    for w in (a, b):
+        for _ in range(rounds_before):
+            w.deliver()
+    for ask in list(a.asks):
+        for raw in a.work(ask):
+            answer = wire.decode(raw, a.problem.d)
+            up = np.full(a.problem.d, size) if ask.client == 2 else answer.up[0]
+            a.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    b.deliver(but=(2,))
+    assert a.state.counts.rejected == 1
+    assert f"client-2, round {rounds_before}: its upload has the norm" in a.state.notes[-1]
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+    assert a.state.counted == b.state.counted
+    # and what was counted is known after a restart too
+    again = ServerState.of(a.state.arrays(), a.state.meta())
+    assert again.sizes == a.state.sizes
+    assert again.first_x == a.state.first_x
+
+
+def test_a_federation_that_diverges_says_so() -> None:
+    w = Wires(rounds=2000, method=ps.GD(3.0 / ps.Problem(quadratics(4)).L_global), audit=0)
+    w.finish()
+    assert w.state.round < 2000
+    assert "take a smaller gamma" in w.state.failed
+    assert np.abs(w.state.vectors["x"]).max() < 1e100
+
+
 def test_other_wrong_updates_are_named() -> None:
     w = Wires()
     (raw,) = w.work(w.asks[0])

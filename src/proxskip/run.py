@@ -14,8 +14,8 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit
-from proxskip.loop.loop import Callback, Loop, check_callbacks
+from proxskip.loop import fit, restored
+from proxskip.loop.loop import COLUMNS, Callback, Loop, check_callbacks
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle, knows_L, start_of
@@ -84,9 +84,13 @@ def run(
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     start = starting_point(method, problem, participation, x0, h0, warm)
-    loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
+    if out is not None:
+        folder.check(out, force, checkpoint_every)
     with loop.closed_on_error():
-        loop.start(*start)
+        loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
+        if out is not None:
+            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep.begin(loop.state())
     return loop.go(callbacks)
 
 
@@ -110,24 +114,41 @@ def resume(
     check_callbacks(callbacks)
     problem = as_problem(problem)
     keep = folder.reopen(Path(path))
-    folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
-    method, participation = description.revive(keep.config)
-    limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
-    stop = Stop(**limits)
-    method, notes = prepare(method, problem, participation, insist=True)
-    stop.check(problem)
-    engine = engine or make_engine(keep.config["engine"], threads)
-    loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
-    loop.config = description.config(
-        method, problem, stop.rules, loop.seed, engine.name, participation, keep.config.get("spec") or {}
-    )
+    try:
+        loop = _reopened(keep, problem, threads, engine, more)
+    except BaseException:
+        keep.close()
+        raise
+    with loop.closed_on_error():
+        loop.restore(keep.checkpoint)
+    return loop.go(callbacks)
+
+
+def _reopened(
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, more: dict[str, Any]
+) -> Loop:
+    """The loop of a run folder, if the problem and the new limits fit."""
+    with restored.of_a_run():
+        restored.check_numbers(keep.config)
+        folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
+        method, participation = description.revive(keep.config)
+        limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
+        stop = Stop(**limits)
+        method, notes = prepare(method, problem, participation, insist=True)
+        stop.check(problem)
+        seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
+        every = every if every is None else theory.whole("every", every)
+        engine = engine or make_engine(keep.config["engine"], threads)
+        spec = keep.config.get("spec") or {}
+        assert keep.checkpoint is not None
+        restored.check(keep.checkpoint, method, problem, COLUMNS)
+    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+    loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
     loop.config["every"] = loop.every
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
-    with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
-    return loop.go(callbacks)
+    return loop
 
 
 def as_problem(given: Any) -> Problem:

@@ -24,7 +24,7 @@ from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.run import resume
 from proxskip.theory.table1 import table1
-from proxskip.types import EngineError, InputError, UnsafeStepWarning
+from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
 
 
@@ -70,12 +70,12 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"proxskip: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: s
 
 def _print_files(files: Sequence[Path]) -> None:
     if files:
-        print("written: " + ", ".join(str(p) for p in files))
+        print("written: " + ", ".join(printable(str(p)) for p in files))
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
@@ -167,7 +167,7 @@ def _resume(o: Namespace) -> int:
     inside = [p for p in runs.held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
-    config = folder.reopen(path).config
+    config = folder.read(path).config
     # runs of the library have no spec: their problem is only in the memory of their caller
     spec = config.get("spec") or {}
     if "data" not in spec:
@@ -219,7 +219,7 @@ def _data(o: Namespace) -> int:
     if o.json:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
-        print(f"{o.name} is at {path}.")
+        print(f"{o.name} is at {printable(str(path))}.")
     return runs.DONE
 
 

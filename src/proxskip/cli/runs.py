@@ -16,7 +16,7 @@ from proxskip.links import cohorts
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
-from proxskip.results import folder
+from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
 from proxskip.run import make_engine, prepare, run
 from proxskip.seam import Engine, Method
@@ -108,11 +108,23 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
             engine.close()
 
 
+@contextmanager
+def _locked(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with lock.held(path):
+        yield
+
+
 def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """Run every method with every seed; an interrupted run is the last one."""
     given = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)}
+    # the folder of several runs is one writer's until the last of them is over
+    several = o.out is not None and (o.seeds is not None or o.command == "compare")
     outcomes = []
-    with engine_for(o.engine, o) as engine:
+    with engine_for(o.engine, o) as engine, _locked(Path(o.out) if several else None):
         for k, request in enumerate(requests):
             results, codes = [], []
             label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
@@ -139,6 +151,8 @@ def claim(out: str | None, force: bool) -> Path | None:
     path = Path(out)
     settings.check_folder(path)
     held = held_runs(path)
+    for old in {path, *held}:
+        lock.refuse_if_held(old)
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "

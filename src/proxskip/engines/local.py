@@ -11,7 +11,7 @@ from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.oracles import rows_of
 from proxskip.randomness import anchor_coin, minibatch
-from proxskip.seam import Anchor, Pull, Request, Size
+from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
 
 
@@ -91,6 +91,7 @@ class OneClient(Sender):
         if pull is None and anchor is None and until is None and not momentum:
             estimate = self.gradient if self.batch is None else self._estimate
             for _ in range(K):
+                look(self.request.halt)
                 x = x - gamma * (estimate(x) - h)
             if self.batch is None:
                 self.step += K  # the coins of an anchor are numbered by it too
@@ -105,6 +106,7 @@ class OneClient(Sender):
         self.had_criterion = self.had_criterion or until is not None
         y = before = x
         for k in range(K):
+            look(self.request.halt)
             z = y + momentum * (y - before) if momentum else y
             slope = self._estimate(z) - h
             if pull is not None:
@@ -118,6 +120,7 @@ class OneClient(Sender):
         """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
         w, gw, q = anchor
         for _ in range(K):
+            look(self.request.halt)
             step, z = self.step, x
             if self.batch is None:  # both minibatches are all rows, and cancel
                 self.step += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -20,7 +19,7 @@ from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
-from proxskip.results import checkpoint, description
+from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.run import make_engine
 from proxskip.types import InputError
@@ -186,8 +185,7 @@ def add_results(
     options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
     """Write results.json with what it holds already and these experiments; another process may do so meanwhile."""
-    with open(options.out / STAMP, encoding="utf-8") as stamp:
-        fcntl.flock(stamp, fcntl.LOCK_EX)
+    with lock.held(options.out, patient=True):
         found = earlier(options) | new
         kept = [found[name] for name in experiments.FUNCTIONS if name in found]
         made = ReproductionReport(

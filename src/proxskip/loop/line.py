@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,11 @@ class Line:
         self.exchanges = 0  # of this round
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
+        self.interrupted: Event | None = None  # whoever sets it wants rounds to be broken off
+        self.halt: Event | None = None  # the same, in rounds that can be
+        self.several = True  # a round may have several exchanges; how many the first has is not known before
+        self.rounds_begun = 0
+        self.before: Any = None
 
     def begin(self, round: int) -> None:
         """Draw this round's cohort and key its generator."""
@@ -91,9 +97,25 @@ class Line:
         if not self.everyone:
             self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
         self.rng = stream(self.seed, round, "server", self.coins)
+        if self.interrupted is not None:
+            self._mark()
         self.exchanges = 0
         self.finite = True
         self.participated[self.cohort] += 1
+
+    def _mark(self) -> None:
+        if self.rounds_begun == 1:
+            self.several = self.exchanges > 1
+        self.rounds_begun += 1
+        self.halt = self.interrupted if self.engine.mark(self.several) else None
+        self.before = replace(self.ledger), self.owed[self.cohort].copy(), self.outcomes, self.outcome
+
+    def undo(self) -> None:
+        """Forget the round under way, which was broken off."""
+        self.engine.rewind()
+        self.ledger, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        self.participated[self.cohort] -= 1
+        self.mixed = None
 
     def __call__(
         self,
@@ -157,7 +179,9 @@ class Line:
         steps: Any = K
         if not isinstance(K, int):
             steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
-        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges)
+        if self.exchanges and not self.several:  # what this round's first exchange changed was not marked
+            self.several, self.halt = True, None
+        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges, halt=self.halt)
 
     def _count_steps(self, K: Any, work: Work) -> None:
         steps = K if work.steps is None else work.steps

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
 from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -20,9 +23,10 @@ from proxskip.loop.line import Ledger, Line
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
+from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Engine, Method
+from proxskip.seam import BrokenOff, Engine, Method
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
@@ -70,7 +74,7 @@ class Loop:
         self.trace = Trace(COLUMNS)
         self.round = 0
         self.psi0: float | None = None
-        self.interrupted = threading.Event()
+        self.interrupted = Event()
         self.audit = Audit()
         self.corrupted: str | None = None
         self.unproved = 0
@@ -83,6 +87,8 @@ class Loop:
         try:
             yield
         except EngineInUse:
+            if self.keep is not None:
+                self.keep.close()
             raise
         except BaseException:
             self.close()
@@ -97,11 +103,13 @@ class Loop:
         self.engine.open(self.problem, memory, self.seed)
 
     def close(self) -> None:
-        """Give the engine back."""
+        """Give the engine and the folder back."""
         try:
             self.engine.close()
         finally:
             _IN_USE.pop(id(self.engine), None)
+            if self.keep is not None:
+                self.keep.close()
 
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
@@ -120,8 +128,6 @@ class Loop:
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
-        if self.keep is not None:
-            self.keep.begin(self.state())
 
     def restore(self, saved: Any) -> None:
         """The state of a checkpoint."""
@@ -174,6 +180,7 @@ class Loop:
         return result
 
     def _ended(self, callbacks: Sequence[Callback]) -> Result:
+        self.line.interrupted = self.interrupted
         restore = self._catch_signals()
         try:
             with np.errstate(all="ignore"):
@@ -182,8 +189,18 @@ class Loop:
             restore()
         with np.errstate(all="ignore"):
             result = self._result(status, message)
-        if self.keep is not None:
-            self.keep.finish(result, self.state())
+        return result if self.keep is None else self._kept(self.keep, result)
+
+    def _kept(self, keep: folder.Folder, result: Result) -> Result:
+        """Write the result; where that fails it is returned all the same, with a warning."""
+        try:
+            keep.finish(result, self.state())
+        except CheckpointError as error:
+            note = f"{error} The result is in memory alone."
+            warnings.warn(note, UserWarning, stacklevel=5)
+            self.notes.append(note)
+            result.about["warnings"] = list(self.notes)
+            return replace(result, warnings=tuple(self.notes))
         return result
 
     def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
@@ -197,7 +214,11 @@ class Loop:
                     verdict = self._verdict() or verdict
                 return verdict
             self.line.begin(self.round)
-            self.server = self.line.timed(self.method.round, self.server, self.line)
+            try:
+                self.server = self.line.timed(self.method.round, self.server, self.line)
+            except BrokenOff:
+                self.line.undo()
+                continue
             self.round += 1
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
@@ -341,7 +362,7 @@ class Loop:
         )  # fmt: skip
 
     def _catch_signals(self) -> Callable[[], None]:
-        """The first SIGINT or SIGTERM ends the run after its round; a second SIGINT ends it at once."""
+        """The first SIGINT or SIGTERM ends the run and breaks off a long round; a second one ends it at once."""
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
 

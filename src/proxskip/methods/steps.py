@@ -20,6 +20,10 @@ SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
 
 
+LARGEST_K = 10**8
+"""The largest number of local steps in a round, likewise."""
+
+
 def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
@@ -46,6 +50,8 @@ def check_count(name: str, value: Any, n: int = 1) -> None:
     counts = np.atleast_1d(np.asarray(value))
     if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
         raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
+    if counts.max() > LARGEST_K:
+        raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")
 
 
 def local_steps(problem: Problem) -> int:

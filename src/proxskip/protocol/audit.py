@@ -25,6 +25,10 @@ from proxskip.seam import Method
 from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
+GROWTH, SPREAD = 1e3, 1e6
+"""An upload is rejected above so many times the largest one before it, and the median of the others' now."""
+DIVERGED = 1e12
+"""How far |x| may grow before the run has diverged."""
 
 
 Route = tuple[tuple[Codec | None, int], ...]
@@ -40,6 +44,39 @@ def wrong(answer: Answer, round: int, up: tuple[Array, ...]) -> str | None:
         if len(bad):
             return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
     return None if math.isfinite(answer.value) else f"its value is {answer.value}"
+
+
+def size(up: Sequence[Array]) -> float:
+    """The norm of an upload; infinite where it overflows."""
+    with np.errstate(over="ignore"):
+        return max((float(np.linalg.norm(v)) for v in up), default=0.0)
+
+
+def out_of_proportion(state: ServerState) -> dict[int, str]:
+    """The clients whose upload is far larger than what anybody sent before and what most others send now, and why."""
+    assert state.call is not None
+    sizes = {i: size(up) for i, (up, _) in state.answers.items()}
+    before = state.sizes.get(state.call.half, 0.0)
+    found = {}
+    for i, mine in sizes.items():
+        others = [s for j, s in sizes.items() if j != i]
+        now = float(np.median(others)) if others else 0.0
+        most = max(GROWTH * before, SPREAD * now)
+        if most > 0 and mine > most:
+            found[i] = (
+                f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
+            )
+    return found
+
+
+def diverges(state: ServerState, x: Array) -> str | None:
+    """Why this x is none to go on from, in words."""
+    if not np.isfinite(x).all():
+        return f"the iterate of round {state.round} is not finite; take a smaller gamma."
+    norm, first = size([x]), state.first_x
+    if state.round and first > 0 and norm > DIVERGED * first:
+        return f"|x| grew from {first:.3g} to {norm:.3g} by round {state.round}; take a smaller gamma."
+    return None
 
 
 def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | str:

@@ -323,17 +323,29 @@ class Server:
         return state
 
     def _close(self, state: ServerState) -> Step:
+        state = self._without_outliers(state)
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
         # the second exchange of a round has the cohort of its first, whose means are taken already
         whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
         if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
             return self._void(state)
+        counted = max(audit.size(state.answers[i][0]) for i in cohort)
+        state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})
         w = call.weights[list(cohort)]
         rows = [state.answers[i][0] for i in cohort]
         means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
         state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
+
+    def _without_outliers(self, state: ServerState) -> ServerState:
+        """Leave out uploads that are out of all proportion, and say whose they are."""
+        found = audit.out_of_proportion(state)
+        for i, why in found.items():
+            note = f"{self.names[i]}, round {state.round}: {why}; the update was left out."
+            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
+        answers = {i: v for i, v in state.answers.items() if i not in found}
+        return state.but(answers=answers, out=state.out | found.keys()) if found else state
 
     def _fewest(self, state: ServerState) -> int:
         return 1 if state.kind != "round" else min(self.least, len(self._cohort(state)))
@@ -366,6 +378,11 @@ class Server:
         cohort = state.means[-1].cohort
         if not all(np.isfinite(v).all() for v in done.vectors.values()):
             return state.fail(not_finite(state.round + 1)), []
+        x = done.vectors["x"]
+        if state.round == 0:
+            state = state.but(first_x=max(audit.size([x]), audit.size([state.vectors["x"]])))
+        if (said := audit.diverges(state, x)) is not None:
+            return state.fail((Status.DIVERGED, said)), []
         state = state.commit(cohort, Outcome(done.settle, done.outcome))
         state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
         return self._open(self._sized(state))

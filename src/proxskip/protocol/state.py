@@ -82,6 +82,10 @@ class ServerState(Copied):
     reached: bool = False
     scale: float = 0.0
     """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
+    first_x: float = 0.0
+    """The larger of |x| at the start and after the first round: what a diverging x is compared with."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """For each half, the largest norm of an upload that was counted."""
     sum_h: float = math.nan
     grad_norm: float = math.nan
     f: float = math.nan
@@ -170,6 +174,8 @@ class ServerState(Copied):
         floats = {k: repr(getattr(self, k)) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
+            "first_x": repr(self.first_x),
+            "sizes": {half: repr(size) for half, size in self.sizes.items()},
             "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
             "lost": {str(i): 1 for i in sorted(self.lost)},
             "counts": asdict(self.counts),
@@ -189,6 +195,8 @@ class ServerState(Copied):
         plain: Any = {k: meta.get(k, False) for k in _PLAIN} | {k: float(meta.get(k, math.inf)) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
+            first_x=float(meta.get("first_x", 0.0)),  # version 0.1 kept neither
+            sizes={half: float(size) for half, size in meta.get("sizes", {}).items()},
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
             outcomes=outcomes,
             lost=frozenset(int(i) for i in meta["lost"]),

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,21 +22,27 @@ import scipy.sparse
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.links.codecs import Identity
+from proxskip.engines.gpu.limits import everywhere, one_step0, only_plain_steps, only_plain_vectors, rows_taken
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
-from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work
+from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
+
+SECONDS_BETWEEN_LOOKS = 0.1
+"""How long one launch should take at most: after it the engine looks whether the run was interrupted."""
+STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
+"""A local step on a fast card takes about this long and one over that per stored entry; where this is far off, the
+second launch knows better."""
 
 
 class CardCohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
 
-    def __init__(self, engine: GpuEngine, members: Indices, round: int) -> None:
-        self.engine, self.members, self.round = engine, members, round
+    def __init__(self, engine: GpuEngine, members: Indices, round: int, halt: Event | None = None) -> None:
+        self.engine, self.members, self.round, self.halt = engine, members, round, halt
         self.gradients = 0
         self.step: Any = 0  # the number of the next minibatch
 
@@ -43,7 +51,8 @@ class CardCohort:
         only_plain_steps(more)
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
         step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
-        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, self.round, step0)
+        given = Term.of(x), Term.of(h), Term.of(gamma)
+        return self.engine.descend(self.members, *given, K, self.round, step0, self.halt)
 
     def send(self, v: Any, codec: Any = None) -> Any:
         """As it is: vectors that go up do not leave the card."""
@@ -124,23 +133,63 @@ class GpuEngine(Engine):
             self.oracles = [on_device(f) for f in problem.clients]
         self.pending: PendingLaunch | None = None
         self.settling = False
+        self.several = False
+        self.marked: dict[str, Any] | None = None
         self.twins: list[tuple[Array, Any]] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
         self.chosen: tuple[bytes, Any] = (b"", None)
         self.weights: tuple[bytes, Any] = (b"", None)
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
-    def descend(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0) -> Term:
-        """All local steps of all members, in the launch to come."""
+    def descend(
+        self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0,
+        halt: Event | None = None,
+    ) -> Term:  # fmt: skip
+        """All local steps of all members, in the launch to come; of long work all but the last part at once."""
         if self.local is None:
-            return Term(STACK, self._descend_any(members, x, h, gamma, K))
+            return Term(STACK, self._descend_any(members, x, h, gamma, K, halt))
         how: dict[str, Any] = {"seed": self.seed, "round": round}
         if np.any(step0):
             how["step0"] = one_step0(step0)
         if np.ndim(K):
             how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
+        entries = len(self.local.data.indices) * len(members) / self.problem.n
+        count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
+        if not self.settling and int(np.max(K)) > count:
+            x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)
+        if np.ndim(K):
             K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
         return self._ask(self.local, members, x, h, gamma, K, how)
+
+    def _ahead(
+        self, local: LocalSteps, members: Indices, x: Term, h: Term, gamma: Term, K: Any, how: dict[str, Any],
+        count: int, halt: Event | None,
+    ) -> tuple[Term, Any, dict[str, Any]]:  # fmt: skip
+        """Launch parts of long work, the first of ``count`` steps, and look between them: x there, and what is left.
+
+        A step depends on x and on its number alone, so that the bytes are those of one launch.
+        """
+        assert self.pending is not None
+        if self.pending.step is not None:
+            self._launch(self.pending.step)
+            self.pending.step = None
+        first, most = int(how.get("step0", 0)), int(np.max(K))
+        done = 0
+        while most - done > count:
+            look(halt)
+            part: Any = count
+            if np.ndim(K):
+                part = self.cupy.asarray(np.clip(np.asarray(K) - done, 0, count).astype(np.int32))
+            out, began = self.cupy.empty((len(members), self.problem.d)), time.perf_counter()
+            numbered = {"members": self._members(members)} | how | {"step0": first + done}
+            self._launch(Step(local, x, h, gamma, part, out, numbered))
+            self.cupy.cuda.get_current_stream().synchronize()
+            took = time.perf_counter() - began
+            x, done = Term(STACK, out), done + count
+            count = max(1, int(count * min(4.0, SECONDS_BETWEEN_LOOKS / max(took, 1e-9))))
+        look(halt)
+        left = np.maximum(np.asarray(K) - done, 0) if np.ndim(K) else K - done
+        return x, left, how | {"step0": first + done}
 
     def gradient(self, members: Indices, x: Term) -> Term:
         """The members' full gradients, likewise."""
@@ -164,7 +213,7 @@ class GpuEngine(Engine):
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
-    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any) -> Any:
+    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, halt: Event | None = None) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
         X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(self.plain(h)), shape)
         X[...] = xp.asarray(self.plain(x))
@@ -172,6 +221,7 @@ class GpuEngine(Engine):
         steps = np.broadcast_to(np.asarray(K), shape[:1])
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
+                look(halt)
                 X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - H[j])
         return X
 
@@ -190,13 +240,15 @@ class GpuEngine(Engine):
         cohort = request.cohort
         there = [Term.of(self.there(v)) for v in request.down]
         now = self.pending
-        if now is None or now.step is not None or now.links or not self._alike(now.cohort, cohort):
+        mark = self.several and request.exchange == 0
+        if now is None or now.step is not None or now.links or mark or not self._alike(now.cohort, cohort):
             self.flush(there)
+            self.marked = {k: v.copy() for k, v in self.kept.items()} if mark else self.marked
             now = self.pending = PendingLaunch(cohort, self._remembered())
         for v in there:
             if v.operator:
                 self.plain(v)
-        client: Any = CardCohort(self, cohort, request.round)
+        client: Any = CardCohort(self, cohort, request.round, request.halt)
         own = {k: Term(COLUMN, self._column(v, cohort)) for k, v in request.own.items()}
         up, memory = request.half(client, dict(now.memory), request.K, *there, **own)
         now.memory |= {k: Term.of(v) for k, v in memory.items()}
@@ -366,6 +418,16 @@ class GpuEngine(Engine):
         self.flush()
         return {k: self.cupy.asnumpy(v) for k, v in self.kept.items()}
 
+    def mark(self, several: bool) -> bool:
+        """Copy the memory on the card when the first exchange begins, if others may follow it in this round."""
+        self.several, self.marked = several, None
+        return True
+
+    def rewind(self) -> None:
+        """The memory as it was at the beginning of the round; an exchange that is broken off has changed nothing."""
+        if self.marked is not None:
+            self.kept, self.pending = self.marked, None
+
     def close(self) -> None:
         """Give the card's memory back."""
         self.local = self.whole = self.pending = None
@@ -399,42 +461,6 @@ class GpuEngine(Engine):
         if key != self.chosen[0]:
             self.chosen = key, self.cupy.asarray(members.astype(np.int32))
         return self.chosen[1]
-
-
-def only_plain_steps(more: Mapping[str, Any]) -> None:
-    """Refuse what the kernels do not have."""
-    asked = [name for name, v in more.items() if v is not None and not (name == "momentum" and not np.any(v))]
-    if asked:
-        raise InputError(f'the gpu engine has no local steps with {asked[0]}; use engine="cpu".')
-
-
-def only_plain_vectors(codec: Any) -> None:
-    """Refuse what would have to leave the card."""
-    if codec is not None and not isinstance(codec, Identity):
-        raise InputError(f'the gpu engine cannot send through {type(codec).__name__}; use engine="cpu".')
-
-
-def everywhere(where: Any) -> None:
-    """Refuse a gradient of some members only."""
-    if where is not None:
-        raise InputError('the gpu engine computes gradients of all clients at once; use engine="cpu".')
-
-
-def one_step0(step0: Any) -> int:
-    """The number of the first step, which must be the same for all members."""
-    if np.ndim(step0) and len(set(np.ravel(step0).tolist())) > 1:
-        raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
-    return int(np.ravel(step0)[0])
-
-
-def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:
-    """Rows that K steps (a number, or one for each member) differentiate."""
-    if np.ndim(K):
-        return int(np.sum(np.asarray(K) * (problem.batch or rows[members])))
-    everyone = len(members) == len(rows)
-    return int(K) * (
-        problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
-    )
 
 
 def need_cupy() -> Any:

@@ -27,7 +27,7 @@ from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
-from proxskip.seam import Engine, Mixed, Request, SettleHalf, Size, Work
+from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -288,6 +288,14 @@ class RayEngine(Engine):
         """A copy of what the clients remember; it also serves as the snapshot."""
         return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
 
+    def mark(self, several: bool) -> bool:
+        """The actors do that themselves."""
+        return True
+
+    def rewind(self) -> None:
+        """Back to where the round began, in every actor."""
+        self._guarded(self.talk.rewind)
+
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
         if not (self.stay or self.loaded):
@@ -310,6 +318,8 @@ class RayEngine(Engine):
         """An error that cannot be mended leaves no actors behind, unless they hold their loaded shards."""
         try:
             return act()
+        except BrokenOff:
+            raise
         except BaseException:
             if not self.loaded or None in self.pool.handles:
                 self.shutdown_pool()
