@@ -186,9 +186,9 @@ def _method_flags() -> Parser:
     add = g.add_argument
     add(
         "--gamma",
-        metavar="NUMBER|theory|figure",
-        type=positive("gamma", "theory", "figure"),
-        help="step size; figure: the constants of the paper's figures; default: theory",
+        metavar="NUMBER|theory|figure|auto",
+        type=positive("gamma", "theory", "figure", "auto"),
+        help="step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory",
     )
     add(
         "--p",
@@ -197,7 +197,7 @@ def _method_flags() -> Parser:
         help="probability of communicating; default: theory",
     )
     add("--K", type=whole("K"), help="local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K")
-    add("--tau", type=positive("tau"), help="dual step size; default: p/(gamma lmax(I - W))")
+    add("--tau", type=positive("tau"), help="dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem")
     add("--q", type=probability("q"), help="probability that s-local-gd refreshes its anchor; default: 1")
     add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
     add("--option", choices=("I", "II"), help="option of scaffold; default: II")
@@ -217,7 +217,8 @@ def _method_flags() -> Parser:
         "--cohort",
         metavar="c",
         type=cohort,
-        help="number of clients per round, or the probability c < 1 of each client; default: all clients",
+        help="number of clients per round, the probability c < 1 of each client, or for 5gcs one probability per "
+        "client, separated by commas; default: all clients",
     )
     add(
         "--allow-unsafe-step",
