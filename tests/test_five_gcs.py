@@ -14,6 +14,7 @@ from conftest import NAMED, UNEVEN, WEIGHTS, Machine, close, cohorts_of, quadrat
 from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.methods.five_gcs import mean_smoothness
+from proxskip.protocol.server import Server
 from proxskip.types import Array
 
 EXACT = 120
@@ -286,3 +287,12 @@ def test_it_heals_from_any_v_with_everybody() -> None:
         if r == 3:
             assert not close(machine.server["x"], s.x, 1e-3)
     assert close(machine.server["x"], s.x, 1e-9)
+
+
+def test_a_federation_waits_for_everybody() -> None:
+    """A lost v_m could not be restored from the others'; a message that is lost makes a round void, and no more."""
+    problem = NAMED["5gcs"].rows()
+    method = ps.FiveGCS.practical(problem)
+    assert Server(method, problem, rounds=3).closing == "everyone"
+    with pytest.raises(ps.InputError, match='closing="everyone"'):
+        Server(method, problem, rounds=3, closing="deadline")

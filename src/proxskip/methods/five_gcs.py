@@ -66,7 +66,7 @@ class FiveGCS(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication."""
-        gamma, z, v = float(server["pace"][0]) if self.auto else self.gamma, server["z"], server["v"]
+        gamma, z, v = _first(server["pace"]) if self.auto else self.gamma, server["z"], server["v"]
         xhat = (z - gamma * v) / (1.0 + gamma * self.mu)
         if exchange.problem.psi is not None:
             xhat = exchange.prox(xhat, gamma / (1.0 + gamma * self.mu))
@@ -134,8 +134,6 @@ class FiveGCS(Method):
             pace: gamma, the rounds and the residual since it was judged, the rate before a doubling (or -1), and how
                 many times it stays.
         """
-        if not isinstance(r, np.ndarray):
-            raise InputError('gamma = "auto" has to see the residual in every round; give gamma, or use engine="cpu".')
         gamma, since, norm, before, stays = (float(u) for u in pace)
         now = float(np.linalg.norm(r))
         if 0.0 < since < math.ceil(gamma * mean_smoothness(problem.weights, self.L, self.mu)):
@@ -232,7 +230,7 @@ class FiveGCS(Method):
         return self._unsafe(problem, insist)
 
     def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
-        _, tau, pi = self._numbers(problem)
+        L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
         Lbar = mean_smoothness(problem.weights, self.L, self.mu)
         radius = theory.local_radius(self.gamma, self.mu, Lbar, float(problem.weights @ tau), self.K)
@@ -243,7 +241,8 @@ class FiveGCS(Method):
             notes.append(f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; take another K, or c = 1")
         if notes and not insist:
             raise InputError(notes[0] + ".")
-        few, c = 0.9 * math.sqrt(1.0 + self.gamma * Lbar), self.gamma * math.sqrt(self.mu * Lbar)
+        few = 0.9 * math.sqrt(1.0 + self.gamma * Lbar)
+        c = self.gamma * math.sqrt(self.mu * float(problem.weights @ (L / pi)))
         if not notes and c > 1 + 1e-9 and sigma > 0.5 + 1e-9 and few > self.K and self.theta is None:
             notes.append(f"c = {c:.3g} is above 1 with K = {self.K} below {few:.3g}, where 5gcs may be unstable")
         if problem.mu is not None and self.mu > problem.mu * (1 + 1e-9):
@@ -299,6 +298,13 @@ class FiveGCS(Method):
 def mean_smoothness(w: Array, L: Any, mu: float) -> float:
     """Lbar = sum_m w_m (L_m - mu)."""
     return float(w @ (np.broadcast_to(np.asarray(L, dtype=np.float64), w.shape) - mu))
+
+
+def _first(pace: Any) -> float:
+    """gamma, where the server's vectors can be read."""
+    if not isinstance(pace, np.ndarray):
+        raise InputError('gamma = "auto" has to see the residual in every round; give gamma, or use engine="cpu".')
+    return float(pace[0])
 
 
 def _one(values: Array) -> float | tuple[float, ...]:
