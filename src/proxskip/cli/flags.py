@@ -88,6 +88,8 @@ examples:
     proxskip reproduce --data w8a --out report-gpu --engine gpu
   one figure:
     proxskip reproduce fig1b --data w8a --out report
+  rounds against gradients for all methods, each tuned for both:
+    proxskip reproduce --family --out family
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -428,6 +430,11 @@ def _reproduce(p: Parser) -> None:
         help="folder for index.html, results.json, figures and runs; default: report",
     )
     add("--quick", action="store_true", help="the same report from shorter runs (less than three minutes on digits)")
+    add(
+        "--family",
+        action="store_true",
+        help="compare the methods with each other: rounds against gradients on w8a, mushrooms, a1a and digits",
+    )
     add("--strict", action="store_true", help="exit with 6 if a claim fails")
     add("--engine", choices=("cpu", "gpu", "reference"), default="cpu", help="default: cpu")
     add("--threads", metavar="N", type=whole("threads"), help="default: one per core")

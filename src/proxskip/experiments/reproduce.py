@@ -64,7 +64,7 @@ def available() -> list[str]:
 
 def check_names(names: Sequence[str]) -> list[str]:
     """The named experiments in the order of the report; all of them if none is named."""
-    known = available()
+    known = [*available(), *(name for name in experiments.FAMILY if name in names)]
     for name in names:
         if name not in known:
             raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
@@ -204,7 +204,7 @@ def write_results(
     options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
     """Write results.json with these experiments."""
-    chosen = [name for name in experiments.FUNCTIONS if name in kept]
+    chosen = [name for name in (*experiments.FUNCTIONS, *experiments.FAMILY) if name in kept]
     made = ReproductionReport(
         f"ProxSkip on {os.path.basename(options.data)}",
         about(options, workspace, sum(kept[name][0].seconds for name in chosen)),
