@@ -67,8 +67,8 @@ class Server:
 
     def __post_init__(self) -> None:
         can = "cohort" in self.method.handles and self.problem.psi is None
-        # a memory other than h cannot be restored from the others': only a round of everybody heals it
-        restorable = "h" in self.method.remembers or not self.method.remembers
+        # what heals with everybody, and has no h that could be restored from the others', must have everybody
+        restorable = "h" in self.method.remembers or not self.method.about.heals
         closing = self.closing or ("deadline" if can and restorable else "everyone")
         if closing == "deadline" and "cohort" in self.method.handles and not restorable:
             raise InputError(
