@@ -39,6 +39,8 @@ from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
+UNEVEN = (0.9, 0.5, 0.7, 1.0)
+"""Probabilities of taking part."""
 
 
 # -- tiers -------------------------------------------------------------------------------------------------------------
@@ -115,6 +117,7 @@ class Row:
         make: the method with parameters for a problem.
         up, down, exchanges: vectors a client and round, and exchanges a round; None where they vary.
         extra: full gradients of every client a round besides the local steps.
+        numbers: own numbers that go down to a client a round.
         linear_psi: a psi whose prox is linear, for the eigenvalue law.
         tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
     """
@@ -126,6 +129,7 @@ class Row:
     down: int | None = 1
     exchanges: int | None = 1
     extra: int = 0
+    numbers: int = 0
     clients: int = 4
     weights: tuple[float, ...] | None = None
     own: bool = False
@@ -199,6 +203,16 @@ METHODS = (
         linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
+    Row("5gcs", ps.FiveGCS.practical, "fixed_point converges"),
+    Row("5gcs-theory", ps.FiveGCS.theory, "fixed_point rate converges"),
+    Row("5gcs-weighted", lambda p: ps.FiveGCS.practical(p, K=3), "fixed_point converges", weights=WEIGHTS, own=True),
+    Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True,
+        psi=ps.prox.L1(0.01)),
+    Row("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), "fixed_point converges", weights=WEIGHTS, own=True,
+        cohort=3),
+    Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
+        down=None, cohort=UNEVEN),
+    Row("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), "fixed_point converges", up=2, numbers=2),
     Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
         "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
@@ -272,6 +286,9 @@ class Machine:
         if self.problem.D is not None:
             server["y"] = s.y
         memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": s.h, "c": s.h}
+        if isinstance(self.method, ps.FiveGCS):  # v_i* = grad f_i(x*) - mu x*, and the server holds their sum
+            memory["v"] = s.h - self.method.mu * s.x
+            server["v"] = self.problem.weights @ memory["v"]
         self.put(server, {k: v.copy() for k, v in memory.items() if k in self.method.remembers})
 
     def round(self, r: int, cohort: Indices | None = None, rng: Any = None) -> None:
@@ -301,8 +318,8 @@ def cohorts_of(participation: Any, n: int) -> list[tuple[float, Indices]]:
         return [(1.0 / len(found), S) for S in found]
     assert isinstance(participation, Bernoulli)
     found = [np.array(S) for c in range(1, n + 1) for S in itertools.combinations(range(n), c)]
-    q = participation.probability
-    mass = [q ** len(S) * (1 - q) ** (n - len(S)) for S in found]
+    q = np.broadcast_to(participation.probability, (n,))
+    mass = [float(np.prod(np.where(np.isin(np.arange(n), S), q, 1 - q))) for S in found]
     return [(m / sum(mass), S) for m, S in zip(mass, found, strict=True)]
 
 

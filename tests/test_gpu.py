@@ -108,6 +108,11 @@ def start(problem: ps.Problem, seed: int, scale: float = 1.0) -> tuple[Any, Any,
     )
 
 
+REFUSED = {"5gcs-theory": "until", "5gcs-psi": "until", "5gcs-uneven": "until", "5gcs-auto": "has to see the residual"}
+"""Rows that need what the kernels do not have, and a word of the sentence that says so."""
+ROWS = [row for row in METHODS if row.name not in REFUSED]
+
+
 # -- without a GPU -----------------------------------------------------------------------------------------------------
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
 def test_without_cupy_the_error_says_what_to_install() -> None:
@@ -265,7 +270,7 @@ def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
 @pytest.mark.long
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize(
     ("batch", "every"),
     [pytest.param(None, 1, marks=pytest.mark.slow), (None, 7), pytest.param(5, 3, marks=pytest.mark.slow)],
@@ -284,6 +289,14 @@ def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int
         assert close(got.memory[name], v, 1e-12) or np.abs(v).max() < 1e-12
     for column in ("f", "floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
         assert close(got.trace[column], expected.trace[column], 1e-12), column
+
+
+@pytest.mark.usefixtures("numpy_card")
+@pytest.mark.parametrize("row", [r for r in METHODS if r.name in REFUSED], ids=lambda row: row.name)
+def test_what_the_kernels_do_not_have_is_refused(row: Row) -> None:
+    problem = row.rows(sparse=True)
+    with pytest.raises(InputError, match=REFUSED[row.name]):
+        ps.run(row.make(problem), problem, rounds=2, cohort=row.cohort, engine="gpu")
 
 
 def numpy_start(kernel: str, blocks: Any, threads: Any, arguments: Any, shared: int = 0) -> None:
@@ -316,8 +329,9 @@ def test_blocks_that_cannot_meet_leave_the_rest_to_other_launches(name: str, mon
 
 
 GOES_ON = ("accelerated", "scaffold", "scaffold-cohort", "fedlin", "scaffnew", "scaffnew-psi", "decentralized")
-LAUNCHES = {"scaffold-I": 2, "fedlin": 2, "fedlin-own": 2, "s-local-gd": 2}
-"""Launches a round where it is not one: two passes over the data, or two exchanges."""
+LAUNCHES = {"scaffold-I": 2, "fedlin": 2, "fedlin-own": 2, "s-local-gd": 2, "5gcs": 2, "5gcs-weighted": 3}
+LAUNCHES |= {"5gcs-cohort": 2}
+"""Launches a round where it is not one: two passes over the data, two exchanges, or a step with a pull in each."""
 
 
 def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
@@ -332,7 +346,7 @@ def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.long
 def test_a_round_asks_for_one_launch(row: Row) -> None:
     problem = row.rows(sparse=True)
@@ -453,7 +467,7 @@ def test_wide_data() -> None:
 # -- the engine --------------------------------------------------------------------------------------------------------
 @on_gpu
 @pytest.mark.usefixtures("quiet_steps")
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("batch", [None, 5])
 def test_the_trajectory_of_every_method(row: Row, batch: int | None) -> None:
     if batch and not row.claims("batch"):
@@ -516,7 +530,7 @@ def test_gossip_has_the_bytes_of_the_cpu() -> None:
 
 @on_gpu
 @pytest.mark.usefixtures("quiet_steps")
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_round_is_one_launch(row: Row) -> None:
     if row.name == "s-local-gd-q":
         pytest.skip("its second exchange is drawn")

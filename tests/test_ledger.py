@@ -35,7 +35,7 @@ class Postman(ReferenceEngine):
         work = super().run(request)
         self.up += len(work.up) * len(cohort)
         self.gradients += work.gradients
-        self.steps += int(np.sum(np.broadcast_to(K, (len(cohort),))))
+        self.steps += int(np.sum(np.broadcast_to(K if work.steps is None else work.steps, (len(cohort),))))
         return work
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
@@ -81,7 +81,8 @@ def test_ledger_is_table_one(row: Row) -> None:
         assert last["exchanges"] == R * row.exchanges
     assert last["prox_evals"] == (R if problem.psi is not None else 0)
     for way in ("up", "down"):
-        assert last[f"floats_{way}"] == problem.d * last[f"vectors_{way}"]
+        numbers = R * clients * row.numbers if way == "down" else 0
+        assert last[f"floats_{way}"] == problem.d * last[f"vectors_{way}"] + numbers
         assert last[f"bytes_{way}"] == 8 * last[f"floats_{way}"]
     assert last["passes"] == last["grad_evals"] / problem.N
 

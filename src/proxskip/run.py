@@ -58,7 +58,8 @@ def run(
             that reaches it is finished) and ``seconds`` (without evaluation).
         tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
         target: stop when f(x) - f* is below.
-        cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1, or a list of cohorts.
+        cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1 (or one per client), or
+            a list of cohorts.
         x0, h0: where to start (zeros); ``warm`` starts from an earlier result's x and h.
         every: record every so many rounds; by default each of the first 100, then ever more rarely.
         out: a run folder; never overwritten unless ``force``.

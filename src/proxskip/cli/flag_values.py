@@ -87,8 +87,10 @@ def parameter(text: str) -> int | float | bool | str:
 
 
 @_value
-def cohort(text: str) -> int | float:
-    """A number of clients, or a probability below one."""
+def cohort(text: str) -> int | float | tuple[float, ...]:
+    """A number of clients, a probability below one, or one for each client."""
+    if "," in text:
+        return tuple(theory.probability("cohort", _number(part)) for part in text.split(","))
     # 1 is one client; as a probability it would be everybody, which is the default
     if text.isdigit():
         return theory.whole("cohort", int(text))

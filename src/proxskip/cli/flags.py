@@ -88,6 +88,8 @@ examples:
     proxskip reproduce --data w8a --out report-gpu --engine gpu
   one figure:
     proxskip reproduce fig1b --data w8a --out report
+  rounds against gradients for all methods, each tuned for both:
+    proxskip reproduce --family --out family
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -182,11 +184,11 @@ def _problem_flags() -> Parser:
 def _method_flags() -> Parser:
     about = "named as in the paper; parameters that are not given follow the method's theorem"
     parent, add = _group("method", about)
-    gamma = "step size; figure: the constants of the paper's figures; default: theory"
-    add("--gamma", gamma, positive("gamma", "theory", "figure"), "NUMBER|theory|figure")
+    gamma = "step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory"
+    add("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto")
     add("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory")
     add("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K"))
-    add("--tau", "dual step size; default: p/(gamma lmax(I - W))", positive("tau"))
+    add("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau"))
     add("--q", "probability that s-local-gd refreshes its anchor; default: 1", probability("q"))
     add("--eta-g", "global step size of scaffold; default: 1", positive("eta_g"))
     add("--option", "option of scaffold; default: II", choices=("I", "II"))
@@ -196,7 +198,10 @@ def _method_flags() -> Parser:
     add("--decay", decay, positive("decay", "figure"), "NUMBER|figure")
     graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
     add("--graph", graphs, metavar="NAME")
-    clients = "number of clients per round, or the probability c < 1 of each client; default: all clients"
+    clients = (
+        "number of clients per round, the probability c < 1 of each client, or for 5gcs one probability per client, "
+        "separated by commas; default: all clients"
+    )
     add("--cohort", clients, cohort, "c")
     unsafe = "accept step sizes of 2/L and above, which are refused otherwise"
     add("--allow-unsafe-step", unsafe, action="store_true")
@@ -363,6 +368,8 @@ def _reproduce(p: Parser) -> None:
     out = "folder for index.html, results.json, figures and runs; default: report"
     add("--out", out, metavar="DIR", default="report")
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
+    family = "compare the methods with each other: rounds against gradients on w8a, mushrooms, a1a and digits"
+    add("--family", family, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")
     add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
     _threads(add)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from proxskip.cli import output
 from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.experiments import FAMILY
 from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import Interrupted
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
+from proxskip.types import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
 
 def command(o: Namespace) -> tuple[int, str]:
     """Run it; returns the exit code, and a sentence if it did not succeed."""
+    if o.family and o.experiments:
+        raise InputError("--family has experiments of its own; name none, or leave it out.")
+    names = list(FAMILY) if o.family else o.experiments
     options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
-            report = reproduce(o.experiments, options, overall)
+            report = reproduce(names, options, overall)
     except KeyboardInterrupt:
-        return INTERRUPTED, f"interrupted; the same command resumes it ({options.command(o.experiments)})."
+        return INTERRUPTED, f"interrupted; the same command resumes it ({options.command(names)})."
     if o.json:
         output.as_json(figures.to_json(report))
     elif not o.quiet:

@@ -25,11 +25,13 @@ FUNCTIONS = {
     "skipping": "prox_skipping:run",
 }
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
+FAMILY = {"family": "family:run"}
+"""Experiments that compare the family's methods with each other, for ``reproduce --family``."""
 
 
 def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
     """The function that runs the experiment of this name."""
-    module, _, function = FUNCTIONS[name].partition(":")
+    module, _, function = (FUNCTIONS | FAMILY)[name].partition(":")
     found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
         importlib.import_module(f"proxskip.experiments.{module}"), function
     )

@@ -65,7 +65,7 @@ def available() -> list[str]:
 
 def check_names(names: Sequence[str]) -> list[str]:
     """The named experiments in the order of the report; all of them if none is named."""
-    known = available()
+    known = [*available(), *(name for name in experiments.FAMILY if name in names)]
     for name in names:
         if name not in known:
             raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
@@ -184,17 +184,23 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
 def add_results(
     options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
-    """Write results.json with what it holds already and these experiments; another process may do so meanwhile."""
+    """Add these experiments to results.json, which another process may have written meanwhile."""
     with lock.held(options.out, patient=True):
-        found = earlier(options) | new
-        kept = [found[name] for name in experiments.FUNCTIONS if name in found]
-        made = ReproductionReport(
-            f"ProxSkip on {os.path.basename(options.data)}",
-            about(options, workspace, sum(e.seconds for e, _ in kept)),
-            [claim for _, claims in kept for claim in claims],
-            [e for e, _ in kept],
-        )
-        atomic_write_json(options.out / RESULTS, figures.to_json(made))
+        return write_results(options, workspace, earlier(options) | new)
+
+
+def write_results(
+    options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
+) -> ReproductionReport:
+    """Write results.json with these experiments."""
+    chosen = [kept[name] for name in (*experiments.FUNCTIONS, *experiments.FAMILY) if name in kept]
+    made = ReproductionReport(
+        f"ProxSkip on {os.path.basename(options.data)}",
+        about(options, workspace, sum(e.seconds for e, _ in chosen)),
+        [claim for _, claims in chosen for claim in claims],
+        [e for e, _ in chosen],
+    )
+    atomic_write_json(options.out / RESULTS, figures.to_json(made))
     return made
 
 

@@ -45,10 +45,10 @@ class CachedRun:
         """The last communicated x."""
         return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
 
-    def first(self, below: float) -> float | None:
-        """The round of the first record with ``|f - f*| <= below``; None if there is no such record."""
+    def first(self, below: float, x: str = "round") -> float | None:
+        """The value of ``x`` in the first record with ``|f - f*| <= below``; None if there is no such record."""
         hit = np.flatnonzero(np.abs(self.trace["gap"]) <= below)
-        return float(self.trace["round"][hit[0]]) if len(hit) else None
+        return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
 def read(job: RunRequest, folder: Path) -> CachedRun | None:

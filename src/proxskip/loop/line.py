@@ -128,12 +128,13 @@ class Line:
         request = self._request(half, K, down, own)
         work = self.engine.run(request)
         self._count_steps(request.K, work)
-        w = (self.problem.weights if weights is None else weights)[self.cohort]
+        given = self.problem.weights if weights is None else weights
+        rows = [given[self.cohort]] if given.ndim == 1 else given[:, self.cohort]
         self._count_down(down, len(own or ()))
         self._count_up(work)
         self.ledger.exchanges += 1
         self.exchanges += 1
-        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up)
+        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up for w in rows)
 
     def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
         mixed = self.engine.gossip(self._request(half, K, (), None), graph)

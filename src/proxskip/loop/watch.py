@@ -152,12 +152,8 @@ class CertificateWatch:
 def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:
     """(gamma L / p, the slowest contraction per iteration that the method's parameters suggest)."""
     gamma = np.atleast_1d(np.asarray(method.gamma, dtype=np.float64))
-    p = method.pace
-    rates = [method.zeta(problem)]
-    if problem.mu is not None:
-        rates += [float(gamma.min()) * problem.mu, p * p]
-    known = [r for r in rates if r is not None]
-    return float(gamma.max()) * problem.L_max / p, min(known) if problem.mu is not None and known else None
+    slowest = method.slowest_rate(problem) if problem.mu is not None else None
+    return float(gamma.max()) * problem.L_max / method.pace, slowest
 
 
 def _dual_share(problem: Problem) -> float:

@@ -58,6 +58,11 @@ class PlanRow:
         """The method with its p."""
         return self.name if self.p is None else f"{self.name}, p = {self.p:.3g}"
 
+    @property
+    def skips(self) -> bool:
+        """Whether it takes several gradients for each prox or exchange."""
+        return self.p < 1 if self.p is not None else self.calls < 0.9 * self.iterations
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -88,13 +93,12 @@ class Plan:
         gain = other.seconds / best.seconds
         if not math.isfinite(gain):
             return f"Take {best.label}; {cost}, and {other.label} did not get anywhere in its pilot."
-        skips = "skipping pays" if best.p is not None and best.p < 1 else "skipping does not pay"
+        skips = "skipping pays" if best.skips else "skipping does not pay"
         return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
 
     def _other(self) -> PlanRow | None:
         """The best of the other kind: one that skips against one that does not."""
-        skips = self.best.p is not None and self.best.p < 1
-        others = [r for r in self.rows if (r.p is not None and r.p < 1) is not skips]
+        others = [r for r in self.rows if r.skips is not self.best.skips]
         return others[0] if others else None
 
     def __str__(self) -> str:

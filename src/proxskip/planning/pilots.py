@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.methods import GD, Accelerated, ProxGD, Scaffnew
+from proxskip.methods import GD, Accelerated, FiveGCS, ProxGD, Scaffnew
 from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
@@ -152,7 +152,7 @@ def prox_seconds(problem: Problem, t: float) -> float:
 
 
 def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
-    """Methods that reach the solution, and Scaffnew with some p around the theorem's."""
+    """Methods that reach the solution, among them 5gcs, and Scaffnew with some p around the theorem's."""
     if problem.D is not None:
         raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
     batch = problem.batch is not None
@@ -161,6 +161,8 @@ def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
     ]
     if not batch and problem.mu is not None:
         out.append(("accelerated", None, Accelerated.theory(problem)))
+    if not batch:
+        out.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
         return [*out, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]

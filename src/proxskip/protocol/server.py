@@ -73,7 +73,14 @@ class Server:
 
     def __post_init__(self) -> None:
         can = "cohort" in self.method.handles and self.problem.psi is None
-        closing = self.closing or ("deadline" if can else "everyone")
+        # what heals with everybody, and has no h that could be restored from the others', must have everybody
+        restorable = "h" in self.method.remembers or not self.method.about.heals
+        closing = self.closing or ("deadline" if can and restorable else "everyone")
+        if closing == "deadline" and "cohort" in self.method.handles and not restorable:
+            raise InputError(
+                f"{self.method.name} cannot restore what a client lost unless everybody is averaged; "
+                'use closing="everyone".'
+            )
         if closing not in ("deadline", "everyone"):
             raise InputError(f'closing = "{closing}" must be "deadline" or "everyone".')
         if closing == "everyone" and not isinstance(self.cohort, Everyone):

@@ -119,7 +119,7 @@ class Exchange(Protocol):
             K: local steps, for all clients or for each of the n.
             own: numbers for each of the n clients by name; they travel with the message, are counted, and reach the
                 half as keyword arguments.
-            weights: in place of the problem's.
+            weights: in place of the problem's; a ``(k, n)`` array gives k means of each vector.
         """
         ...
 

@@ -43,6 +43,7 @@ class About:
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; from a palette if not given.
+        finds_gamma: it takes ``gamma="auto"``.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
@@ -58,6 +59,7 @@ class About:
     heals: bool = False
     parameters: tuple[str, ...] | None = None
     style: Style | None = None
+    finds_gamma: bool = False
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
@@ -172,6 +174,13 @@ class Method:
         """Communications per local step: p, or 1/K, or 1."""
         given = self.parameters()
         return float(given.get("p") or 1.0 / float(np.max(given.get("K") or 1)))
+
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """The slowest contraction per iteration that the parameters suggest, for telling that a run stalls; or None."""
+        p, rates = self.pace, [self.zeta(problem)]
+        if problem.mu is not None:
+            rates += [float(np.min(self.gamma)) * problem.mu, p * p]
+        return min((r for r in rates if r is not None), default=None)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """Raise InputError for parameters the method cannot run with; return warnings for unsafe ones.

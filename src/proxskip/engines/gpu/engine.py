@@ -46,9 +46,22 @@ class CardCohort:
         self.gradients = 0
         self.step: Any = 0  # the number of the next minibatch
 
-    def descend(self, x: Any, h: Any, gamma: Any, K: Any, **more: Any) -> Any:
-        """K times  x <- x - gamma (g(x) - h),  for every member."""
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member; with a pull or momentum a launch for each."""
         only_plain_steps(more)
+        if pull is None and isinstance(momentum, (int, float)) and not momentum:
+            return self._plain_steps(x, h, gamma, K)
+        if np.ndim(K):
+            raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
+        y = before = Term.of(x)
+        for k in range(int(K)):
+            z = y + momentum * (y - before) if k else y
+            shift = Term.of(h) if pull is None else h - pull[0] * (z - pull[1])
+            before, y = y, self._plain_steps(z, shift, gamma, 1)
+        return y
+
+    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+        """K times  x <- x - gamma (g(x) - h)."""
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
         step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
         given = Term.of(x), Term.of(h), Term.of(gamma)
