@@ -114,7 +114,8 @@ class Row:
     Args:
         make: the method with parameters for a problem.
         up, down, exchanges: vectors a client and round, and exchanges a round; None where they vary.
-        extra: full gradients of every client a round besides the local steps.
+        extra: full gradients of every client a round besides the local steps; None where they vary.
+        numbers: numbers of its own that a client is sent in a round.
         linear_psi: a psi whose prox is linear, for the eigenvalue law.
         tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
     """
@@ -125,7 +126,8 @@ class Row:
     up: int | None = 1
     down: int | None = 1
     exchanges: int | None = 1
-    extra: int = 0
+    extra: int | None = 0
+    numbers: int = 0
     clients: int = 4
     weights: tuple[float, ...] | None = None
     own: bool = False
@@ -162,6 +164,7 @@ def gossip(graph: str, psd: bool = False, kind: Any = ps.DecentralizedScaffnew) 
 
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
+FULL = SKIPS.removesuffix(" batch")
 METHODS = (
     Row("gd", ps.GD.theory, "fixed_point lyapunov rate converges batch"),
     Row("proxgd", ps.ProxGD.theory, "fixed_point lyapunov rate converges batch", psi=ps.prox.L1(0.01),
@@ -202,6 +205,9 @@ METHODS = (
     Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
         "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
+    Row("gradskip", ps.GradSkip.theory, FULL, own=True, extra=None, numbers=1),
+    Row("gradskip-drowsy", lambda p: replace(ps.GradSkip.theory(p, p=0.5), q=(0.5, 0.0, 1.0, 0.9), gamma=0.2 / p.L),
+        FULL, extra=None, numbers=1, weights=WEIGHTS),
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
@@ -231,19 +237,40 @@ class RowByRow(ReferenceEngine):
 
     def run(self, request: Request) -> Work:
         ups, count = [], 0
-        for i in request.cohort:
-            own = tuple(v[i] if v.ndim == 2 else v for v in request.down)
-            work = super().run(replace(request, cohort=np.array([i]), down=own))
+        for j, i in enumerate(request.cohort):
+            down = tuple(v[i] if v.ndim == 2 else v for v in request.down)
+            K = request.K if np.ndim(request.K) == 0 else request.K[j : j + 1]
+            own = {name: v[j : j + 1] for name, v in request.own.items()}
+            work = super().run(replace(request, cohort=np.array([i]), down=down, K=K, own=own))
             ups.append(work.up)
             count += work.gradients
         return Work(tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count)
 
 
 class Heads:
-    """A coin that always shows heads: K = 1."""
+    """A coin that always shows heads: K = 1; and what is drawn for each client at once, as told.
 
-    def random(self) -> float:
-        return 0.0
+    Args:
+        each: a number in [0, 1) for each client.
+    """
+
+    def __init__(self, each: tuple[float, ...] = ()) -> None:
+        self.each = each
+
+    def random(self, size: int | None = None) -> Any:
+        return 0.0 if size is None else np.array(self.each[:size])
+
+
+def coins_of(method: Any, n: int) -> list[tuple[float, Heads]]:
+    """Everything that a server half can draw in one iteration besides the coin of p, with its probability."""
+    if not isinstance(method, ps.GradSkip):
+        return [(1.0, Heads())]
+    found = []
+    for sleeps in itertools.product((True, False), repeat=n):
+        chances = [1 - q if asleep else q for q, asleep in zip(method.q, sleeps, strict=True)]
+        if np.prod(chances) > 0:
+            found.append((float(np.prod(chances)), Heads(tuple(0.0 if asleep else 1 - 1e-9 for asleep in sleeps))))
+    return found
 
 
 class Machine:

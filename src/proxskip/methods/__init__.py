@@ -9,6 +9,7 @@ from proxskip.methods.fedlin import FedLin
 from proxskip.methods.fista import Fista
 from proxskip.methods.gradient import GD, ProxGD
 from proxskip.methods.gradient_tracking import EXTRA, DIGing
+from proxskip.methods.gradskip import GradSkip
 from proxskip.methods.local_gd import LocalGD
 from proxskip.methods.pdhg import PDHG
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
@@ -18,12 +19,12 @@ from proxskip.methods.scaffold import Scaffold
 from proxskip.methods.splitskip import SplitSkip
 
 __all__ = [
-    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista", "LocalGD",
-    "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
+    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
+    "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
 ]  # fmt: skip
 
 BUILT_IN = (
     GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-    DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
+    GradSkip, DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

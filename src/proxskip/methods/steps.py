@@ -11,16 +11,27 @@ import numpy as np
 from proxskip import theory
 from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
-from proxskip.types import InputError
+from proxskip.types import Array, Indices, InputError
 
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
+
+NEVER = 1e15
+"""As a number of coin flips: more than there will be."""
 
 
 def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
+
+
+def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
+    """K_i ~ Geom(p_i) for each of several probabilities; never, where p_i = 0."""
+    u = 1.0 - rng.random(len(p))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flips = np.where(p > 0, np.log(u) / np.log1p(-p), NEVER)
+    return 1 + np.minimum(flips, NEVER).astype(np.int64)
 
 
 def check_probability(name: str, value: float) -> None:
