@@ -14,7 +14,7 @@ import numpy as np
 import proxskip as ps
 from proxskip.links.codecs import Codec, Float32, Key
 from proxskip.methods import steps
-from proxskip.seam import Client, Exchange, as_sent
+from proxskip.seam import Client, Exchange
 from proxskip.types import Array, Vectors
 
 Up = tuple[tuple[Array, ...], Vectors]
@@ -138,34 +138,6 @@ class Tamuna(ps.Method):
 
 
 @dataclass(frozen=True)
-class ScaffnewVR(ps.Method):
-    """G. Malinovsky, K. Yi, P. Richtarik, "Variance Reduced ProxSkip", 2022, arXiv:2207.04338, with L-SVRG."""
-
-    gamma: float
-    p: float
-    q: float
-
-    about = ps.About("scaffnew-vr", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat", "w", "gw"))
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        first = np.full(exchange.problem.n, exchange.round == 0)
-        (x,) = exchange(self.local, server["x"], K=steps.geometric(exchange.rng, self.p), own={"first": first})
-        exchange.settle(self.settle, x)
-        return {"x": x}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array, first: Any) -> Up:
-        w = memory["w"] + first * (x - memory["w"])
-        gw = memory["gw"] + client.gradient(x, where=first)
-        xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=(w, gw, self.q))
-        up = xhat - (self.gamma / self.p) * memory["h"]
-        sent = client.send(up)
-        return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
-
-
-@dataclass(frozen=True)
 class LocalSolver(ps.Method):
     """A primal-dual method whose clients solve a proximal problem by accelerated steps (compare 5GCS, 2212.14370).
 
@@ -284,4 +256,4 @@ class Mixture(ps.Method):
         return {"a": memory["a"] - 0.5 * x, "u": 0.1 * (memory["b"] - memory["a"])}
 
 
-__all__ = ["Float32", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "ScaffnewVR", "Signs", "Tamuna"]
+__all__ = ["Float32", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "Signs", "Tamuna"]

@@ -17,7 +17,7 @@ import pytest
 import family
 import proxskip as ps
 from conftest import Machine, close, model, quadratics
-from family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, ScaffnewVR, Signs, Tamuna
+from family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, Signs, Tamuna
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
@@ -50,7 +50,7 @@ STEPS = (1, 3, 0, 2)
 FAMILY = (
     Member("tamuna", lambda p: Tamuna(rate(p), 0.4, 2, 0.5), cohort=3),
     Member("gradskip", lambda p: ps.GradSkip(rate(p) / 10, 0.3, (0.5, 0.9, 1.0, 0.2)), batch=False),
-    Member("scaffnew-vr", lambda p: ScaffnewVR(rate(p) / 6, 0.3, 0.2)),
+    Member("scaffnew-vr", lambda p: ps.ScaffnewVR(rate(p) / 3, 0.3, 0.2)),
     Member("local-solver", LocalSolver.of),
     Member("local-solver-randk", lambda p: LocalSolver.of(p, codec=RandK(2))),
     Member("local-solver-signs", lambda p: LocalSolver.of(p, codec=Signs())),
@@ -205,7 +205,7 @@ def test_gradskip_that_never_sleeps_is_scaffnew(engine: str) -> None:
 
 def test_variance_reduction_of_full_gradients_is_scaffnew(engine: str) -> None:
     problem = problem_of("sparse")
-    methods = ScaffnewVR(rate(problem), 0.3, 0.5), ps.Scaffnew(rate(problem), 0.3)
+    methods = ps.ScaffnewVR(rate(problem), 0.3, 0.5), ps.Scaffnew(rate(problem), 0.3)
     same(*(ps.run(m, problem, rounds=20, seed=1, engine=engine) for m in methods))
 
 
@@ -230,10 +230,9 @@ def distance(result: ps.Result, problem: ps.Problem) -> float:
 
 def test_variance_reduction_gets_where_minibatches_stall() -> None:
     problem = ps.split(model(l2=1.0), clients=2, by="label", weights="equal").with_batch(4)
-    gamma = rate(problem) / 2
-    p, q = float(np.sqrt(gamma * problem.mu)), 2 * gamma * problem.mu
-    exact = ps.run(ScaffnewVR(gamma, p, q), problem, iterations=int(20 / (gamma * problem.mu)), every=1000)
-    plain = ps.run(ps.Scaffnew(gamma, p), problem, rounds=exact.rounds, every=1000)
+    method = ps.ScaffnewVR.theory(problem)
+    exact = ps.run(method, problem, iterations=int(20 / (method.gamma * problem.mu)), every=1000)
+    plain = ps.run(ps.Scaffnew(method.gamma, method.p), problem, rounds=exact.rounds, every=1000)
     assert distance(exact, problem) < 1e-9
     assert distance(plain, problem) > 1e-4
 

@@ -198,7 +198,9 @@ def _method_flags() -> Parser:
     )
     add("--K", type=whole("K"), help="local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K")
     add("--tau", type=positive("tau"), help="dual step size; default: p/(gamma lmax(I - W))")
-    add("--q", type=probability("q"), help="probability that s-local-gd refreshes its anchor; default: 1")
+    add(
+        "--q", type=probability("q"), help="probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory"
+    )
     add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
     add("--option", choices=("I", "II"), help="option of scaffold; default: II")
     add("--own-steps", action="store_true", default=None, help="step sizes gamma_i = 1/L_i for scaffnew")

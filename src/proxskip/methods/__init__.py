@@ -17,14 +17,16 @@ from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.methods.scaffold import Scaffold
 from proxskip.methods.splitskip import SplitSkip
+from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
 __all__ = [
     "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
-    "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
+    "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "ProxSkipVR", "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR",
+    "Scaffold", "SplitSkip",
 ]  # fmt: skip
 
 BUILT_IN = (
-    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-    GradSkip, DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
+    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, ProxSkipVR, Scaffnew,
+    ScaffnewVR, GradSkip, DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

@@ -81,9 +81,10 @@ class Softmax(LinearModel):
         """The dense Hessian at x, column by column."""
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
-    def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j."""
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
         G = self._slopes(self._scores(self.A, x), self.b)
+        G = G if less is None else G - self._slopes(self._scores(self.A, less), self.b)
         mean = self._fold(self.A, G / self.N)
         # The gradient of row j is the outer product of its slopes and a_j (the regulariser cancels).
         return max(float(np.mean(np.sum(G * G, axis=1) * self.row_squares) - mean @ mean), 0.0)

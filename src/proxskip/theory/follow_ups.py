@@ -12,7 +12,7 @@ from proxskip.theory.numbers import known, positive, probability
 from proxskip.theory.theorems import Numbers
 from proxskip.types import Array
 
-__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta"]
+__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants"]
 
 
 # -- GradSkip ----------------------------------------------------------------------------------------------------------
@@ -44,3 +44,17 @@ def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
 def gradskip_zeta(gamma: float, mu: float | None, q: Numbers, p: float) -> float:
     """``min(gamma mu, 1 - q_max (1 - p^2))`` for gamma <= 1/``gradskip_L``."""
     return min(positive("gamma", gamma) * known(mu), 1.0 - float(np.max(q)) * (1.0 - probability("p", p) ** 2))
+
+
+# -- variance reduction by L-SVRG --------------------------------------------------------------------------------------
+def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
+    """``(W, q (1 - 2/c))`` with c = 1/(gamma L_b) - 2 and W = c/q: the weight of sigma in Psi, and its contraction.
+
+    sigma = E |g_j(w) - g_j(x*)|^2 over minibatches j. Since g = g_j(x) - g_j(w) + grad f(w),
+    E |g - grad f(x*)|^2 <= 4 L_b D_f(x, x*) + 2 sigma, and E sigma+ <= 2 q L_b D_f(x, x*) + (1 - q) sigma. In
+    |x - x*|^2 + (gamma/p)^2 |h - h*|^2 + gamma^2 W sigma the terms with D_f cancel if gamma L_b (2 + c) <= 1, and sigma
+    contracts by 2/W + 1 - q. At gamma = 1/(6 L_b) this is 1 - q/2; from 1/(4 L_b) on there is no rate, and it is 0.
+    """
+    c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
+    q = probability("q", q)
+    return (c / q, q * (1.0 - 2.0 / c)) if c > 2 else (0.0, 0.0)
