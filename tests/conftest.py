@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ import proxskip as ps
 from proxskip import registry
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
+from proxskip.links.gossip import AwakeLinks, RandomLinks
 from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
 from proxskip.run import prepare
@@ -116,6 +118,7 @@ class Row:
         up, down, exchanges: vectors a client and round, and exchanges a round; None where they vary.
         extra: full gradients of every client a round besides the local steps; None where they vary.
         numbers: numbers of its own that a client is sent in a round.
+        masked: its messages hold only some of the coordinates.
         linear_psi: a psi whose prox is linear, for the eigenvalue law.
         tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
     """
@@ -128,6 +131,7 @@ class Row:
     exchanges: int | None = 1
     extra: int | None = 0
     numbers: int = 0
+    masked: bool = False
     clients: int = 4
     weights: tuple[float, ...] | None = None
     own: bool = False
@@ -216,6 +220,12 @@ METHODS = (
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
+    Row("decentralized-gossips", lambda p: ps.DecentralizedScaffnew.theory(p, "path", gossips=3), SKIPS, up=None, down=0),
+    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph("ring", p.n).failing(0.2)), SKIPS,
+        up=None, down=0),
+    Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),
+    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
+        up=None, down=0, clients=3, masked=True),
     Row("diging", gossip("ring", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
     Row("diging-complete", gossip("complete", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
     Row("extra", gossip("ring", kind=ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
@@ -257,17 +267,34 @@ class Heads:
 
     Args:
         each: a number in [0, 1) for each client.
+        links: those that are awake.
     """
 
-    def __init__(self, each: tuple[float, ...] = ()) -> None:
-        self.each = each
+    def __init__(self, each: tuple[float, ...] = (), links: AwakeLinks | None = None) -> None:
+        self.each, self.links = each, links
 
     def random(self, size: int | None = None) -> Any:
         return 0.0 if size is None else np.array(self.each[:size])
 
 
-def coins_of(method: Any, n: int) -> list[tuple[float, Heads]]:
+def links_awake(links: RandomLinks, d: int) -> Iterator[tuple[float, AwakeLinks]]:
+    """Every set of awake links and of coordinates that they carry, with its probability."""
+    i, j = np.nonzero(np.triu(links.graph.W, k=1))
+    carried = [np.isin(np.arange(d), some) for some in itertools.combinations(range(d), links.k or d)]
+    for state in itertools.product((None, *range(len(carried))), repeat=len(i)):
+        up = [e for e, s in enumerate(state) if s is not None]
+        chance = links.p ** len(up) * (1 - links.p) ** (len(i) - len(up)) / len(carried) ** len(up)
+        mask = np.array([carried[s] for s in state if s is not None], dtype=bool).reshape(len(up), d)
+        yield chance, AwakeLinks(i[up], j[up], links.graph.W[i[up], j[up]], mask)
+
+
+def coins_of(method: Any, n: int, d: int) -> list[tuple[float, Heads]]:
     """Everything that a server half can draw in one iteration besides the coin of p, with its probability."""
+    links: Any = getattr(method, "links", None)
+    if isinstance(method, ps.RandomGossip):
+        links = RandomLinks(method.graph, method.p_e * (1 - method.graph.failure), method.k)
+    if isinstance(links, RandomLinks):
+        return [(chance, Heads(links=awake)) for chance, awake in links_awake(links, d)]
     if not isinstance(method, ps.GradSkip):
         return [(1.0, Heads())]
     found = []
@@ -311,7 +338,11 @@ class Machine:
         self.line.begin(r)
         self.line.cohort = self.line.cohort if cohort is None else cohort
         self.line.rng = self.line.rng if rng is None else rng
-        self.server = self.method.round(self.server, self.line)
+        if isinstance(rng, Heads) and rng.links is not None:
+            with mock.patch.object(RandomLinks, "draw", return_value=rng.links):
+                self.server = self.method.round(self.server, self.line)
+        else:
+            self.server = self.method.round(self.server, self.line)
 
     @property
     def memory(self) -> Vectors:

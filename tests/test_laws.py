@@ -78,7 +78,7 @@ class ErrorMaps:
         s = self.problem.solution
         assert s is not None
         self.cohorts = cohorts_of(self.machine.line.cohorts, self.n)
-        self.coins = coins_of(self.method, self.n)
+        self.coins = coins_of(self.method, self.n, self.d)
         if self.problem.D is not None:
             assert s.y is not None
             self.fixed = np.concatenate([s.x, s.y])
@@ -147,10 +147,12 @@ class ErrorMaps:
         p = getattr(self.method, "p", 1.0)
         everybody = np.arange(self.n)
         mean = np.zeros_like(P)
-        for chance, coins in self.coins:
+        sleeps = "hhat" in self.method.remembers  # otherwise the coins of a communication do nothing without one
+        for chance, coins in self.coins if sleeps else [(1.0, self.coins[-1][1])]:
             if p < 1:
                 quiet = self.matrix(lambda z, c=coins: self.step(z, everybody, c)[1])
                 mean += (1 - p) * chance * quiet.T @ P @ quiet
+        for chance, coins in self.coins:
             for probability, cohort in self.cohorts:
                 M = self.matrix(lambda z, S=cohort, c=coins: self.step(z, S, c)[0])
                 mean += p * probability * chance * M.T @ P @ M

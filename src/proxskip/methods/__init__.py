@@ -13,6 +13,7 @@ from proxskip.methods.gradskip import GradSkip
 from proxskip.methods.local_gd import LocalGD
 from proxskip.methods.pdhg import PDHG
 from proxskip.methods.proxskip import ProxSkip, SProxSkip
+from proxskip.methods.random_gossip import RandomGossip
 from proxskip.methods.s_local_gd import SLocalGD
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.methods.scaffold import Scaffold
@@ -21,12 +22,12 @@ from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
 __all__ = [
     "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
-    "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "ProxSkipVR", "SLocalGD", "SProxSkip", "Scaffnew", "ScaffnewVR",
-    "Scaffold", "SplitSkip",
+    "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "ProxSkipVR", "RandomGossip", "SLocalGD", "SProxSkip", "Scaffnew",
+    "ScaffnewVR", "Scaffold", "SplitSkip",
 ]  # fmt: skip
 
 BUILT_IN = (
     GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, ProxSkipVR, Scaffnew,
-    ScaffnewVR, GradSkip, DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
+    ScaffnewVR, GradSkip, DecentralizedScaffnew, RandomGossip, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

@@ -61,8 +61,13 @@ def local_steps(problem: Problem) -> int:
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
 
 
-def check_gossip(graph: Graph, problem: Problem) -> None:
-    """One node for each client, equal weights."""
+def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None:
+    """One node for each client, equal weights, and links that do not fail unless they may."""
+    if graph.failure and not may_fail:
+        raise InputError(
+            f"the links of the graph '{graph.name}' fail, which this method does not survive; use random-gossip or "
+            "decentralized-scaffnew."
+        )
     if graph.n != problem.n:
         raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
     if float(problem.weights.max() - problem.weights.min()) > 1e-12:

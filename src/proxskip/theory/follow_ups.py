@@ -6,13 +6,15 @@ docstring's few lines, and the tests check them as eigenvalues with all randomne
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from proxskip.theory.numbers import known, positive, probability
+from proxskip.theory.numbers import known, nonnegative, positive, probability
 from proxskip.theory.theorems import Numbers
 from proxskip.types import Array
 
-__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants"]
+__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants", "random_gossip_omega", "random_gossip_tau"]
 
 
 # -- GradSkip ----------------------------------------------------------------------------------------------------------
@@ -58,3 +60,26 @@ def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
     c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
     q = probability("q", q)
     return (c / q, q * (1.0 - 2.0 / c)) if c > 2 else (0.0, 0.0)
+
+
+# -- random gossip by RandProx -----------------------------------------------------------------------------------------
+def random_gossip_tau(gamma: float, omega: float, lmax: float, w: float) -> float:
+    """``tau = 1/(gamma (lmax + 2 omega w))``, with the largest weight w of a link.
+
+    In the link variables u, with h = -B'u, B'B = I - W and independent unbiased masks R of variance omega, a round is
+    xhat = x - gamma (grad f + B'u), D = R(tau B xhat), u+ = u + D/(1 + omega), x+ = xhat - gamma B'D. A row of B has
+    the squared norm 2 W_ij, so E |B'(D - tau B xhat)|^2 <= 2 omega w |tau B xhat|^2. Then |x - x*|^2 +
+    gamma (1 + omega)/tau |u - u*|^2, u in the range of B, contracts by max((1 - gamma mu)^2, (gamma L - 1)^2,
+    1 - gamma tau delta/(1 + omega)).
+    """
+    return 1.0 / (positive("gamma", gamma) * (positive("lmax", lmax) + 2.0 * nonnegative("omega", omega) * w))
+
+
+def random_gossip_omega(gamma: float, mu: float | None, delta: float, lmax: float, w: float) -> float:
+    """The largest omega for which the links' part of the rate is not below gamma mu; 0 if there is none.
+
+    (1 + omega)(lmax + 2 omega w) <= delta/(gamma mu), a quadratic inequality.
+    """
+    goal = positive("delta", delta) / (positive("gamma", gamma) * known(mu))
+    b = lmax + 2.0 * w
+    return max(0.0, (math.sqrt(b * b + 8.0 * w * max(goal - lmax, 0.0)) - b) / (4.0 * w))
