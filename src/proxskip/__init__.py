@@ -34,6 +34,7 @@ from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.personal import scafflix
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
@@ -103,6 +104,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "scafflix",
     "split",
     "sweep",
     "theory",

@@ -174,6 +174,12 @@ def _problem_flags() -> Parser:
         default="max",
         help="L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max",
     )
+    add(
+        "--personal",
+        metavar="ALPHA",
+        type=probability("personal"),
+        help="every client uses ALPHA times the common model plus 1 - ALPHA times its own minimiser; default: 1",
+    )
     add("--batch", metavar="ROWS", type=whole("batch"), help="rows per client in a minibatch; default: full gradients")
     return parent
 
