@@ -43,7 +43,7 @@ class GradSkip(Method):
         remembers=("h", "hhat", "xhat"),
         heals=True,
         parameters=("gamma", "p"),
-        style=Style("#0072B2", "-.", "^"),
+        style=Style("#0072B2", "-.", ">"),
         at_p_one="gd",
     )
 

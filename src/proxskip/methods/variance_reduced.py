@@ -45,7 +45,7 @@ class ScaffnewVR(Method):
         handles=frozenset({"batch", "clients", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
-        style=Style("#009E73", "-", "s"),
+        style=Style("#009E73", "-", "h"),
         at_p_one="gd",
     )
 
@@ -172,7 +172,7 @@ class ProxSkipVR(Method):
         handles=frozenset({"batch", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
-        style=Style("#009E73", "-", "s"),
+        style=Style("#009E73", "-", "h"),
         at_p_one="proxgd",
     )
 
