@@ -2,7 +2,6 @@
 
     python benchmarks/family.py gradskip     gradients to f - f* = 1e-6 where the clients' L_i differ by 10
     python benchmarks/family.py vr           f - f* with minibatches of 32 rows
-    python benchmarks/family.py gossip       floats along the edges to f - f* = 1e-6 on a ring and a grid
 
 Options: --data w8a, --clients 20, --l2 1e-4 (relative to L), --seeds 3.
 """
