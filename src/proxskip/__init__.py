@@ -16,10 +16,14 @@ from proxskip.methods import (
     FedLin,
     Fista,
     FiveGCS,
+    GradSkip,
     LocalGD,
     ProxGD,
     ProxSkip,
+    ProxSkipVR,
+    RandomGossip,
     Scaffnew,
+    ScaffnewVR,
     Scaffold,
     SLocalGD,
     SplitSkip,
@@ -31,6 +35,7 @@ from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.personal import scafflix
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
@@ -61,6 +66,7 @@ __all__ = [
     "Fista",
     "FiveGCS",
     "Given",
+    "GradSkip",
     "Graph",
     "InputError",
     "LeastSquares",
@@ -73,12 +79,15 @@ __all__ = [
     "Problem",
     "ProxGD",
     "ProxSkip",
+    "ProxSkipVR",
     "Quadratic",
+    "RandomGossip",
     "RayEngine",
     "Result",
     "SLocalGD",
     "SProxSkip",
     "Scaffnew",
+    "ScaffnewVR",
     "Scaffold",
     "Softmax",
     "SplitSkip",
@@ -97,6 +106,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "scafflix",
     "split",
     "sweep",
     "theory",

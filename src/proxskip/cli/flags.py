@@ -175,6 +175,8 @@ def _problem_flags() -> Parser:
     add("--weights", "the weights w_i; default: rows, or equal for methods on a graph", choices=("rows", "equal"))
     kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
     add("--L", kind, choices=("max", "global"))
+    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimiser; default: 1"
+    add("--personal", mixed, probability("personal"), "ALPHA")
     add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
     # the defaults are those of the library, and of a run folder that leaves a flag out
     parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
@@ -189,7 +191,7 @@ def _method_flags() -> Parser:
     add("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory")
     add("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K"))
     add("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau"))
-    add("--q", "probability that s-local-gd refreshes its anchor; default: 1", probability("q"))
+    add("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q"))
     add("--eta-g", "global step size of scaffold; default: 1", positive("eta_g"))
     add("--option", "option of scaffold; default: II", choices=("I", "II"))
     # None and not False, since check_flags takes everything else for given

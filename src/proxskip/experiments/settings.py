@@ -16,6 +16,7 @@ from proxskip.data import datasets
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.personal import scafflix
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.registry import METHODS, named
@@ -31,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
     **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
     **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
-    **{"own_steps": None, "graph": None, "decay": None},
+    **{"own_steps": None, "graph": None, "decay": None, "personal": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
@@ -135,6 +136,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
         "clients": clients,
         "weights": o.weights or ("equal" if gossip else "rows"),
+        **({} if o.personal is None else {"personal": o.personal}),
     }
 
 
@@ -148,6 +150,8 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     problem = split(
         model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **more
     )
+    if spec.get("personal") is not None:
+        problem = scafflix(problem, spec["personal"])
     if spec["psi"] is not None:
         problem = problem.with_psi(psi_of(spec["psi"]), operator_of(spec["D"], problem.d))
     return problem, _labels(model)

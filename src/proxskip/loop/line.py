@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.cohorts import Everyone, Participation
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links, RandomLinks
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -136,15 +136,17 @@ class Line:
         self.exchanges += 1
         return tuple(self.engine.sum(w / w.sum(), U) for U in work.up for w in rows)
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        mixed = self.engine.gossip(self._request(half, K, (), None), graph)
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
+        d = self.problem.d
+        links = graph.draw(self.seed, self.round, d) if isinstance(graph, RandomLinks) else graph
+        mixed = self.engine.gossip(self._request(half, K, (), None), links)
         self._count_steps(int(K), Work((), mixed.gradients))
         self.mixed, self.finite = mixed.rows, self.finite and mixed.finite
-        sent = mixed.vectors * graph.directed_edges
+        sent, floats = mixed.vectors * links.messages, mixed.vectors * links.floats(d)
         self.ledger.exchanges += 1
         self.exchanges += 1
         self.ledger.edge_messages += sent
-        self._add_up(sent, sent * self.problem.d, sent * self.problem.d * 8, sent * self.problem.d * 64)
+        self._add_up(sent, floats, floats * 8, floats * 64)
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         if self.mixed is not None:

@@ -163,7 +163,7 @@ class Loop:
         # cohorts from a list are not drawn at random, which the theorem needs
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed
-        noisy = self.problem.batch is not None and self.zeta is not None
+        noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
     # -- the loop ------------------------------------------------------------------------------------------------------

@@ -14,10 +14,13 @@ from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.prox.adapted import Adapted
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError
 
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
+
+NEVER = 1e15
+"""As a number of coin flips: more than there will be."""
 
 
 LARGEST_K = 10**8
@@ -28,6 +31,14 @@ def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
+
+
+def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
+    """K_i ~ Geom(p_i) for each of several probabilities; never, where p_i = 0."""
+    u = 1.0 - rng.random(len(p))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flips = np.where(p > 0, np.log(u) / np.log1p(-p), NEVER)
+    return 1 + np.minimum(flips, NEVER).astype(np.int64)
 
 
 def check_probability(name: str, value: float) -> None:
@@ -59,8 +70,13 @@ def local_steps(problem: Problem) -> int:
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
 
 
-def check_gossip(graph: Graph, problem: Problem) -> None:
-    """One node for each client, equal weights."""
+def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None:
+    """One node for each client, equal weights, and links that do not fail unless they may."""
+    if graph.failure and not may_fail:
+        raise InputError(
+            f"the links of the graph '{graph.name}' fail, which this method does not survive; use random-gossip or "
+            "decentralized-scaffnew."
+        )
     if graph.n != problem.n:
         raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
     if float(problem.weights.max() - problem.weights.min()) > 1e-12:

@@ -241,19 +241,32 @@ class Problem:
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        assert self.batch is not None
         out = []
         for i, f in enumerate(self.clients):
             assert isinstance(f, LinearModel)
             # without x* the noise there is unknown, and so is C
             spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
-            out.append(theory.expected_smoothness(f.N, self.batch, float(self.L_i[i]), f.L_rows, spread))
+            out.append(theory.expected_smoothness(*self._rows_of(i), spread))
         return out
 
     @cached_property
     def es_A_i(self) -> Array:
         """A of expected smoothness of each client; L_i for full gradients."""
         return self.L_i if self.batch is None else np.array([c[0] for c in self._sampling])
+
+    @cached_property
+    def L_batch_i(self) -> Array:
+        """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
+        if self.batch is None:
+            return self.L_i
+        return np.array([theory.minibatch_smoothness(*self._rows_of(i)) for i in range(self.n)])
+
+    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
+        """Client i's rows, the rows of a minibatch, L_i, and the largest smoothness of one row."""
+        f = self.clients[i]
+        assert isinstance(f, LinearModel)
+        assert self.batch is not None
+        return f.N, self.batch, float(self.L_i[i]), f.L_rows
 
     @cached_property
     def es_A(self) -> float:

@@ -189,9 +189,13 @@ class LinearModel:
         c = self.s * self.curvatures(self.margins(x)) * self.margins(v)
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
 
-    def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j, where f = mean_j f_j (see ``row_factors``)."""
-        c = self.row_factors * self.slopes(self.margins(x), self.b)
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there.
+
+        f = mean_j f_j, see ``row_factors``.
+        """
+        c = self.slopes(self.margins(x), self.b)
+        c = self.row_factors * (c if less is None else c - self.slopes(self.margins(less), self.b))
         mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
         # grad f_j - grad f  =  c_j a_j - mean: the regulariser cancels
         return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)

@@ -360,9 +360,13 @@ class Sharded(Elsewhere):
 
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
+        return [theory.expected_smoothness(*self._rows_of(i), float("nan")) for i in range(self.n)]
+
+    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
+        f = self.clients[i]
+        assert isinstance(f, RemoteClient)
         assert self.batch is not None
-        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
-        return [theory.expected_smoothness(f.N or 1, self.batch, f.L, f.L_rows, float("nan")) for f in facts]
+        return f.fact.N or 1, self.batch, f.fact.L, f.fact.L_rows
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""

@@ -84,10 +84,11 @@ class Softmax(LinearModel):
         # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
-    def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j, where f = mean_j f_j (see ``row_factors``)."""
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
         factors = self.row_factors
         G = self._slopes(self._scores(self.A, x), self.b)
+        G = G if less is None else G - self._slopes(self._scores(self.A, less), self.b)
         G = G if isinstance(factors, float) else factors[:, None] * G
         mean = self._fold(self.A, G / self.N)
         # The gradient of row j is the outer product of its slopes and a_j (the regulariser cancels).

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links
 from proxskip.loop.replay import Replay
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
@@ -80,7 +80,7 @@ class Asker:
         numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
         raise _Waits(Call(half.__name__, down, steps, w, numbers))
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         raise InputError("a method that gossips along a graph has no server; run scaffnew in a federation.")
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:

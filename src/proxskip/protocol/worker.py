@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.shards import pack
+from proxskip.engines.cpu.shards import Rows, pack
 from proxskip.engines.local import OneClient, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
@@ -80,6 +80,9 @@ class Worker(OneClient):
         until: float | None = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``; noise for privacy is added to where they lead."""
+        compiled = isinstance(self.shards, Rows) and self.shards.batch > 0
+        if anchor is not None and compiled and pull is None and not momentum and until is None:
+            return self._noisy(x, self._anchored_steps(x, h, gamma, K, anchor))
         # no kernel for these: the plain loop of the reference engine
         if self.shards is None or anchor is not None or until is not None:
             return self._noisy(
@@ -104,6 +107,26 @@ class Worker(OneClient):
         )
         work(0, 1)
         return np.asarray(X[0], dtype=np.float64)
+
+    def _anchored_steps(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
+        kind, moved = self.shards.dtype, np.zeros(1, np.int64)
+        X, H, w, gw = (np.array(np.broadcast_to(v, (1, self.d)), kind, order="C") for v in (x, h, *anchor[:2]))
+        held = (w, gw, np.full(1, anchor[2]))
+        self.shards.descend_anchored(
+            self.member,
+            X,
+            H,
+            np.full(1, gamma, kind),
+            np.full(1, K),
+            held,
+            moved,
+            self.seed,
+            self.request.round,
+            self.step,
+        )(0, 1)
+        self.gradients += 2 * self.shards.batch * K + int(moved[0]) * self.rows
+        self.step += K
+        return tuple(np.asarray(v[0], dtype=np.float64) for v in (X, w, gw))
 
     def _noisy(self, x: Array, found: Any) -> Any:
         # the noise is added before h is computed, so that h is a function of what was sent

@@ -16,7 +16,7 @@ import scipy.sparse
 
 from proxskip import registry
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
-from proxskip.links.graphs import Graph, from_matrix
+from proxskip.links.graphs import Graph
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -134,7 +134,7 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
 def _revived(v: Any) -> Any:
     """A parameter again, from what ``_plain`` made of it."""
     if isinstance(v, dict):
-        return from_matrix(_mixing(v), v["name"])
+        return Graph(v["name"], _mixing(v), failure=v.get("failure", 0.0))
     return tuple(v) if isinstance(v, list) else v
 
 
@@ -150,7 +150,7 @@ def _plain(v: Any) -> Any:
     if isinstance(v, Graph):
         W = scipy.sparse.coo_array(v.W)
         places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
-        return {"name": v.name, "n": v.n, **places}
+        return {"name": v.name, "n": v.n, **places} | ({"failure": v.failure} if v.failure else {})
     if isinstance(v, tuple):
         return [float(u) if isinstance(u, float) else int(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Mixer
 from proxskip.problems.federated import Problem
 from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
@@ -127,11 +127,11 @@ class Gossiper(Protocol):
 
     def run(self, request: Request) -> Work: ...
 
-    def mix(self, graph: Graph, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on a stack that came up."""
         return graph.mix(U)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
         """Run the half everywhere and mix what comes up."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)

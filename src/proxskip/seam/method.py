@@ -80,10 +80,12 @@ class Claims:
     Args:
         zeta: the Lyapunov function contracts by 1 - zeta per iteration, in expectation; None if unknown.
         lyapunov: the Lyapunov function of (x, server, memory) at a communication; None without a known solution.
+        ball: whether minibatches leave a ball of squared radius  gamma^2 es_C / zeta  that it does not enter.
     """
 
     zeta: float | None = None
     lyapunov: Lyapunov = _no_lyapunov
+    ball: bool = True
 
 
 class _FromAbout:

@@ -16,7 +16,7 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
-from proxskip.engines.cpu.shards import Census, RangeTask, pack
+from proxskip.engines.cpu.shards import Census, RangeTask, Rows, pack
 from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
@@ -72,6 +72,9 @@ class Cohort(Sender):
         H = np.broadcast_to(self.plain(h), shape)
         no_momentum = type(momentum) is float and momentum == 0.0
         plain = pull is None and anchor is None and until is None and no_momentum
+        if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
+            held = self._held(anchor)
+            return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
         if not plain and (engine.shards is None or anchor is not None or until is not None):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
         self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
@@ -81,6 +84,12 @@ class Cohort(Sender):
             return out
         near = None if pull is None else (pull[0], self.plain(pull[1]))
         return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
+
+    def _held(self, anchor: Anchor) -> tuple[Array, Array, Array]:
+        """New arrays of w, gw and q, one row or number for each member."""
+        shape = (len(self.members), self.engine.problem.d)
+        w, gw = (np.array(np.broadcast_to(self.plain(v), shape), order="C") for v in anchor[:2])
+        return w, gw, np.array(numbers(anchor[2], shape[0]))
 
     def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
         halt = self.request.halt
@@ -297,6 +306,34 @@ class CpuEngine(NearEngine):
         look(halt)
         if self.abandoned.is_set():
             raise BrokenOff
+
+    def has_anchors(self) -> bool:
+        """Whether there is a kernel for the steps of L-SVRG: for minibatches that are read row by row."""
+        return isinstance(self.shards, Rows) and self.shards.batch > 0
+
+    def descend_anchored(
+        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: Any, count: Sender,
+        request: Request,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        """The steps with the gradients of L-SVRG, counted."""
+        assert isinstance(self.shards, Rows)
+        kind, round, halt = self.shards.dtype, request.round, request.halt
+        X = np.array(np.broadcast_to(x0, (len(members), self.problem.d)), dtype=kind, order="C")
+        H, gamma = np.ascontiguousarray(H, dtype=kind), np.ascontiguousarray(gamma, dtype=kind)
+        w, gw = (np.ascontiguousarray(v, dtype=kind) for v in anchor[:2])
+        moved = np.zeros(len(members), np.int64)
+        load, most = K * self.shards.work[members], int(K.max())
+        at_once = max(1, int(most * SHORT_WORK / max(float(load.sum()), 1.0)))
+        for done in range(0, most, at_once):  # the steps are numbered, so that calls in a row have the bytes of one
+            look(halt)
+            some = np.clip(K - done, 0, at_once)
+            work = self.shards.descend_anchored(
+                members, X, H, gamma, some, (w, gw, anchor[2]), moved, self.seed, round, count.step + done
+            )
+            self._spread(work, balanced(load, self.threads))
+        count.gradients += int(np.sum(2 * self.shards.batch * K + moved * self.rows[members]))
+        count.step = count.step + K
+        return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
 
     def _descend_any(
         self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, request: Request, step0: Any

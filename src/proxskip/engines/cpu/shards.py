@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.minibatches import minibatch
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
@@ -153,6 +153,24 @@ class Rows:
                 lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
                 self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(X.shape[1]),
                 first_step,
+            )  # fmt: skip
+
+        return work
+
+    def descend_anchored(
+        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
+        moved: Indices, seed: int, round: int, step0: int | Indices,
+    ) -> RangeTask:  # fmt: skip
+        """The same with the gradients of L-SVRG; X and the anchors are changed in their place."""
+        data = self.kind, self.dense, self.sparse, self.b, self.loss, self.C
+        first_step = _per_member(step0, len(cohort))
+
+        def work(lo: int, hi: int) -> None:
+            g, part, picks, p, room = self._buffers(X.shape[1])
+            buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
+            anchored.descend_anchored(
+                lo, hi, cohort, X, H, gamma, K, *anchor, moved, self.row0, data, self.reg, self.batch, seed, round,
+                self.per_block, self.number0, buffers, first_step,
             )  # fmt: skip
 
         return work

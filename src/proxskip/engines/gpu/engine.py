@@ -23,6 +23,7 @@ from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
 from proxskip.engines.gpu.limits import everywhere, one_step0, only_plain_steps, only_plain_vectors, rows_taken
+from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
@@ -273,7 +274,7 @@ class GpuEngine(Engine):
         full[cohort] = values
         return self.cupy.asarray(full).reshape(-1, 1)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
         """As any engine, on the card; whether all is finite is seen at the next record."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)
@@ -381,8 +382,10 @@ class GpuEngine(Engine):
         self.twins = [*self.twins[-3:], (host, out)]
         return host
 
-    def mix(self, graph: Graph, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on the card."""
+        if not isinstance(graph, Graph):
+            raise InputError('the gpu engine gossips along a fixed graph, one step a round; use engine="cpu".')
         lists = self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)
         return self._join(Link(Term.of(U), self.cupy.empty(tuple(U.shape)), lists=lists))
 

@@ -22,6 +22,7 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.engine import balanced
 from proxskip.engines.cpu.shards import Census
+from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
@@ -264,8 +265,13 @@ class RayEngine(Engine):
         steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
         return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
-        """One call to every actor; the actors post vectors to each other along the graph's edges."""
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
+        """One call to every actor; the actors post vectors to each other along the graph's edges.
+
+        Links that are other ones in every round, and several gossips in one, are mixed here.
+        """
+        if not isinstance(graph, Graph):
+            return super().gossip(request, graph)
         from proxskip.engines.ray.talk import MixedThere
 
         self._guarded(lambda: self.talk.link(graph))
