@@ -102,13 +102,13 @@ def _show_warning(
 def _run(o: Namespace) -> int:
     (name,) = settings.method_names([o.method])
     settings.check_flags([name], o)
-    out = claim(o.out, o.force)
+    out = claim(o.out, o.force or o.go_on)
     spec = settings.spec_of([name], o)
     problem, labels = _problem(spec, o.quiet)
     request = MethodRun(name, settings.method_of(name, o, problem), out)
     check(request, problem, o)
     _solve(problem, o.quiet)
-    clear(out)
+    clear(None if o.go_on else out)
     (outcome,) = execute([request], problem, o, spec)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
@@ -129,14 +129,14 @@ def _print_run(outcome: MethodResults, labels: dict[str, int] | None, o: Namespa
 def _compare(o: Namespace) -> int:
     names = settings.method_names(o.methods)
     settings.check_flags(names, o)
-    out = claim(o.out, o.force)
+    out = claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
     requests = [MethodRun(k, settings.method_of(k, o, problem), None if out is None else out / k) for k in names]
     for request in requests:
         check(request, problem, o)
     _solve(problem, o.quiet)
-    clear(out)
+    clear(None if o.go_on else out)
     outcomes = execute(requests, problem, o, spec)
     files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
     if o.json:

@@ -290,6 +290,12 @@ def _output_flags(out: str | None = None) -> Parser:
     if out is not None:
         add("--out", metavar="DIR", help=out)
         add("--force", action="store_true", help="overwrite the runs in the folder")
+        add(
+            "--continue",
+            dest="go_on",
+            action="store_true",
+            help="continue an interrupted command: resume the runs in the folder, and make those that are missing",
+        )
         add("--every", metavar="R", type=whole("every"), help="record every R rounds; default: at growing intervals")
         add(
             "--checkpoint-every",

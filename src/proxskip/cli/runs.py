@@ -13,12 +13,12 @@ from typing import Any
 
 from proxskip.cli.progress import Progress
 from proxskip.links import cohorts
-from proxskip.loop.stop import Stop
+from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
 from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine, prepare, run
+from proxskip.run import make_engine, prepare, resume, run
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
@@ -143,6 +143,9 @@ def _one(
     request: MethodRun, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
 ) -> Result:
     out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{o.seed + i}"
+    if o.go_on and out is not None and (out / "spec.toml").is_file():
+        limits = {k: vars(o)[k] for k in RUN_RULES}
+        return resume(out, problem, callbacks=(progress,), engine=engine, **limits)
     return run(
         request.method,
         problem,
@@ -182,7 +185,7 @@ def claim(out: str | None, force: bool) -> Path | None:
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "
-            "or overwrite it with --force."
+            "or continue it with --continue, or overwrite it with --force."
         )
     return path
 

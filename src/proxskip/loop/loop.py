@@ -237,6 +237,9 @@ class Loop:
         limit = self.stop.limit(self.round, self.line.ledger)
         if limit is None:
             return None
+        if self.stop.rounds is not None and self.round > self.stop.rounds:  # resumed with a limit that is behind it
+            asked = f"{self.stop.rounds} were asked for"
+            return Status.MAX_ROUNDS, f"nothing was done: the run has had {self.round} rounds already, and {asked}."
         missed = " without reaching the tolerance" if self.stop.asked else ", as asked"
         return Status.MAX_ROUNDS, f"stopped {limit}{missed}."
 
