@@ -44,15 +44,15 @@ def cases(
     one, two = (lambda: CpuEngine(1)), (lambda: CpuEngine(2))
     gamma = 1.0 / plain.L
     return [
-        ("scaffnew, one thread", ps.Scaffnew(gamma, 1e-4), plain, one, {"rounds": 12}),
-        ("scaffnew, two threads", ps.Scaffnew(gamma, 1e-4), plain, two, {"rounds": 12}),
-        ("scaffnew, minibatches", ps.Scaffnew(0.1 * gamma, 3e-5), sampled, two, {"rounds": 12}),
-        ("scaffnew, cohorts", ps.Scaffnew(gamma, 1e-4), plain, one, {"rounds": 12, "cohort": 3}),
-        ("fedlin", ps.FedLin.theory(plain, K=8000), plain, two, {"rounds": 10}),
-        ("s-local-gd", ps.SLocalGD.theory(plain, p=1e-4, q=0.5), plain, one, {"rounds": 12}),
-        ("scaffold, option I", ps.Scaffold.theory(plain, K=9000, option="I"), plain, one, {"rounds": 10}),
-        ("short rounds", ps.Scaffnew(gamma, 0.1), plain, one, {"rounds": 3000}),
-        ("reference", ps.Scaffnew(gamma, 1e-3), plain, lambda: "reference", {"rounds": 12}),
+        ("scaffnew, one thread", ps.Scaffnew(gamma, 1e-4), plain, one, {"rounds": 5}),
+        ("scaffnew, two threads", ps.Scaffnew(gamma, 1e-4), plain, two, {"rounds": 5}),
+        ("scaffnew, minibatches", ps.Scaffnew(0.1 * gamma, 3e-5), sampled, two, {"rounds": 5}),
+        ("scaffnew, cohorts", ps.Scaffnew(gamma, 1e-4), plain, one, {"rounds": 5, "cohort": 3}),
+        ("fedlin", ps.FedLin.theory(plain, K=8000), plain, two, {"rounds": 4}),
+        ("s-local-gd", ps.SLocalGD.theory(plain, p=1e-4, q=0.5), plain, one, {"rounds": 5}),
+        ("scaffold, option I", ps.Scaffold.theory(plain, K=9000, option="I"), plain, one, {"rounds": 4}),
+        ("short rounds", ps.Scaffnew(gamma, 0.1), plain, one, {"rounds": 800}),
+        ("reference", ps.Scaffnew(gamma, 1e-3), plain, lambda: "reference", {"rounds": 5}),
     ]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress
 from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
+from proxskip.report import plots
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 
@@ -769,3 +771,35 @@ def test_no_escape_sequence_reaches_the_terminal(call):
         code, out, err = call("run", "gd", "--data", f"/nowhere/{name}", "--rounds", "1")
         assert code == 2
         assert all(c.isprintable() or c == "\n" for c in out + err)
+
+
+@pytest.mark.parametrize("command", [("compare", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
+def test_an_interrupted_command_goes_on(call, tmp_path, command):
+    flags = ("--data", "digits", "--clients", "3", "--rounds", "6", "--json")
+    code, out, _ = call(*command, *flags, "--out", str(tmp_path / "whole"))
+    whole = json.loads(out)
+    assert code == 0
+    # the second run never began
+    call(*command, *flags, "--out", str(tmp_path / "part"))
+    last = next(p for p in (tmp_path / "part").iterdir() if p.is_dir() and p.name in ("scaffnew", "seed-1"))
+    shutil.rmtree(last)
+    code, out, _ = call(*command, *flags, "--out", str(tmp_path / "part"), "--continue")
+    again = json.loads(out)
+    assert code == 0
+    assert [(s["method"], s["seed"], s["rounds"], s["gap"]) for s in again] == [
+        (s["method"], s["seed"], s["rounds"], s["gap"]) for s in whole
+    ]
+
+
+def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):
+    call("run", "gd", "--data", "digits", "--clients", "3", "--rounds", "7", "--out", str(tmp_path / "a"))
+    code, out, _ = call("resume", str(tmp_path / "a"), "--rounds", "3", "--json")
+    assert code == 0
+    assert "nothing was done: the run has had 7 rounds already, and 3 were asked for" in json.loads(out)["message"]
+
+
+def test_a_plot_of_different_data_sets_names_them(call, tmp_path):
+    for name in ("digits", "breast-cancer"):
+        call("run", "gd", "--data", name, "--clients", "3", "--rounds", "3", "--out", str(tmp_path / name))
+    labels = [c.label for c in plots.load_runs([tmp_path / "digits", tmp_path / "breast-cancer"])]
+    assert all(name in label for name, label in zip(("digits", "breast-cancer"), labels, strict=True))

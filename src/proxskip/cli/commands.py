@@ -95,7 +95,7 @@ def _execute(
     """Check everything, then run the methods; ``inside`` gives each its own folder inside --out."""
     names = settings.method_names(given)
     settings.check_flags(names, o)
-    out = runs.claim(o.out, o.force)
+    out = runs.claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
     folders = [out / name if out is not None and inside else out for name in names]
@@ -104,7 +104,7 @@ def _execute(
     for request in requests:
         runs.check(request, problem, o)
     _solve(problem, o.quiet)
-    runs.clear(out)  # only now: whatever could be refused has been checked
+    runs.clear(None if o.go_on else out)  # only now: whatever could be refused has been checked
     return runs.execute(requests, problem, o, spec), problem, labels
 
 

@@ -263,6 +263,8 @@ def _output_flags(out: str | None = None) -> Parser:
     if out is not None:
         add("--out", out, metavar="DIR")
         add("--force", "overwrite the runs in the folder", action="store_true")
+        more = "continue an interrupted command: resume the runs in the folder, and make those that are missing"
+        add("--continue", more, dest="go_on", action="store_true")
         add("--every", "record every R rounds; default: at growing intervals", whole("every"), "R")
         often = "rounds between checkpoints; default: about every 30 s"
         add("--checkpoint-every", often, whole("checkpoint-every"), "R")

@@ -13,12 +13,12 @@ from typing import Any
 from proxskip.cli.progress import Progress
 from proxskip.experiments import settings
 from proxskip.links import cohorts
-from proxskip.loop.stop import Stop
+from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
 from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine, prepare, run
+from proxskip.run import make_engine, prepare, resume, run
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
@@ -132,7 +132,11 @@ def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec:
                 out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
                 more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
                 with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
-                    results.append(run(request.method, problem, callbacks=(progress,), **more))
+                    if o.go_on and out is not None and (out / "spec.toml").is_file():
+                        limits = {k: vars(o)[k] for k in RUN_RULES}
+                        results.append(resume(out, problem, callbacks=(progress,), engine=engine, **limits))
+                    else:
+                        results.append(run(request.method, problem, callbacks=(progress,), **more))
                 codes.append(exit_code(results[-1], progress.has_tolerance))
                 if codes[-1] == INTERRUPTED:
                     break
@@ -156,7 +160,7 @@ def claim(out: str | None, force: bool) -> Path | None:
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "
-            "or overwrite it with --force."
+            "or continue it with --continue, or overwrite it with --force."
         )
     return path
 

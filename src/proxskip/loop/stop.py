@@ -161,5 +161,8 @@ class Stop:
     def exhausted(self, round: int, counts: Spent) -> tuple[Status, str] | None:
         """The end of a run that has reached a limit; None if it has reached none."""
         limit = self.limit(round, counts)
+        if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
+            asked = f"{self.rounds} were asked for"
+            return Status.MAX_ROUNDS, f"nothing was done: the run has had {round} rounds already, and {asked}."
         missed = " without reaching the tolerance" if self.asked else ", as asked"
         return None if limit is None else (Status.MAX_ROUNDS, f"stopped {limit}{missed}.")

@@ -77,6 +77,9 @@ def load_runs(folders: Sequence[str | Path]) -> list[Curve]:
     """The curves of run folders, or of folders that contain run folders; equal labels get the name of their folder."""
     found = [p for folder in folders for p in _run_folders(Path(folder))]
     curves = [load_run(p) for p in found]
+    data = [_data(p) for p in found]
+    if len(set(data)) > 1:  # curves of different problems are not to be compared unawares
+        curves = [replace(c, label=f"{c.label}, {name}") for c, name in zip(curves, data, strict=True)]
     labels = [c.label for c in curves]
     return [
         replace(c, label=f"{c.label} ({p.name})") if labels.count(c.label) > 1 else c
@@ -99,6 +102,16 @@ def _is_seed(path: Path) -> bool:
 def _children(path: Path) -> list[Path]:
     # by length first, so that seed-10 follows seed-9
     return sorted((p for p in path.iterdir() if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+def _data(path: Path) -> str:
+    """The data set of a run folder, or of its first seed's."""
+    for p in (path, *_children(path)):
+        try:
+            return str(json.loads((p / "summary.json").read_text(encoding="utf-8"))["data"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return "unknown data"
 
 
 def _method(path: Path) -> str:
