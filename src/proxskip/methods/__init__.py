@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxskip.methods.accelerated import Accelerated
+from proxskip.methods.apda import APDA
 from proxskip.methods.decaying import Decaying
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
@@ -18,12 +19,12 @@ from proxskip.methods.scaffold import Scaffold
 from proxskip.methods.splitskip import SplitSkip
 
 __all__ = [
-    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista", "LocalGD",
-    "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
+    "APDA", "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
+    "LocalGD", "ProxGD", "ProxSkip", "SLocalGD", "SProxSkip", "Scaffnew", "Scaffold", "SplitSkip",
 ]  # fmt: skip
 
 BUILT_IN = (
-    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, Scaffnew,
-    DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
+    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, APDA,
+    Scaffnew, DecentralizedScaffnew, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

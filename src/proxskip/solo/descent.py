@@ -147,6 +147,16 @@ class Descent:
             memory["x"] = x
         self.server, self.solo.memory = server, memory
 
+    def switch(self, make: Callable[[Problem, Smooth], Method]) -> None:
+        """Go on from here with another method, which starts from x and the last subgradient of psi."""
+        x, dual = self.x, self.dual
+        if dual is None:
+            dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
+        self.make = make
+        self._set_method()
+        self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
+        self._begin(x, dual)
+
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
@@ -262,7 +272,9 @@ class Descent:
     @property
     def stalled(self) -> bool:
         """Whether the bound has stopped falling."""
-        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, self.f.mu)
+        # gamma mu is the rate of plain steps only; methods with larger steps claim none that a wrong mu could spoil
+        mu = self.f.mu if self.gamma * (self.f.L or 1.0) <= 2.0 else None
+        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
     @property
