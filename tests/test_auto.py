@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import close, difference, quadratics
 
 import proxskip as ps
+from conftest import close, difference, quadratics
 from proxskip.solo.auto import AutoDescent
 from proxskip.types import Array
 
