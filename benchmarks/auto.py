@@ -238,7 +238,10 @@ def report(rows: list[dict[str, Any]]) -> str:
         shown = f"{ratio:.2f}" + ("" if judged else " (short)")
         label = row["name"] + ("" if row["tuned"] else " *")
         lines.append(f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |")
-    tail = ["", "Seconds; - is a method that failed, needs mu, or took three times the best so far; * not used in tuning."]
+    tail = [
+        "",
+        "Seconds; - is a method that failed, needs mu, or took three times the best so far; * not used in tuning.",
+    ]
     for label, some in (("tuned", ratios[True]), ("not tuned", ratios[False]), ("all", ratios[True] + ratios[False])):
         if some:
             tail.append(

@@ -241,6 +241,8 @@ class SoloExchange:
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
+        self.moved: float | None = None
+        """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""
