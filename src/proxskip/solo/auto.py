@@ -11,6 +11,7 @@ starts from the best iterate and moves it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,8 @@ from proxskip.solo.functions import Smooth
 from proxskip.solo.setup import method_maker
 from proxskip.types import Array, InputError
 
-FIRST_LOOK = 6
-"""Rounds before the first look at the clock."""
+WARM_UP, FIRST_LOOK = 2, 6
+"""Rounds in which kernels are compiled and which nobody measures, and rounds before the first choice."""
 MAX_CHEAP = 1.0
 """A prox that costs fewer gradients than this is not worth skipping."""
 MIN_EXPENSIVE = 3.2
@@ -34,6 +35,8 @@ FIRST_TRIAL = 400
 """Rounds of FISTA, over the cost of a prox in gradients, before APDA is tried."""
 TRIAL = 0.5
 """The length of the first trial, relative to the seconds until then."""
+SETTLED, SMALL_STEP = 30, 16.0
+"""Rounds after which the step of APDA has settled, and gamma L up to which it counts as small."""
 CLEARLY = 1.5
 """How much faster the other method must have been for a change."""
 
@@ -71,7 +74,7 @@ class AutoDescent(Descent):
         self.choices: list[Choice] = [(0, first)]
         self.solo.prox_times = None if self.replay else []
         self.rates: dict[str, float] = {}
-        self.look = FIRST_LOOK
+        self.look = WARM_UP
         self.until = 0.0  # seconds up to which nothing is reconsidered
         self._mark()
 
@@ -94,20 +97,30 @@ class AutoDescent(Descent):
 
     # -- the choice ----------------------------------------------------------------------------------------------------
     def cost(self) -> tuple[float, float]:
-        """Seconds of a prox, and of what there is of a gradient and the loop around it, since the last change."""
-        times = self.solo.prox_times or [0.0]
-        late = times[self.mark_proxes :] or times
-        proxes = float(np.median(late))
-        steps = max(self.client.calls - self.mark_calls, 1)
-        return proxes, max(self.spent - self.mark_seconds - math.fsum(late), 1e-9) / steps
+        """Seconds of a prox, and of a gradient with the loop around it, since the last look."""
+        times, (spent, calls) = self.solo.prox_times or [0.0], self.last_look
+        steps = max(self.client.calls - calls, 1)
+        found = float(np.median(times)), max(self.spent - spent - math.fsum(times), 1e-9) / steps
+        self._looked()
+        return found
+
+    def _looked(self) -> None:
+        self.last_look = (self.spent, self.client.calls)
+        if self.solo.prox_times is not None:
+            self.solo.prox_times.clear()
 
     def _reconsider(self) -> None:
-        self.look = self.round + max(1, self.round // 20)
         if self.task.psi is None:
+            self.look = sys.maxsize
             return
+        if self.round < FIRST_LOOK:
+            self.look = FIRST_LOOK
+            self._looked()
+            return
+        self.look = self.round + max(4, self.round // 20)
         here, other = self.arm, self.arms[1 - self.arms.index(self.arm)]
         call, step = self.cost()
-        ratio = call / step if self.task.D is None else 4.0  # with D neither method is the one with fewer proxes
+        ratio = call / step if self.task.D is None else 2.0  # with D neither method is the one with fewer proxes
         self.seen.append((self.spent, self.best.bound))
         if other in self.rates:
             self.rates[here] = self._rate()
@@ -119,9 +132,14 @@ class AutoDescent(Descent):
             elif ratio > MAX_CHEAP and self.round * ratio >= FIRST_TRIAL:
                 self.rates[here] = self._rate()
                 self._take(other, TRIAL)
-        elif ratio < MIN_EXPENSIVE / 2 and self.spent >= self.until:
+        elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._well_conditioned()):
             self.rates[here] = self._rate()
             self._take(other, TRIAL)
+
+    def _well_conditioned(self) -> bool:
+        """Whether APDA has settled at a small step, where FISTA may need no more proxes."""
+        settled = self.round - self.choices[-1][0] >= SETTLED
+        return settled and float(self.server["step"][0]) * (self.f.L or 1.0) <= SMALL_STEP
 
     def _rate(self) -> float:
         """How fast the logarithm of the best bound has fallen per second, in the second half since the last change."""
@@ -139,9 +157,8 @@ class AutoDescent(Descent):
         self.until = (1.0 + share) * self.spent if share < math.inf else 3.0 * self.spent
 
     def _mark(self) -> None:
-        self.mark_seconds, self.mark_calls = self.spent, self.client.calls
+        self._looked()
         self.seen = [(self.spent, self.best.bound)] if self.best.bound < math.inf else []
-        self.mark_proxes = len(self.solo.prox_times or ())
 
     def all_choices(self) -> tuple[Choice, ...]:
         """The choices with the end of the run."""
