@@ -200,6 +200,7 @@ METHODS = (
         psi=ps.prox.SquaredL2(0.3)),
     Row("sproxskip", ps.SProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
         psi=ps.prox.ElasticNet(0.01, 0.1), linear_psi=ps.prox.Consensus(2), tight=True),
+    Row("apda", ps.APDA.theory, "fixed_point converges", up=2, clients=1, psi=ps.prox.L1(0.01)),
     Row("scaffnew", ps.Scaffnew.theory, SKIPS, tight=True),
     Row("scaffnew-weighted", lambda p: ps.Scaffnew.theory(p, own_steps=True), SKIPS,
         weights=WEIGHTS, own=True, tight=True),

@@ -6,6 +6,7 @@ from proxskip.engines.ray.engine import RayEngine
 from proxskip.links.cohorts import Bernoulli, Given, Uniform
 from proxskip.links.graphs import Graph, from_matrix, graph
 from proxskip.methods import (
+    APDA,
     EXTRA,
     GD,
     PDHG,
@@ -49,6 +50,7 @@ from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
 __all__ = [
+    "APDA",
     "EXTRA",
     "GD",
     "METHODS",

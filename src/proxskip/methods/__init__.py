@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxskip.methods.accelerated import Accelerated
+from proxskip.methods.apda import APDA
 from proxskip.methods.decaying import Decaying
 from proxskip.methods.decentralized_scaffnew import DecentralizedScaffnew
 from proxskip.methods.fedlin import FedLin
@@ -22,13 +23,13 @@ from proxskip.methods.splitskip import SplitSkip
 from proxskip.methods.variance_reduced import ProxSkipVR, ScaffnewVR
 
 __all__ = [
-    "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
+    "APDA", "EXTRA", "GD", "PDHG", "Accelerated", "DIGing", "Decaying", "DecentralizedScaffnew", "FedLin", "Fista",
     "FiveGCS", "GradSkip", "LocalGD", "ProxGD", "ProxSkip", "ProxSkipVR", "RandomGossip", "SLocalGD", "SProxSkip",
     "Scaffnew", "ScaffnewVR", "Scaffold", "SplitSkip",
 ]  # fmt: skip
 
 BUILT_IN = (
-    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, ProxSkipVR, Scaffnew,
-    ScaffnewVR, GradSkip, FiveGCS, DecentralizedScaffnew, RandomGossip, DIGing, EXTRA, SplitSkip, PDHG,
+    GD, ProxGD, Accelerated, Fista, LocalGD, Scaffold, FedLin, SLocalGD, ProxSkip, SProxSkip, ProxSkipVR, APDA,
+    Scaffnew, ScaffnewVR, GradSkip, FiveGCS, DecentralizedScaffnew, RandomGossip, DIGing, EXTRA, SplitSkip, PDHG,
 )  # fmt: skip
 """Every method of the package, in the order in which lists show them."""

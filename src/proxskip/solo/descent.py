@@ -23,6 +23,7 @@ from proxskip.seam import Method
 from proxskip.solo import functions
 from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
+from proxskip.solo.fused import round_of
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
@@ -143,6 +144,8 @@ class Descent:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
+        # minibatches are drawn by the client's descend, which the fused rounds do not call
+        self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
         rare = (skip_probability(self.method) or 1.0) < 0.2
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
@@ -160,6 +163,16 @@ class Descent:
             memory["x"] = x
         self.server, self.solo.memory = server, memory
 
+    def switch(self, make: Callable[[Problem, Smooth], Method]) -> None:
+        """Go on from here with another method, which starts from x and the last subgradient of psi."""
+        x, dual = self.x, self.dual
+        if dual is None:
+            dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
+        self.make = make
+        self._set_method()
+        self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
+        self._begin(x, dual)
+
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
@@ -176,7 +189,7 @@ class Descent:
         server, memory, solo = self.server, self.solo.memory, self.solo
         solo.begin(self.round)
         try:
-            self.server = self.method.round(server, solo)
+            self.server = self.method_round(server, solo)
             self.round += 1
             return self._due() and self._bound()
         except TooSteep as steep:
@@ -219,7 +232,8 @@ class Descent:
         if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = distance(solo.start, x) / self.gamma
+            raw = (distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
+            solo.moved = None
             if not math.isfinite(raw):
                 solo.blame()
         else:
@@ -280,7 +294,9 @@ class Descent:
     @property
     def stalled(self) -> bool:
         """Whether the bound has stopped falling."""
-        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, self.f.mu)
+        # gamma mu is the rate of plain steps only; methods with larger steps claim none that a wrong mu could spoil
+        mu = self.f.mu if self.gamma * (self.f.L or 1.0) <= 2.0 else None
+        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
     @property
