@@ -22,7 +22,14 @@ import scipy.sparse
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.gpu.limits import everywhere, one_step0, only_plain_steps, only_plain_vectors, rows_taken
+from proxskip.engines.gpu.limits import (
+    entries_of,
+    everywhere,
+    one_step0,
+    only_plain_steps,
+    only_plain_vectors,
+    rows_taken,
+)
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
@@ -140,6 +147,7 @@ class GpuEngine(Engine):
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
         self.oracles: list[Any] = []
+        self.entries = entries_of(problem)
         if LocalSteps.fit(problem):
             self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
             self.whole = None if problem.batch else self.local
@@ -167,7 +175,7 @@ class GpuEngine(Engine):
             how["step0"] = one_step0(step0)
         if np.ndim(K):
             how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
-        entries = len(self.local.data.indices) * len(members) / self.problem.n
+        entries = self.entries * len(members) / self.problem.n
         count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
         if not self.settling and int(np.max(K)) > count:
             x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from proxskip.links.codecs import Identity
 from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
 from proxskip.types import Indices, InputError
 
 
@@ -46,3 +48,9 @@ def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int
     return int(K) * (
         problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
     )
+
+
+def entries_of(problem: Problem) -> float:
+    """Stored entries of the clients' data, as far as they are linear models."""
+    models = [f for f in problem.clients if isinstance(f, LinearModel)]
+    return float(sum(f.A.nnz if scipy.sparse.issparse(f.A) else f.A.size for f in models))
