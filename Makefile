@@ -46,9 +46,12 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup
+	$(BIN)/python tests/chaos_interrupt.py
 	$(BIN)/python tests/chaos_protocol.py
 	$(BIN)/python tests/chaos_flower.py
 	$(BIN)/python tests/mutants.py
+	$(BIN)/python tests/audit_mutants.py
+	$(BIN)/python tests/proofs.py
 	$(BIN)/python tests/chaos_ray.py
 
 clean:

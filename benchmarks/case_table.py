@@ -190,6 +190,7 @@ ENTRIES = (
     Entry("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4)),
     Entry("proxskip", ps.ProxSkip.theory, clients=1, psi=l1),
     Entry("proxskip-shrink", ps.ProxSkip.theory, clients=1, psi=shrink),
+    Entry("apda", ps.APDA.theory, clients=1, psi=ps.prox.L1(0.01)),
     Entry("sproxskip", ps.SProxSkip.theory, clients=1, psi=ps.prox.ElasticNet(0.01, 0.1)),
     Entry("scaffnew", ps.Scaffnew.theory),
     Entry("scaffnew-own", lambda p: ps.Scaffnew.theory(p, own_steps=True), unequal=True, own=True),

@@ -23,7 +23,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Problems",
         "proxskip",
-        ("Problem", "split", "Logistic", "LeastSquares", "Softmax", "Quadratic", "random_quadratics"),
+        ("Problem", "split", "Logistic", "LeastSquares", "Softmax", "Quadratic", "random_quadratics", "scafflix"),
     ),
     ("Methods", "proxskip", (*(kind.__name__ for kind in BUILT_IN), "Decaying", "METHODS")),
     ("Writing a method", "proxskip", ("Method", "About", "Claims", "Style", "register")),

@@ -21,8 +21,8 @@ import numpy as np
 
 import proxskip as ps
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Server, ServerState, Worker
-from proxskip.protocol.simulate import Violation, simulate
 from proxskip.protocol.wire import HEAD, HEADER, _seal, encode
+from simulated_federation import Violation, simulate
 
 LIMIT = 1 << 16
 FIELDS = {  # offset and kind of what a hostile client may write into a header that is then sealed again

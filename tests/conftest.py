@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ import proxskip as ps
 from proxskip import registry
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
+from proxskip.links.gossip import AwakeLinks, RandomLinks
 from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
 from proxskip.run import prepare
@@ -39,6 +41,8 @@ from proxskip.seam import Method, Request, Work
 from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
+UNEVEN = (0.9, 0.5, 0.7, 1.0)
+"""Probabilities of taking part."""
 
 
 # -- tiers -------------------------------------------------------------------------------------------------------------
@@ -114,7 +118,9 @@ class Row:
     Args:
         make: the method with parameters for a problem.
         up, down, exchanges: vectors a client and round, and exchanges a round; None where they vary.
-        extra: full gradients of every client a round besides the local steps.
+        extra: full gradients of every client a round besides the local steps; None where they vary.
+        numbers: numbers of its own that a client is sent in a round.
+        masked: its messages hold only some of the coordinates.
         linear_psi: a psi whose prox is linear, for the eigenvalue law.
         tight: the eigenvalue equals ``theory.sharp_rate`` to the last digit.
         coded: of a round in d unknowns, the floats, bytes and bits that all clients send up, where a codec is used.
@@ -126,7 +132,9 @@ class Row:
     up: int | None = 1
     down: int | None = 1
     exchanges: int | None = 1
-    extra: int = 0
+    extra: int | None = 0
+    numbers: int = 0
+    masked: bool = False
     clients: int = 4
     weights: tuple[float, ...] | None = None
     own: bool = False
@@ -172,6 +180,7 @@ def locodl(codec: str) -> Callable[[Problem], Method]:
 
 
 SKIPS = "fixed_point lyapunov rate sum_h converges batch"
+FULL = SKIPS.removesuffix(" batch")
 METHODS = (
     Row("gd", ps.GD.theory, "fixed_point lyapunov rate converges batch"),
     Row("proxgd", ps.ProxGD.theory, "fixed_point lyapunov rate converges batch", psi=ps.prox.L1(0.01),
@@ -201,6 +210,7 @@ METHODS = (
         psi=ps.prox.SquaredL2(0.3)),
     Row("sproxskip", ps.SProxSkip.theory, "fixed_point lyapunov rate converges batch", clients=1,
         psi=ps.prox.ElasticNet(0.01, 0.1), linear_psi=ps.prox.Consensus(2), tight=True),
+    Row("apda", ps.APDA.theory, "fixed_point converges", up=2, clients=1, psi=ps.prox.L1(0.01)),
     Row("scaffnew", ps.Scaffnew.theory, SKIPS, tight=True),
     Row("scaffnew-weighted", lambda p: ps.Scaffnew.theory(p, own_steps=True), SKIPS,
         weights=WEIGHTS, own=True, tight=True),
@@ -209,9 +219,27 @@ METHODS = (
         linear_psi=ps.prox.SquaredL2(0.3)),
     Row("scaffnew-cohort", scaffnew_on(3), SKIPS, down=None, cohort=3),
     Row("scaffnew-pairs", scaffnew_on(2), SKIPS, down=None, cohort=2),
+    Row("5gcs", ps.FiveGCS.practical, "fixed_point converges"),
+    Row("5gcs-theory", ps.FiveGCS.theory, "fixed_point rate converges"),
+    Row("5gcs-weighted", lambda p: ps.FiveGCS.practical(p, K=3), "fixed_point converges", weights=WEIGHTS, own=True),
+    Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True,
+        psi=ps.prox.L1(0.01)),
+    Row("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), "fixed_point converges", weights=WEIGHTS, own=True,
+        cohort=3),
+    Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
+        down=None, cohort=UNEVEN),
+    Row("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), "fixed_point converges", up=2, numbers=2),
     Row("scaffnew-decaying", lambda p: ps.Decaying(ps.Scaffnew.theory(p), 0.02),
         "fixed_point sum_h converges batch"),
     Row("scaffnew-bernoulli", scaffnew_on(0.7), SKIPS, up=None, down=None, cohort=0.7),
+    Row("proxskip-vr", ps.ProxSkipVR.theory, "fixed_point lyapunov rate converges batch", clients=1, extra=None,
+        psi=ps.prox.L1(0.01), linear_psi=ps.prox.Consensus(2), tight=True),
+    Row("scaffnew-vr", ps.ScaffnewVR.theory, SKIPS, extra=None, tight=True),
+    Row("scaffnew-vr-psi", ps.ScaffnewVR.theory, "fixed_point lyapunov rate converges batch", extra=None,
+        weights=WEIGHTS, psi=ps.prox.L1(0.01), linear_psi=ps.prox.SquaredL2(0.3)),
+    Row("gradskip", ps.GradSkip.theory, FULL, own=True, extra=None, numbers=1),
+    Row("gradskip-drowsy", lambda p: replace(ps.GradSkip.theory(p, p=0.5), q=(0.5, 0.0, 1.0, 0.9), gamma=0.2 / p.L),
+        FULL, extra=None, numbers=1, weights=WEIGHTS),
     Row("tamuna", tamuna(2), SKIPS, coded=lambda d: (2 * d, 16 * d, 128 * d)),
     Row("tamuna-cohort", tamuna(2, 3), SKIPS, down=None, cohort=3, coded=lambda d: (2 * d, 16 * d, 128 * d)),
     Row("tamuna-whole", tamuna(3, 3), SKIPS, down=None, cohort=3),
@@ -225,6 +253,12 @@ METHODS = (
     Row("decentralized", gossip("ring"), SKIPS, up=None, down=0),
     Row("decentralized-path", gossip("path"), SKIPS, up=None, down=0),
     Row("decentralized-psd", gossip("star", psd=True), SKIPS, up=None, down=0),
+    Row("decentralized-gossips", lambda p: ps.DecentralizedScaffnew.theory(p, "path", gossips=3), SKIPS, up=None, down=0),
+    Row("decentralized-failing", lambda p: ps.DecentralizedScaffnew.theory(p, ps.graph("ring", p.n).failing(0.2)), SKIPS,
+        up=None, down=0),
+    Row("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), SKIPS, up=None, down=0),
+    Row("random-gossip-masked", lambda p: ps.RandomGossip.theory(p, ps.graph("path", p.n).failing(0.3), 0.8, k=3), SKIPS,
+        up=None, down=0, clients=3, masked=True),
     Row("diging", gossip("ring", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
     Row("diging-complete", gossip("complete", kind=ps.DIGing), "fixed_point sum_h converges batch", up=None, down=0),
     Row("extra", gossip("ring", kind=ps.EXTRA), "fixed_point sum_h converges batch", up=None, down=0),
@@ -252,18 +286,57 @@ class RowByRow(ReferenceEngine):
     def run(self, request: Request) -> Work:
         ups, count, asked = [], 0, len(request.cohort)
         for j, i in enumerate(request.cohort):
-            own = tuple(v[i] if v.ndim == 2 else v for v in request.down)
-            work = super().run(replace(request, cohort=np.array([i]), down=own, first=j, asked=asked))
+            down = tuple(v[i] if v.ndim == 2 else v for v in request.down)
+            K = request.K if np.ndim(request.K) == 0 else request.K[j : j + 1]
+            own = {name: v[j : j + 1] for name, v in request.own.items()}
+            one = replace(request, cohort=np.array([i]), down=down, K=K, own=own, first=j, asked=asked)
+            work = super().run(one)
             ups.append(work.up)
             count += work.gradients
         return Work(tuple(np.concatenate(column) for column in zip(*ups, strict=True)), count)
 
 
 class Heads:
-    """A coin that always shows heads: K = 1."""
+    """A coin that always shows heads: K = 1; and what is drawn for each client at once, as told.
 
-    def random(self) -> float:
-        return 0.0
+    Args:
+        each: a number in [0, 1) for each client.
+        links: those that are awake.
+    """
+
+    def __init__(self, each: tuple[float, ...] = (), links: AwakeLinks | None = None) -> None:
+        self.each, self.links = each, links
+
+    def random(self, size: int | None = None) -> Any:
+        return 0.0 if size is None else np.array(self.each[:size])
+
+
+def links_awake(links: RandomLinks, d: int) -> Iterator[tuple[float, AwakeLinks]]:
+    """Every set of awake links and of coordinates that they carry, with its probability."""
+    i, j = np.nonzero(np.triu(links.graph.W, k=1))
+    carried = [np.isin(np.arange(d), some) for some in itertools.combinations(range(d), links.k or d)]
+    for state in itertools.product((None, *range(len(carried))), repeat=len(i)):
+        up = [e for e, s in enumerate(state) if s is not None]
+        chance = links.p ** len(up) * (1 - links.p) ** (len(i) - len(up)) / len(carried) ** len(up)
+        mask = np.array([carried[s] for s in state if s is not None], dtype=bool).reshape(len(up), d)
+        yield chance, AwakeLinks(i[up], j[up], links.graph.W[i[up], j[up]], mask)
+
+
+def coins_of(method: Any, n: int, d: int) -> list[tuple[float, Heads]]:
+    """Everything that a server half can draw in one iteration besides the coin of p, with its probability."""
+    links: Any = getattr(method, "links", None)
+    if isinstance(method, ps.RandomGossip):
+        links = RandomLinks(method.graph, method.p_e * (1 - method.graph.failure), method.k)
+    if isinstance(links, RandomLinks):
+        return [(chance, Heads(links=awake)) for chance, awake in links_awake(links, d)]
+    if not isinstance(method, ps.GradSkip):
+        return [(1.0, Heads())]
+    found = []
+    for sleeps in itertools.product((True, False), repeat=n):
+        chances = [1 - q if asleep else q for q, asleep in zip(method.q, sleeps, strict=True)]
+        if np.prod(chances) > 0:
+            found.append((float(np.prod(chances)), Heads(tuple(0.0 if asleep else 1 - 1e-9 for asleep in sleeps))))
+    return found
 
 
 class Machine:
@@ -295,6 +368,9 @@ class Machine:
         if isinstance(self.method, ps.LoCoDL):  # a part of the strong convexity is everybody's
             server["v"], h = self.method.mu_g * s.x, s.h - self.method.mu_g * s.x
         memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": h, "c": h}
+        if isinstance(self.method, ps.FiveGCS):  # v_i* = grad f_i(x*) - mu x*, and the server holds their sum
+            memory["v"] = s.h - self.method.mu * s.x
+            server["v"] = self.problem.weights @ memory["v"]
         self.put(server, {k: v.copy() for k, v in memory.items() if k in self.method.remembers})
 
     def round(self, r: int, cohort: Indices | None = None, rng: Any = None) -> None:
@@ -302,7 +378,11 @@ class Machine:
         self.line.begin(r)
         self.line.cohort = self.line.cohort if cohort is None else cohort
         self.line.rng = self.line.rng if rng is None else rng
-        self.server = self.method.round(self.server, self.line)
+        if isinstance(rng, Heads) and rng.links is not None:
+            with mock.patch.object(RandomLinks, "draw", return_value=rng.links):
+                self.server = self.method.round(self.server, self.line)
+        else:
+            self.server = self.method.round(self.server, self.line)
 
     @property
     def memory(self) -> Vectors:
@@ -324,8 +404,8 @@ def cohorts_of(participation: Any, n: int) -> list[tuple[float, Indices]]:
         return [(1.0 / len(found), S) for S in found]
     assert isinstance(participation, Bernoulli)
     found = [np.array(S) for c in range(1, n + 1) for S in itertools.combinations(range(n), c)]
-    q = participation.probability
-    mass = [q ** len(S) * (1 - q) ** (n - len(S)) for S in found]
+    q = np.broadcast_to(participation.probability, (n,))
+    mass = [float(np.prod(np.where(np.isin(np.arange(n), S), q, 1 - q))) for S in found]
     return [(m / sum(mass), S) for m, S in zip(mass, found, strict=True)]
 
 

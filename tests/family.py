@@ -14,7 +14,7 @@ import numpy as np
 import proxskip as ps
 from proxskip.links.codecs import Codec, Float32, Key, Masks, RandK
 from proxskip.methods import steps
-from proxskip.seam import Client, Exchange, as_sent
+from proxskip.seam import Client, Exchange
 from proxskip.types import Array, Vectors
 
 Up = tuple[tuple[Array, ...], Vectors]
@@ -46,70 +46,6 @@ class Signs:
 
 # -- methods -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class GradSkip(ps.Method):
-    """A. Maranjyan, M. Safaryan, P. Richtarik, "GradSkip", 2022, arXiv:2210.16402.
-
-    Client i falls asleep after each step with probability 1 - q_i; from then on its h_i is its gradient.
-    """
-
-    gamma: float
-    p: float
-    q: tuple[float, ...]
-
-    about = ps.About("gradskip", handles=frozenset({"clients"}), remembers=("h", "hhat", "xhat"))
-
-    def drawn(self, rng: Any) -> tuple[Array, Array]:
-        """Each client's steps, and whether it is asleep at the end."""
-        K = steps.geometric(rng, self.p)
-        G = np.array([steps.geometric(rng, 1 - q) if q < 1 else K + 1 for q in self.q])
-        return np.minimum(G - 1, K), G <= K
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        K, asleep = self.drawn(exchange.rng)
-        (x,) = exchange(self.local, server["x"], K=tuple(K), own={"asleep": asleep})
-        exchange.settle(self.settle, x)
-        return {"x": x}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Up:
-        xhat = client.descend(x, memory["h"], self.gamma, K)
-        hhat = memory["h"] + asleep * (client.gradient(xhat, where=asleep) - memory["h"])
-        up = xhat - (self.gamma / self.p) * hhat
-        sent = client.send(up)
-        return (sent,), {"xhat": as_sent(xhat, up, sent), "hhat": hhat}
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"h": memory["hhat"] + (self.p / self.gamma) * (x - memory["xhat"])}
-
-
-@dataclass(frozen=True)
-class ScaffnewVR(ps.Method):
-    """G. Malinovsky, K. Yi, P. Richtarik, "Variance Reduced ProxSkip", 2022, arXiv:2207.04338, with L-SVRG."""
-
-    gamma: float
-    p: float
-    q: float
-
-    about = ps.About("scaffnew-vr", handles=frozenset({"batch", "clients"}), remembers=("h", "xhat", "w", "gw"))
-
-    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
-        first = np.full(exchange.problem.n, exchange.round == 0)
-        (x,) = exchange(self.local, server["x"], K=steps.geometric(exchange.rng, self.p), own={"first": first})
-        exchange.settle(self.settle, x)
-        return {"x": x}
-
-    def local(self, client: Client, memory: Vectors, K: int, x: Array, first: Any) -> Up:
-        w = memory["w"] + first * (x - memory["w"])
-        gw = memory["gw"] + client.gradient(x, where=first)
-        xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=(w, gw, self.q))
-        up = xhat - (self.gamma / self.p) * memory["h"]
-        sent = client.send(up)
-        return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
-
-
-@dataclass(frozen=True)
 class LocalSolver(ps.Method):
     """A primal-dual method whose clients solve a proximal problem by accelerated steps (compare 5GCS, 2212.14370).
 
@@ -119,7 +55,7 @@ class LocalSolver(ps.Method):
         y_i  = K accelerated steps from xhat on  F_i(y) - <v_i, y> + (t_i/2) |y - xhat|^2
         v_i+ = v_i + t_i (xhat - y_i),   v+ = mean_i v_i+,   z+ = xhat - gamma (v+ - v)
 
-    With ``until``, K is the most.
+    With ``until``, K is the most. ``first`` plain steps on f_i lead to where these begin.
     """
 
     gamma: float
@@ -130,6 +66,7 @@ class LocalSolver(ps.Method):
     K: int = 2
     until: float | None = None
     codec: Codec | None = None
+    first: int = 0
 
     about = ps.About("local-solver", handles=frozenset({"batch", "clients"}), remembers=("v",))
 
@@ -154,7 +91,8 @@ class LocalSolver(ps.Method):
 
     def local(self, client: Client, memory: Vectors, K: int, xhat: Array, t: Any, step: Any, beta: Any) -> Up:
         h, pull = memory["v"] + self.mu * xhat, (t - self.mu, xhat)  # - mu y is a part of the pull
-        y = client.descend(xhat, h, step, K, pull=pull, momentum=beta, until=self.until)
+        begin = client.descend(xhat, h, step, self.first) if self.first else xhat
+        y = client.descend(begin, h, step, K, pull=pull, momentum=beta, until=self.until)
         y = y if self.until is None else y[0]
         sent = client.send(t * (xhat - y), self.codec)
         return (sent,), {"v": memory["v"] + sent}
@@ -228,4 +166,4 @@ class Mixture(ps.Method):
         return {"a": memory["a"] - 0.5 * x, "u": 0.1 * (memory["b"] - memory["a"])}
 
 
-__all__ = ["Float32", "GradSkip", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "ScaffnewVR", "Signs"]
+__all__ = ["Float32", "Halved", "LocalSolver", "Masks", "Mixture", "RandK", "Signs"]

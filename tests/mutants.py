@@ -179,6 +179,72 @@ MUTANTS = (
         (("loop/line.py", 'arrays["owed"].copy()', '0 * arrays["owed"]'),),
         ("test_resume.py::test_resume_is_bitwise_the_straight_run[scaffnew-cohort]",),
     ),
+    Mutant(
+        "weights-not-sampled",
+        "a minibatch of weighted rows forgets the weights",
+        (
+            (
+                "problems/glm.py",
+                "        return 1.0 if np.ptp(self.s) == 0 else self.N * self.s\n",
+                "        return 1.0\n",
+            ),
+        ),
+        ("test_features.py::test_row_weights_and_minibatches_meet",),
+    ),
+    Mutant(
+        "blind-audit",
+        "the audit finds nothing",
+        (("loop/audit.py", "        if rounds == 0:", "        if rounds >= 0:"),),
+        ("test_audit.py::test_one_broken_update_is_reported[scaffnew-lost]",),
+    ),
+    Mutant(
+        "sleeps-with-old-h",
+        "a client of GradSkip that falls asleep keeps its old shift",
+        (("methods/gradskip.py", 'memory["h"] + asleep * (', 'memory["h"] + 0.0 * asleep * ('),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[gradskip]",),
+    ),
+    Mutant(
+        "settles-from-old-h",
+        "GradSkip's update starts from the shift before the steps",
+        (("methods/gradskip.py", 'return {"h": memory["hhat"] +', 'return {"h": memory["h"] +'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[gradskip]",),
+    ),
+    Mutant(
+        "other-rows-at-the-anchor",
+        "the minibatch at the anchor of L-SVRG is not the one at the iterate",
+        (
+            (
+                "engines/local.py",
+                "self._sampled(z, rows) - self._sampled(w, rows) + gw",
+                "self._sampled(z, rows) - self._sampled(w, (rows + 1) % self.rows) + gw",
+            ),
+        ),
+        ("test_laws.py::test_lyapunov_of_variance_reduction_contracts_by_its_theorem[2]",),
+    ),
+    Mutant(
+        "anchor-of-the-new-point",
+        "the anchor moves to the point after the step, with the gradient before it",
+        (("engines/local.py", "w, gw = z, full if", "w, gw = x, full if"),),
+        ("test_laws.py::test_lyapunov_of_variance_reduction_contracts_by_its_theorem[2]",),
+    ),
+    Mutant(
+        "biased-links",
+        "x moves along what came as if nothing had been masked",
+        (("methods/random_gossip.py", "self.tau * (1.0 + self.omega)", "self.tau * (1.0 + 3.0 * self.omega)"),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[random-gossip]",),
+    ),
+    Mutant(
+        "sign-of-a-link",
+        "h moves away along the links",
+        (("methods/random_gossip.py", 'memory["h"] + self.tau * m', 'memory["h"] - self.tau * m'),),
+        ("test_laws.py::test_lyapunov_contracts_by_its_theorem[random-gossip]",),
+    ),
+    Mutant(
+        "one-sided-link",
+        "a link that is awake moves only one of its ends",
+        (("links/gossip.py", "        np.subtract.at(out, self.j, moved)\n", ""),),
+        ("test_laws.py::test_sum_of_h_stays_zero[random-gossip-quadratic]",),
+    ),
 )
 SEVEN = MUTANTS[:7]
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress as cli_progress
+from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
+from proxskip.report import plots
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 
@@ -258,9 +261,9 @@ def test_exit_5_when_it_stalls(call):
 def test_the_worst_run_of_a_comparison_counts(call):
     flags = (*EASY, "--K", "5", "--gamma", "figure", "--tol", "1e-4", "--rounds", "2000", "--quiet")
     assert call("compare", "scaffnew", "local-gd", *flags)[0] == 5
-    assert commands.worst([0, 3, 130, 4, 5]) == 130
-    assert commands.worst([0, 3, 4, 5]) == 4
-    assert commands.worst([0, 3]) == 3
+    assert cli_runs.worst([0, 3, 130, 4, 5]) == 130
+    assert cli_runs.worst([0, 3, 4, 5]) == 4
+    assert cli_runs.worst([0, 3]) == 3
 
 
 def test_exit_1_for_what_nobody_expected(call, monkeypatch):
@@ -675,8 +678,8 @@ def test_progress_bar_where_somebody_looks(late):
         progress.on_run_start({"stop": {"iterations": 200}})
         for r in range(5):
             progress.on_record(r, record(r))
-        assert progress.bar.bar is not None
-    assert progress.bar.bar is None
+        assert progress.bar is not None
+    assert progress.bar is None
     assert "round 4" in stream.getvalue()
 
 
@@ -761,3 +764,42 @@ def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     assert summary["gamma"] == 1 / summary["L_global"]
     trace = Trace.from_csv(tmp_path / "a" / "trace.csv")
     assert trace["gap"][trace["round"] == 200][0] < 2e-5
+
+
+def test_no_escape_sequence_reaches_the_terminal(call):
+    for name in ("\x1b[31mred", "a\x07b", "\x9b2J", "x\u202ey"):
+        code, out, err = call("run", "gd", "--data", f"/nowhere/{name}", "--rounds", "1")
+        assert code == 2
+        assert all(c.isprintable() or c == "\n" for c in out + err)
+
+
+@pytest.mark.parametrize("command", [("compare", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
+def test_an_interrupted_command_goes_on(call, tmp_path, command):
+    flags = ("--data", "digits", "--clients", "3", "--rounds", "6", "--json")
+    code, out, _ = call(*command, *flags, "--out", str(tmp_path / "whole"))
+    whole = json.loads(out)
+    assert code == 0
+    # the second run never began
+    call(*command, *flags, "--out", str(tmp_path / "part"))
+    last = next(p for p in (tmp_path / "part").iterdir() if p.is_dir() and p.name in ("scaffnew", "seed-1"))
+    shutil.rmtree(last)
+    code, out, _ = call(*command, *flags, "--out", str(tmp_path / "part"), "--continue")
+    again = json.loads(out)
+    assert code == 0
+    assert [(s["method"], s["seed"], s["rounds"], s["gap"]) for s in again] == [
+        (s["method"], s["seed"], s["rounds"], s["gap"]) for s in whole
+    ]
+
+
+def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):
+    call("run", "gd", "--data", "digits", "--clients", "3", "--rounds", "7", "--out", str(tmp_path / "a"))
+    code, out, _ = call("resume", str(tmp_path / "a"), "--rounds", "3", "--json")
+    assert code == 0
+    assert "nothing was done: the run has had 7 rounds already, and 3 were asked for" in json.loads(out)["message"]
+
+
+def test_a_plot_of_different_data_sets_names_them(call, tmp_path):
+    for name in ("digits", "breast-cancer"):
+        call("run", "gd", "--data", name, "--clients", "3", "--rounds", "3", "--out", str(tmp_path / name))
+    labels = [c.label for c in plots.load_runs([tmp_path / "digits", tmp_path / "breast-cancer"])]
+    assert all(name in label for name, label in zip(("digits", "breast-cancer"), labels, strict=True))

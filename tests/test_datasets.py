@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -437,3 +439,54 @@ def test_no_checksum_is_half_known() -> None:
         facts = (known.sha256, known.content, known.nonzeros, known.labels, known.size)
         assert (name in VERIFIED) == all(fact is not None for fact in facts) == any(fact is not None for fact in facts)
         assert known.labels is None or sum(known.labels.values()) == known.rows
+
+
+# -- downloads that do not end, and data without a published checksum --------------------------------------------------
+def test_a_download_that_drips_is_given_up(bare: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = server.answer
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        write = handler.wfile.write
+
+        def drip(data: bytes) -> int:
+            if not data.startswith(TOY[:20]):
+                return write(data)
+            with contextlib.suppress(OSError):  # the other side has hung up
+                for k in range(200):
+                    write(data[k : k + 1])
+                    time.sleep(0.02)
+            return len(data)
+
+        monkeypatch.setattr(handler.wfile, "write", drip, raising=False)
+        real(handler)
+
+    server.answer = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(download, "SLOW_SECONDS", 0.2)
+    with pytest.raises(InputError, match="bytes per second, less than 1000; try again later"):
+        fetch("toy", base_url=server.url)
+    monkeypatch.setattr(download, "DEADLINE", 0.1)
+    with pytest.raises(InputError, match="was not here after 0 seconds"):
+        fetch("toy", base_url=server.url)
+    assert left_in(bare) == []
+
+
+def test_no_more_is_taken_than_the_file_has(bare: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KNOWN, "toy", replace(KNOWN["toy"], size=len(TOY)))
+    server.files["toy"] = TOY + b"1 1:1\n" * 1000
+    with pytest.raises(InputError, match=f"sends more than {len(TOY)} bytes"):
+        fetch("toy", base_url=server.url)
+
+
+def test_data_without_a_checksum_must_stay_what_they_were_at_first(bare: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "toy_rows").write_bytes(TOY)
+    datasets.load("toy-rows", data_dir=folder)
+    datasets.load("toy-rows", data_dir=folder)
+    A, b = datasets.load("toy-rows", data_dir=folder)
+    A.data[0] += 1.0
+    from sklearn.datasets import dump_svmlight_file
+
+    dump_svmlight_file(A, b, str(folder / "toy_rows"), zero_based=False)
+    with pytest.raises(InputError, match="not those of the copy that was used first"):
+        datasets.load("toy-rows", data_dir=folder)

@@ -36,6 +36,9 @@ METHODS = {
     "s-local-gd": lambda p: ps.SLocalGD(0.2 / p.L_max, 0.5, 0.5),
     "tamuna": lambda p: ps.Tamuna.theory(p, s=2),
     "locodl": lambda p: ps.LoCoDL.theory(p, "rand-2+natural"),
+    "5gcs": ps.FiveGCS.practical,
+    "5gcs-theory": ps.FiveGCS.theory,
+    "5gcs-auto": lambda p: ps.FiveGCS.practical(p, gamma="auto"),
 }
 
 
@@ -138,7 +141,7 @@ def rows() -> ps.Problem:
 def test_a_run_is_the_cpu_engines_bit_for_bit(name: str, closing: str, clock: Clock) -> None:
     problem = rows()
     method = METHODS[name](problem)
-    if closing == "deadline" and "cohort" not in method.handles:
+    if closing == "deadline" and ("cohort" not in method.handles or "v" in method.remembers):
         pytest.skip("waits for everybody")
     grid = Here(app_of(problem), 4)
     with warnings.catch_warnings():
@@ -149,7 +152,8 @@ def test_a_run_is_the_cpu_engines_bit_for_bit(name: str, closing: str, clock: Cl
     assert np.array_equal(out.x, judge.x)
     assert out.summary["f"] == pytest.approx(judge.summary()["f"], rel=1e-12)
     assert out.summary["grad_norm"] == pytest.approx(judge.summary()["grad_norm"], rel=1e-9)
-    assert out.summary["iterations"] == judge.summary()["iterations"]
+    if name != "5gcs-theory":  # its clients end their steps by themselves, and the server knows the most alone
+        assert out.summary["iterations"] == judge.summary()["iterations"]
 
 
 @pytest.mark.parametrize("batch", [None, 4])
@@ -173,7 +177,7 @@ def test_cohorts_weights_and_the_tolerance(clock: Clock) -> None:
     assert out.summary["grad_norm"] <= 1e-6
     assert problem.solution is not None
     assert np.linalg.norm(out.x - problem.solution.x) <= 1e-4
-    assert "the tolerance is reached" in str(out)
+    assert "the tolerance holds after" in str(out)
     assert sum(out.summary["participation"].values()) == 3 * out.summary["rounds"]
 
 
@@ -590,6 +594,27 @@ def test_a_module_and_its_loss() -> None:
     assert np.allclose(np.mean(halves, axis=0), g)
     with pytest.raises(ps.InputError, match="batch normalisation"):
         flower.from_torch(torch.nn.BatchNorm1d(3), torch.nn.functional.mse_loss, inputs, inputs)
+
+
+@pytest.mark.torch
+def test_a_module_outside_a_federation_needs_its_L_and_starts_at_its_weights() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    inputs = torch.randn(20, 3).double()
+    given = torch.nn.Linear(3, 1).double(), torch.nn.functional.mse_loss, inputs, inputs[:, :1]
+    unknown, known = flower.from_torch(*given), flower.from_torch(*given, L=20.0)
+    for act in (
+        lambda: ps.GD.theory(ps.Problem([unknown])),
+        lambda: ps.run(ps.GD(0.01), unknown, rounds=1),
+        lambda: ps.run("gd", ps.Problem([unknown]), rounds=1),
+    ):
+        with pytest.raises(ps.InputError, match="L"):
+            act()
+    weights = known.start()
+    assert np.any(weights)
+    assert np.array_equal(ps.run("gd", known, rounds=0).x, weights)
+    assert ps.run("gd", known, rounds=50).summary()["f"] < known.value(weights)
+    assert ps.minimize(unknown, x0=weights, method="proxgd", tol=1e-3).parameters["L"] > 0  # backtracking finds it
 
 
 @pytest.mark.torch

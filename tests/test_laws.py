@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 import scipy.linalg
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of
+from conftest import METHODS, NAMED, Heads, Machine, Row, claiming, close, cohorts_of, coins_of
 from proxskip import theory
+from proxskip.engines import local
 from proxskip.links.codecs import Identity, Key, fields
 from proxskip.types import Array
 
@@ -54,6 +56,14 @@ def test_solution_is_a_fixed_point_under_any_cohorts(name: str, cohort: list[lis
 
 
 # -- the Lyapunov law, in its eigenvalue form --------------------------------------------------------------------------
+def quadratic_form(psi: Callable[[Array], float], fixed: Array) -> Array:
+    """The matrix of a quadratic function around its minimum, by polarisation."""
+    E = np.eye(len(fixed))
+    own = np.array([psi(fixed + e) for e in E])
+    both = [[psi(fixed + E[i] + E[j]) if i != j else 4 * own[i] for j in range(len(E))] for i in range(len(E))]
+    return np.asarray((np.array(both) - own[:, None] - own[None, :]) / 2)
+
+
 class ErrorMaps:
     """The exact linear maps of one iteration, with and without communication, by probing a method's own halves.
 
@@ -75,6 +85,7 @@ class ErrorMaps:
             for rounds in [self.rounds(cohort)]
             for r in rounds
         ]
+        self.coins = coins_of(self.method, self.n, self.d)
         if self.problem.D is not None:
             assert s.y is not None
             self.fixed = np.concatenate([s.x, s.y])
@@ -104,11 +115,11 @@ class ErrorMaps:
         X, H = z.reshape(2, self.n, self.d)
         return ({}, {"x": X, "h": H}) if "x" in self.method.remembers else ({"x": X}, {"h": H})
 
-    def step(self, z: Array, cohort: Array, r: int = 0) -> tuple[Array, Array]:
+    def step(self, z: Array, cohort: Array, coins: Heads | None = None, r: int = 0) -> tuple[Array, Array]:
         """(heads, tails) from z; tails is meaningful for the cohort's members."""
         server, memory = self.states(z)
         self.machine.put(server, {k: v.copy() for k, v in memory.items()})
-        self.machine.round(r, cohort, Heads())
+        self.machine.round(r, cohort, coins or self.coins[-1][1])
         kept = self.machine.memory
         if self.problem.D is not None:
             y = self.machine.server["y"]
@@ -116,7 +127,7 @@ class ErrorMaps:
             return np.concatenate([kept["x"][0], y]), np.concatenate([kept["xhat"][0], z[self.d :]])
         if "h" not in self.method.remembers:
             return self.machine.server["x"], z
-        old = memory["h"].ravel()
+        old = kept.get("hhat", memory["h"]).ravel()
         heads = np.concatenate([self.machine.x.ravel(), kept["h"].ravel()])
         return heads, np.concatenate([kept["xhat"].ravel(), old])
 
@@ -134,13 +145,8 @@ class ErrorMaps:
         return np.stack([act(self.fixed + e) - at for e in np.eye(len(self.fixed))], axis=1)
 
     def form(self) -> Array:
-        """The matrix of psi, by polarisation."""
-        E = np.eye(len(self.fixed))
-        own = np.array([self.psi(self.fixed + e) for e in E])
-        both = [
-            [self.psi(self.fixed + E[i] + E[j]) if i != j else 4 * own[i] for j in range(len(E))] for i in range(len(E))
-        ]
-        return (np.array(both) - own[:, None] - own[None, :]) / 2
+        """The matrix of psi."""
+        return quadratic_form(self.psi, self.fixed)
 
     def subspace(self) -> Array:
         """Where the errors live: all of it, or sum_i w_i (h_i - h_i*) = 0 where nothing restores that."""
@@ -159,11 +165,16 @@ class ErrorMaps:
         P, B = self.form(), self.subspace()
         p = getattr(self.method, "p", 1.0)
         everybody = np.arange(self.n)
-        quiet = self.matrix(lambda z: self.step(z, everybody)[1]) if p < 1 else np.zeros_like(P)
-        mean = (1 - p) * quiet.T @ P @ quiet
-        for probability, cohort, r in self.outcomes:
-            M = self.matrix(lambda z, S=cohort, r=r: self.step(z, S, r)[0])
-            mean += p * probability * M.T @ P @ M
+        mean = np.zeros_like(P)
+        sleeps = "hhat" in self.method.remembers  # otherwise the coins of a communication do nothing without one
+        for chance, coins in self.coins if sleeps else [(1.0, self.coins[-1][1])]:
+            if p < 1:
+                quiet = self.matrix(lambda z, c=coins: self.step(z, everybody, c)[1])
+                mean += (1 - p) * chance * quiet.T @ P @ quiet
+        for chance, coins in self.coins:
+            for probability, cohort, r in self.outcomes:
+                M = self.matrix(lambda z, S=cohort, c=coins, r=r: self.step(z, S, c, r)[0])
+                mean += p * probability * chance * M.T @ P @ M
         Q, R = B.T @ mean @ B, B.T @ P @ B
         return float(scipy.linalg.eigh((Q + Q.T) / 2, (R + R.T) / 2, eigvals_only=True)[-1])
 
@@ -197,7 +208,7 @@ class CompressedMaps(ErrorMaps):
         X, U = z[: -2 * self.d].reshape(2, self.n, self.d)
         return {"x": z[-2 * self.d : -self.d], "v": z[-self.d :]}, {"x": X, "h": U}
 
-    def step(self, z: Array, cohort: Array, r: int = 1) -> tuple[Array, Array]:
+    def step(self, z: Array, cohort: Array, coins: Heads | None = None, r: int = 1) -> tuple[Array, Array]:
         server, memory = self.states(z)
         self.machine.put(server, {k: v.copy() for k, v in memory.items()})
         self.machine.round(r, cohort, Heads())
@@ -249,10 +260,9 @@ def test_lyapunov_eigenvalue_is_the_sharp_rate(row: Row) -> None:
 @pytest.mark.parametrize("factor", [-1.0, 0.0, 0.5, 1.5])
 @pytest.mark.parametrize(
     "name",
-    [
-        "proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized",
-        pytest.param("tamuna-cohort", marks=pytest.mark.slow), "locodl-rand",
-    ],
+    ["proxskip", "scaffnew", "scaffnew-weighted", "scaffnew-cohort", "scaffnew-bernoulli", "decentralized",
+     pytest.param("gradskip", marks=pytest.mark.slow), pytest.param("tamuna-cohort", marks=pytest.mark.slow),
+     "locodl-rand"],
 )  # fmt: skip
 @pytest.mark.long
 def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +273,8 @@ def test_a_wrong_update_of_h_breaks_the_lyapunov_law(name: str, factor: float, m
 
     def wrong(self: Any, client: Any, memory: Any, *outcome: Array) -> Any:
         new = right(self, client, memory, *outcome)
-        return new | {"h": memory["h"] + factor * (new["h"] - memory["h"])}
+        old = memory.get("hhat", memory["h"])
+        return new | {"h": old + factor * (new["h"] - old)}
 
     monkeypatch.setattr(kind, half, wrong)
     assert maps.top() > 1 - maps.zeta + 1e-4
@@ -279,6 +290,91 @@ def test_a_wrong_step_of_splitskip_breaks_the_lyapunov_law(factor: float, monkey
 
     monkeypatch.setattr(ps.SplitSkip, "settle", wrong)
     assert maps.top() > 1 - maps.zeta + 1e-4
+
+
+# -- the Lyapunov law of an estimator, with every minibatch and coin -----------------------------------------------------
+class Estimators:
+    """The exact linear maps of one iteration of Scaffnew-VR on least squares, for every minibatch and every coin.
+
+    A state is (x_i, h_i, w_i) of all clients; gw_i is the full gradient at w_i.
+    """
+
+    def __init__(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        rng = np.random.Generator(np.random.Philox(2))
+        shards = [ps.LeastSquares(rng.standard_normal((3, 2)), rng.standard_normal(3), l2=0.3) for _ in range(2)]
+        self.problem = ps.Problem(shards, (1.0, 2.0), batch=batch)
+        self.method = ps.ScaffnewVR.theory(self.problem)
+        self.machine = Machine(self.method, self.problem)
+        self.rows = [np.array(S) for S in itertools.combinations(range(3), batch)]
+        self.drawn: tuple[Any, Any] = ((self.rows[0],) * 2, (False, False))
+        monkeypatch.setattr(local, "minibatch", lambda seed, i, *_: self.drawn[0][i])
+        monkeypatch.setattr(local, "anchor_coin", lambda seed, i, *_: 0.0 if self.drawn[1][i] else 1.0)
+        s = self.problem.solution
+        assert s is not None
+        self.fixed = np.concatenate([np.tile(s.x, 2), s.h.ravel(), np.tile(s.x, 2)])
+
+    def memory(self, z: Array) -> tuple[Array, dict[str, Array]]:
+        x, h, w = z.reshape(3, 2, 2)
+        gw = np.stack([f.gradient(v) for f, v in zip(self.problem.clients, w, strict=True)])
+        return x, {"h": h.copy(), "w": w.copy(), "gw": gw}
+
+    def step(self, z: Array, heads: bool) -> Array:
+        x, memory = self.memory(z)
+        self.machine.put({"x": x}, memory)
+        self.machine.round(1, rng=Heads())
+        kept = self.machine.memory
+        assert close(kept["gw"], [f.gradient(v) for f, v in zip(self.problem.clients, kept["w"], strict=True)], 1e-12)
+        x, h = (self.machine.x, kept["h"]) if heads else (kept["xhat"], memory["h"])
+        return np.concatenate([x.ravel(), h.ravel(), kept["w"].ravel()])
+
+    def psi(self, z: Array) -> float:
+        x, memory = self.memory(z)
+        return float(self.method.lyapunov(self.problem, x, {}, memory) or 0.0)
+
+    def outcomes(self) -> Iterator[tuple[float, bool]]:
+        """Every draw of both clients (which it sets), with its probability, heads and tails."""
+        p, q = self.method.p, self.method.q
+        for drawn in itertools.product(self.rows, self.rows):
+            for moved in itertools.product((True, False), repeat=2):
+                self.drawn = (drawn, moved)
+                chance = np.prod([q if m else 1 - q for m in moved]) / len(self.rows) ** 2
+                yield p * chance, True
+                yield (1 - p) * chance, False
+
+    def top(self) -> float:
+        """The largest eigenvalue of E[Psi+] against Psi."""
+        E = np.eye(len(self.fixed))
+        P = quadratic_form(self.psi, self.fixed)
+        mean = np.zeros_like(P)
+        for chance, heads in self.outcomes():
+            at = self.step(self.fixed, heads)
+            M = np.stack([self.step(self.fixed + e, heads) - at for e in E], axis=1)
+            mean += chance * M.T @ P @ M
+        return float(scipy.linalg.eigh((mean + mean.T) / 2, P, eigvals_only=True)[-1])
+
+
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_lyapunov_of_variance_reduction_contracts_by_its_theorem(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    law = Estimators(batch, monkeypatch)
+    for _, heads in law.outcomes():
+        assert close(law.step(law.fixed, heads), law.fixed, 1e-12)  # no draw moves the solution
+    assert law.psi(law.fixed) <= 1e-24
+    zeta = law.method.zeta(law.problem)
+    assert zeta is not None
+    assert zeta > 0
+    assert law.top() <= 1 - zeta + 1e-10
+
+
+@pytest.mark.parametrize("name", ["proxskip-vr", "scaffnew-vr", "scaffnew-vr-psi"])
+@pytest.mark.slow
+def test_mean_lyapunov_of_variance_reduction_is_below_its_bound_without_a_ball(name: str) -> None:
+    row = NAMED[name]
+    problem = row.rows().with_batch(8)
+    psi, bound = traces(row.make(problem), problem, None, rounds=100, seeds=SEEDS)
+    ratio = psi / bound
+    assert np.all(np.isfinite(ratio))
+    assert np.all(ratio.mean(axis=0) <= 1 + 3 * ratio.std(axis=0, ddof=1) / np.sqrt(SEEDS) + 1e-12)
+    assert psi[:, -1].mean() < 1e-3 * psi[:, 0].mean()
 
 
 # -- rates on logistic regression --------------------------------------------------------------------------------------

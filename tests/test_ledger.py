@@ -35,7 +35,7 @@ class Postman(ReferenceEngine):
         work = super().run(request)
         self.up += len(work.up) * len(cohort)
         self.gradients += work.gradients
-        self.steps += int(np.sum(np.broadcast_to(K, (len(cohort),))))
+        self.steps += int(np.sum(np.broadcast_to(K if work.steps is None else work.steps, (len(cohort),))))
         return work
 
     def tell(self, half: Any, cohort: Any, outcome: Any) -> None:
@@ -80,8 +80,9 @@ def test_ledger_is_table_one(row: Row) -> None:
     if row.exchanges is not None:
         assert last["exchanges"] == R * row.exchanges
     assert last["prox_evals"] == (R if problem.psi is not None else 0)
-    for way in ("up", "down"):
-        sent = problem.d * last[f"vectors_{way}"]
+    for way in ("down",) if row.masked else ("up", "down"):
+        numbers = R * clients * row.numbers if way == "down" else 0
+        sent = problem.d * last[f"vectors_{way}"] + numbers
         wanted = (sent, 8 * sent, 64 * sent)
         if way == "up" and row.coded is not None:
             wanted = tuple(R * k for k in row.coded(problem.d))  # type: ignore[assignment]
@@ -96,6 +97,10 @@ def test_gradients_are_counted_in_samples(row: Row) -> None:
     problem = row.rows()
     last = ledger(row)
     each = 96 // problem.n
+    if row.extra is None:
+        assert last["grad_evals"] % each == 0
+        assert last["grad_evals"] >= last["local_steps"] * each
+        return
     per_round = R * 96 * row.extra
     if row.name == "s-local-gd-q":
         per_round = 96 * (last["exchanges"] - R)

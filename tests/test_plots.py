@@ -45,7 +45,8 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
     federated = [m for m in METHODS if "clients" in METHODS[m].handles and m != "proxgd"]
     gossip = [m for m in federated if "graph" in METHODS[m].handles]
     for group in ([m for m in federated if m not in gossip], gossip):
-        assert len({style(m).marker for m in group}) == len(group)  # colours may be shared, see the next test
+        assert len({(style(m).color, style(m).dashes) for m in group}) == len(group)
+        assert len({style(m).marker for m in group}) == len(group)
     assert len(PALETTE) == len(set(PALETTE)) == len(CYCLE)
     assert {style(m).color for m in METHODS} == set(PALETTE)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
 from conftest import draws
@@ -409,10 +412,69 @@ def test_split_keeps_row_weights(clients):
     problem = ps.split(model, clients, "iid")
     x = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-11, rounds=20_000).x
     assert np.allclose(x, ps.Problem([model]).solution.x, atol=1e-9)
-    with pytest.raises(ps.InputError, match="equal row weights"):
-        ps.split(model, 2, "iid", batch=3)
     with pytest.raises(ps.InputError, match="weight zero"):
         ps.split(ps.Logistic(A, b, row_weights=(np.arange(60) > 30).astype(float)), 4, "contiguous")
+
+
+@pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares, ps.Softmax])
+def test_minibatches_of_weighted_rows_are_unbiased_with_the_constants_of_their_functions(kind):
+    A, b = some_data(7)
+    f = kind(A, b, l2=0.1, row_weights=np.arange(7.0))
+    x = np.cos(np.arange(f.d))
+    pairs = [np.array(rows) for rows in itertools.combinations(range(7), 2)]
+    assert np.allclose(np.mean([f.minibatch_gradient(x, rows) for rows in pairs], axis=0), f.gradient(x), atol=1e-13)
+    singles = np.array([f.minibatch_gradient(x, np.array([j])) for j in range(7)])
+    assert np.isclose(f.gradient_variance(x), np.mean(np.sum((singles - f.gradient(x)) ** 2, axis=1)))
+    there = np.array([f.minibatch_gradient(x + 1e-3 * f.gradient(x), np.array([j])) for j in range(7)])
+    assert np.max(np.linalg.norm(there - singles, axis=1)) <= f.L_rows * 1e-3 * np.linalg.norm(f.gradient(x))
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_minibatches_of_weighted_rows_solve_the_weighted_problem(engine):
+    A, b = some_data(40)
+    model = ps.Logistic(A, b, l2=0.1, row_weights=np.where(np.arange(40) < 8, 30.0, 1.0))
+    problem = ps.split(model, 2, "contiguous").with_batch(19)
+    far = np.linalg.norm(ps.Problem([ps.Logistic(A, b, l2=0.1)]).solution.x - problem.solution.x)
+    result = ps.run(ps.Scaffnew(1.0 / problem.es_A, 0.5), problem, rounds=100, every=100, engine=engine)
+    assert np.linalg.norm(result.x - problem.solution.x) < 0.3 * far
+
+
+def test_eigenvalues_of_matrices_on_which_a_solver_gives_up():
+    S = 12 * np.eye(5) / 5
+    for i, j in ((0, 3), (1, 3), (2, 4)):
+        S[i, j] = S[j, i] = 0.2
+    assert np.isclose(spectrum.top_eigenvalue(S), np.linalg.eigvalsh(S)[-1], rtol=1e-14)
+    assert np.isclose(spectrum.smallest_eigenvalue(S), np.linalg.eigvalsh(S)[0], rtol=1e-14)
+
+
+def test_data_that_overflow_or_vanish_are_refused_with_a_sentence():
+    A, b = some_data(8)
+    for make in (lambda A: A, scipy.sparse.csr_matrix, aslinearoperator):
+        with pytest.raises(ps.InputError, match="so large that"):
+            ps.LeastSquares(make(1e155 * A), b).L  # noqa: B018
+        with pytest.raises(ps.InputError, match="L is zero"):
+            ps.GD.theory(ps.Problem([ps.LeastSquares(make(1e-170 * A), b)]))
+    with pytest.raises(ps.InputError, match="so large that"):
+        ps.minimize(ps.Logistic(1e155 * A, b), ps.prox.L1(1.0))
+    with pytest.raises(ps.InputError, match="at least one row"):
+        ps.Logistic(A, b).take(np.array([], dtype=int))
+
+
+@pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares, ps.Softmax])
+def test_the_global_L_of_separate_clients_is_that_of_their_sum(kind):
+    A, b = some_data(40, sparse=True)
+    whole = kind(A, b, l2=0.1, intercept=True)
+    parts = np.array_split(np.arange(40), 4)
+    problem = ps.Problem([whole.take(p) for p in parts], [len(p) for p in parts])
+    assert problem.whole is None
+    assert not problem.L_global_is_bound
+    assert np.isclose(problem.L_global, whole.L, rtol=1e-12)
+    assert problem.L_global < problem.weights @ problem.L_i
+    if kind is not ps.LeastSquares:
+        return  # classifiers and other functions do not mix
+    mixed = ps.Problem([whole.take(parts[0]), ps.Quadratic(np.ones(whole.d), np.ones(whole.d))])
+    assert mixed.L_global_is_bound
+    assert mixed.L_global == mixed.weights @ mixed.L_i
 
 
 def test_minibatch_smoothness_does_not_need_the_solution():

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ from proxskip.protocol import (
 )  # fmt: skip
 from proxskip.protocol import server as server_module
 from proxskip.protocol.lockstep import drive
-from proxskip.protocol.simulate import federation, simulate
 from proxskip.results import checkpoint
+from simulated_federation import federation, simulate
 
 RUN = bytes(range(16))
 GOSSIP = ("decentralized", "diging", "extra")
@@ -478,6 +478,37 @@ def test_a_bad_number_leaves_the_others_as_if_the_client_were_absent(i: int, k: 
     assert a.state.counted == b.state.counted
 
 
+@pytest.mark.parametrize("rounds_before", [0, 1, 3])
+@pytest.mark.parametrize("size", [1e308, 1e12])
+def test_an_upload_out_of_proportion_is_left_out_and_its_sender_named(size: float, rounds_before: int) -> None:
+    a, b = Wires(), Wires()
+    for w in (a, b):
+        for _ in range(rounds_before):
+            w.deliver()
+    for ask in list(a.asks):
+        for raw in a.work(ask):
+            answer = wire.decode(raw, a.problem.d)
+            up = np.full(a.problem.d, size) if ask.client == 2 else answer.up[0]
+            a.send(Arrived(wire.encode(replace(answer, up=(up,))), ask.client))
+    b.deliver(but=(2,))
+    assert a.state.counts.rejected == 1
+    assert f"client-2, round {rounds_before}: its upload has the norm" in a.state.notes[-1]
+    assert np.array_equal(a.state.vectors["x"], b.state.vectors["x"])
+    assert a.state.counted == b.state.counted
+    # and what was counted is known after a restart too
+    again = ServerState.of(a.state.arrays(), a.state.meta())
+    assert again.sizes == a.state.sizes
+    assert again.first_x == a.state.first_x
+
+
+def test_a_federation_that_diverges_says_so() -> None:
+    w = Wires(rounds=2000, method=ps.GD(3.0 / ps.Problem(quadratics(4)).L_global), audit=0)
+    w.finish()
+    assert w.state.round < 2000
+    assert "take a smaller gamma" in w.state.failed
+    assert np.abs(w.state.vectors["x"]).max() < 1e100
+
+
 def test_other_wrong_updates_are_named() -> None:
     w = Wires()
     (raw,) = w.work(w.asks[0])
@@ -642,6 +673,60 @@ def test_it_stops_at_the_tolerance() -> None:
     assert w.state.round < 1000
 
 
+def test_a_federation_that_diverges_says_what_a_run_says() -> None:
+    """GD beyond 2/L, measured in every round: the same verdict in the same round, also after a restart."""
+    w = Wires(rounds=1000, method=ps.GD(4.0), measure=1)
+    while not w.state.over:
+        w.deliver()
+        if w.state.round == 1:
+            w.state = ServerState.of(w.state.arrays(), w.state.meta())
+            w.send(Restarted())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        judge = ps.run(ps.GD(4.0), w.problem, rounds=1000, every=1, allow_unsafe_step=True)
+    assert judge.status is ps.Status.DIVERGED
+    assert w.server.verdict(w.state) == (judge.status, judge.message)
+    assert np.array_equal(w.state.vectors["x"], judge.x)
+
+
+@dataclass(frozen=True)
+class Plain(ps.Method):
+    """LocalGD that remembers an h which is no control variate."""
+
+    gamma: float = 0.1
+    about = ps.About("plain", handles=frozenset({"clients", "cohort"}), remembers=("h",))
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        (x,) = exchange(self.local, server["x"], K=2)
+        return {"x": x}
+
+    def local(self, client: Any, memory: Any, K: int, x: Any) -> Any:
+        xhat = client.descend(x, 0.0, self.gamma, K)
+        return (xhat,), {"h": xhat}
+
+    def controls(self, server: Any, memory: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Masked(Plain):
+    about = replace(Plain.about, name="masked", needs_whole_cohort=True)
+
+
+def test_an_h_that_is_no_control_variate_is_not_audited() -> None:
+    w = Wires(rounds=4, method=Plain(), audit=1)
+    w.finish()
+    assert (w.state.round, w.state.counts.audits, w.state.failed) == (4, 0, "")
+
+
+@pytest.mark.parametrize("cohort", [None, 3])
+def test_a_method_that_needs_its_whole_cohort_closes_no_round_without_it(cohort: int | None) -> None:
+    for method, counted in ((Plain(), 1), (Masked(), 0)):
+        w = Wires(method=method, cohort=as_participation(cohort))
+        w.deliver(but=(w.asks[0].client,))
+        assert (w.state.round, w.state.counts.void) == (counted, 1 - counted)
+
+
 def test_steps_do_not_change_what_they_are_given() -> None:
     """Pure: the same state and event, the same result, whatever came in between."""
     w = Wires()
@@ -688,9 +773,9 @@ def test_a_seed_replays_identically() -> None:
     """In this process, and in another one with another order of its sets: every message has the same bytes."""
     first = [simulate(seed) for seed in range(40)]
     assert [simulate(seed) for seed in reversed(range(40))] == first[::-1]
-    code = "from proxskip.protocol.simulate import simulate; print(*(simulate(s).digest for s in range(40)))"
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    code = "from simulated_federation import simulate; print(*(simulate(s).digest for s in range(40)))"
+    options: Any = {"env": os.environ | {"PYTHONHASHSEED": "7"}, "cwd": Path(__file__).parent}
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, **options)
     assert there.stdout.split() == [out.digest for out in first], there.stderr
     assert len({out.digest for out in first}) == 40
 

@@ -12,7 +12,9 @@ import scipy.stats
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, close, quadratics, thinned
 from proxskip import theory
+from proxskip.links.gossip import Chebyshev
 from proxskip.methods.steps import geometric
+from proxskip.randomness import stream
 from proxskip.registry import step_limits
 from proxskip.types import Array
 
@@ -347,3 +349,53 @@ def test_the_number_of_local_steps_is_geometric() -> None:
     assert K.min() == 1
     assert scipy.stats.chisquare(cells, chances * draws).pvalue > 1e-3
     assert {geometric(rng, 1.0) for _ in range(10)} == {1}
+
+
+# -- gossip ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["ring", "path", "star"])
+def test_random_gossip_with_every_link_awake_is_its_deterministic_form(name: str) -> None:
+    problem = clients()
+    random = ps.RandomGossip.theory(problem, name, p_e=1.0)
+    fixed = ps.DecentralizedScaffnew(random.gamma, 1.0, random.tau, random.graph)
+    assert random.omega == 0
+    assert close(trajectory(random, problem), trajectory(fixed, problem), TOL)
+    every_coordinate = ps.RandomGossip.theory(problem, name, p_e=1.0, k=problem.d)
+    assert close(trajectory(every_coordinate, problem), trajectory(fixed, problem), TOL)
+
+
+@pytest.mark.parametrize("chi", [1.0, 3.0])
+def test_the_stochastic_decentralized_method_is_decentralized_scaffnew(chi: float) -> None:
+    """Guo, Alghunaim, Yuan, Condat, Cao, arXiv:2310.07983, as published, from the same coins.
+
+    z = x - gamma g(x) - y;  with probability p  x+ = (I - (I - W)/(2 chi)) z,  else x+ = z;  y+ = y + p (z - x+).
+    """
+    problem, p = clients(), 0.4
+    graph = ps.graph("ring", 4)
+    gamma = 0.5 / problem.L_max
+    ours = trajectory(ps.DecentralizedScaffnew(gamma, p, p / (2 * chi * gamma), graph), problem, rounds=25, seed=7)
+    x, y = np.ones((4, 4)), np.zeros((4, 4))
+    theirs = []
+    for r in range(25):
+        K = geometric(stream(7, r, "server"), p)
+        for k in range(K):
+            z = x - gamma * np.stack([f.gradient(v) for f, v in zip(problem.clients, x, strict=True)]) - y
+            x = z - (np.eye(4) - graph.W) @ z / (2 * chi) if k == K - 1 else z
+            y = y + p * (z - x)
+        theirs.append(x.ravel().copy())
+    assert close(ours, theirs, TOL)
+
+
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_several_gossips_are_a_chebyshev_polynomial_of_one(k: int) -> None:
+    graph = ps.graph("path", 6)
+    links = Chebyshev(graph, k)
+    c = links.centre
+    Y = c * np.eye(6) - (c - 1) / graph.delta * (np.eye(6) - graph.W)
+    values, V = np.linalg.eigh(Y)
+    T = np.polynomial.chebyshev.Chebyshev.basis(k)
+    assert close(links.W, (V * (T(values) / T(c))) @ V.T, 1e-10)
+    found = np.sort(np.linalg.eigvalsh(np.eye(6) - links.W))
+    assert found[1] >= links.delta - 1e-10
+    assert found[-1] <= links.lmax + 1e-10
+    assert links.lmax / links.delta < graph.lmax / graph.delta
+    assert links.messages == k * graph.directed_edges

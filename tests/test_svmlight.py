@@ -10,6 +10,8 @@ import os
 import pickle
 import re
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -251,7 +253,7 @@ def test_a_bomb_is_refused_at_the_cap(tmp_path: Path, kind: ModuleType) -> None:
 
 
 def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the line is longer than"):
+    with pytest.raises(DataError, match=r"the line is longer than|more than 200 times the size"):
         read(tmp_path / "bomb", bomb(gzip, b" ", 40))
 
 
@@ -442,3 +444,67 @@ def test_w8a_is_read_no_slower_than_by_scikit_learn(real: Path) -> None:
         return time.process_time() - start
 
     assert min(seconds(read_svmlight) for _ in range(3)) < min(seconds(load_svmlight_file) for _ in range(3))
+
+
+# -- bounded memory ----------------------------------------------------------------------------------------------------
+MEASURE = """
+import resource, sys
+from proxskip.data.svmlight import DataError, read_svmlight
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    A, b = read_svmlight(sys.argv[1])
+    took = A.data.nbytes + A.indices.nbytes + A.indptr.nbytes + b.nbytes
+except DataError as error:
+    took = 0
+    print(error, file=sys.stderr)
+print(took, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def memory_of_reading(path: Path) -> tuple[int, int, str]:
+    """Bytes of the data, bytes that reading took beside the library, and what was refused."""
+    made = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, timeout=300)
+    data, peak = map(int, made.stdout.split())
+    return data, peak, made.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+@pytest.mark.slow
+@pytest.mark.parametrize("odd", [False, True])
+def test_one_long_line_takes_no_more_than_three_times_its_data(odd: bool, tmp_path: Path) -> None:
+    entries = b" ".join(b"%d:%d" % (k, k % 7 + 1) for k in range(1, 2_000_000))
+    path = tmp_path / "long"
+    path.write_bytes(b"1 " + entries + (b" 2000001:+.5e0 # odd\n" if odd else b"\n") + b"-1 5:2\n")
+    data, peak, said = memory_of_reading(path)
+    assert not said
+    assert data > 20_000_000
+    assert peak <= 3 * data + 2**26  # and what Python itself takes
+
+
+def test_a_long_line_is_the_same_in_pieces_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines"
+    row = b" ".join(b"%d:%d.5" % (3 * k + 1, k % 9) for k in range(300))
+    path.write_bytes(b"1 " + row + b"\n\n-2\n3 " + row + b" 5000:1\n")
+    whole = svmlight.read_svmlight(path)
+    monkeypatch.setattr(svmlight, "_BLOCK", 64)
+    A, b = svmlight.read_svmlight(path)
+    assert (A != whole.A).nnz == 0
+    assert np.array_equal(b, whole.b)
+    path.write_bytes(b"1 " + row + b" 7:1\n")
+    with pytest.raises(svmlight.DataError, match="the index 7 comes after 898; sort each row by index"):
+        svmlight.read_svmlight(path)
+
+
+def test_a_bomb_of_short_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"1\n" * 9_000_000))
+    data, peak, said = memory_of_reading(path)
+    assert (data, "more than 200 times the size of the compressed file" in said) == (0, True)
+    assert peak < 2**29
+
+
+def test_too_many_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svmlight, "MAX_ROWS", 5)
+    (tmp_path / "rows").write_bytes(b"1 1:1\n" * 6)
+    with pytest.raises(svmlight.DataError, match="more than 5 rows; split it"):
+        svmlight.read_svmlight(tmp_path / "rows")

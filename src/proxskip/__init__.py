@@ -7,6 +7,7 @@ from proxskip.links import codecs
 from proxskip.links.cohorts import Bernoulli, Given, Uniform
 from proxskip.links.graphs import Graph, from_matrix, graph
 from proxskip.methods import (
+    APDA,
     EXTRA,
     GD,
     PDHG,
@@ -16,11 +17,16 @@ from proxskip.methods import (
     DIGing,
     FedLin,
     Fista,
+    FiveGCS,
+    GradSkip,
     LocalGD,
     LoCoDL,
     ProxGD,
     ProxSkip,
+    ProxSkipVR,
+    RandomGossip,
     Scaffnew,
+    ScaffnewVR,
     Scaffold,
     SLocalGD,
     SplitSkip,
@@ -33,6 +39,7 @@ from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.personal import scafflix
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
@@ -46,6 +53,7 @@ from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
 __all__ = [
+    "APDA",
     "EXTRA",
     "GD",
     "METHODS",
@@ -61,7 +69,9 @@ __all__ = [
     "EngineError",
     "FedLin",
     "Fista",
+    "FiveGCS",
     "Given",
+    "GradSkip",
     "Graph",
     "InputError",
     "LeastSquares",
@@ -75,12 +85,15 @@ __all__ = [
     "Problem",
     "ProxGD",
     "ProxSkip",
+    "ProxSkipVR",
     "Quadratic",
+    "RandomGossip",
     "RayEngine",
     "Result",
     "SLocalGD",
     "SProxSkip",
     "Scaffnew",
+    "ScaffnewVR",
     "Scaffold",
     "Softmax",
     "SplitSkip",
@@ -101,6 +114,7 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "scafflix",
     "split",
     "sweep",
     "theory",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ import numpy as np
 from proxskip import prox, theory
 from proxskip.loop.stop import Stop
 from proxskip.methods import SProxSkip
-from proxskip.plan import plan_task
-from proxskip.planning.forecast import Plan
 from proxskip.problems.federated import Problem
 from proxskip.prox import Inner
 from proxskip.prox.adapted import Adapted
@@ -23,6 +21,7 @@ from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.solo import functions, setup
+from proxskip.solo.auto import AutoDescent, Choice
 from proxskip.solo.descent import Descent, Point, Task, skip_probability
 from proxskip.solo.functions import Smooth
 from proxskip.types import Array, InputError
@@ -41,13 +40,14 @@ class Minimum:
         x: the point with the smallest certificate, in the shape of x0.
         fun: f(x) + psi(D x) there; with D it may be infinite for the indicator of a set that D x meets only up to tol.
         nit, ngrad, nprox: iterations, gradients (full or of a minibatch) and proxes; those of certificates are
-            included, and with "auto" those of the pilots of all candidates.
+            included.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)
             |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|. What an inexact prox may hide is added.
-        h: the control variate of ProxSkip, which tends to grad f(x*); -h is then a subgradient of psi at x*.
+        h: the control variate of ProxSkip and APDA, which tends to grad f(x*); -h is then a subgradient of psi at x*.
         y: the dual variable of psi(D x), a subgradient of psi at D x*.
         inner: the worst call of an inexact prox; ``inner_failures`` counts those that missed their tolerance.
         passes: rows differentiated over rows of f; ngrad where f has no rows.
+        choices: with "auto", after how many rounds which method went on, and after how many the run ended.
     """
 
     x: Array
@@ -69,7 +69,7 @@ class Minimum:
     inner: Inner | None = None
     inner_failures: int = 0
     warnings: tuple[str, ...] = ()
-    plan: Plan | None = field(default=None, repr=False)
+    choices: tuple[Choice, ...] = ()
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.keys():
@@ -94,14 +94,14 @@ class Minimum:
 
 
 def minimize(
-    f: Any, psi: Any = None, x0: Any = None, method: str | Method = "proxskip", tol: float = 1e-8, seed: int = 0, *,
+    f: Any, psi: Any = None, x0: Any = None, method: str | Method = "auto", tol: float = 1e-8, seed: int = 0, *,
     D: Any = None, p: float | None = None, gamma: float | None = None, tau: float | None = None,
     L: float | None = None, mu: float | None = None, D_norm: float | None = None,
     batch: int | None = None, eps: float | None = None,
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
     dual: Any = None, inner_tol: float | None = None, track: bool = False,
     callback: Callable[[dict[str, float], Array], Any] | None = None, threads: int | None = None,
-    allow_unsafe_step: bool = False,
+    allow_unsafe_step: bool = False, replay: Minimum | None = None,
 ) -> Minimum:  # fmt: skip
     """Minimise f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
@@ -110,8 +110,9 @@ def minimize(
             or a pair of callables (value, gradient).
         psi: an operator of ``proxskip.prox`` or pyproximal, or any object with psi(x) and psi.prox(x, t).
         x0: where to start, in any shape; zeros if f knows its dimension.
-        method: "proxskip", "proxgd", "fista", "fista-restart", "sproxskip" (with batch); for psi(D x) "splitskip",
-            "papc", "pdhg"; "auto" lets ``plan`` choose; or a method object. docs/minimize.md compares them.
+        method: "auto" measures and chooses while it runs; "apda", "proxskip", "fista", "fista-restart", "proxgd",
+            "sproxskip" (with batch); for psi(D x) "splitskip", "papc", "pdhg"; or a method object. docs/minimize.md
+            compares them.
         tol: stop when the certificate is at most tol (see Minimum).
         D: a matrix, sparse matrix or linear operator (scipy, pylops); D_norm an upper bound on its norm, if known.
         p, gamma, tau: the method's parameters, in place of its theorem's.
@@ -122,6 +123,7 @@ def minimize(
         inner_tol: the accuracy of an inexact prox; tied to the certificate if not given.
         track: record f + psi in the trace too (not counted in the seconds).
         callback: called with each record and x; StopIteration ends the run.
+        replay: an earlier result of "auto", whose choices are repeated instead of looking at the clock: the same bits.
 
     >>> from proxskip.problems.glm import LeastSquares
     >>> from proxskip.prox import L1
@@ -131,20 +133,40 @@ def minimize(
     (True, [1.5, 0.125, 0.15625])
     """
     stop = Stop.for_minimize(tol, max_iter, max_grad, max_prox, seconds)
+    method = _named(method, D, p, gamma, tau, batch)
     setup.check_arguments(method, p, gamma, tau, dual, eps)
     name, p = (method, p) if isinstance(method, str) else (method.name, skip_probability(method))
     inner_tol = None if inner_tol is None else theory.positive("inner_tol", inner_tol)
     task, start = setup.prepare(f, psi, x0, name, D=D, L=L, mu=mu, D_norm=D_norm, batch=batch, eps=eps, p=p)
+    given: dict[str, Any] = {
+        "seed": theory.whole_seed(seed), "dual": setup.checked_dual(dual, task), "tol": float(tol),
+        "inner_tol": inner_tol, "threads": threads, "insist": allow_unsafe_step,
+    }  # fmt: skip
     if name == "auto":
-        _refuse_with_auto(p, gamma, tau, dual, inner_tol, max_iter, max_grad, max_prox, seconds)
-        chosen = plan_task(task, start, eps=float(tol), seed=theory.whole_seed(seed), threads=threads)
-        return _finish(chosen.run, chosen.best.name, stop, track, callback, None, chosen)
-    run = Descent(
-        task, _maker(method, task, p, gamma, tau), start, seed=theory.whole_seed(seed),
-        dual=setup.checked_dual(dual, task), tol=float(tol), inner_tol=inner_tol, threads=threads,
-        insist=allow_unsafe_step,
-    )  # fmt: skip
-    return _finish(run, name, stop, track, callback, eps, None)
+        choices, stop = _repeated(replay, stop)
+        run: Descent = AutoDescent(task, start, replay=choices, **given)
+    elif replay is not None:
+        raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
+    else:
+        run = Descent(task, _maker(method, task, p, gamma, tau), start, **given)
+    return _finish(run, name, stop, track, callback, eps)
+
+
+def _named(method: str | Method, D: Any, *given: Any) -> str | Method:
+    """ "auto" becomes the method whose parameters were given, ProxSkip or with D SplitSkip."""
+    if method != "auto" or all(v is None for v in given):
+        return method
+    return "proxskip" if D is None else "splitskip"
+
+
+def _repeated(replay: Minimum | None, stop: Stop) -> tuple[tuple[Choice, ...], Stop]:
+    """The choices to repeat, and the limits; a run that a limit had ended ends after the same rounds."""
+    if replay is None:
+        return (), stop
+    if not (isinstance(replay, Minimum) and replay.choices):
+        raise InputError('replay must be a result of method="auto".')
+    ended = replay.status is Status.LIMIT
+    return replay.choices, replace(stop, rounds=replay.choices[-1][0]) if ended else stop
 
 
 def _maker(
@@ -157,24 +179,14 @@ def _maker(
     return lambda problem, smooth: method
 
 
-def _refuse_with_auto(*given: Any) -> None:
-    if any(v is not None for v in given):
-        raise InputError(
-            '"auto" runs pilots first and takes no p, gamma, tau, dual, inner_tol and no limits; '
-            "name a method to give them."
-        )
-
-
-def _finish(
-    run: Descent, name: str, stop: Stop, track: bool, callback: Any, eps: float | None, chosen: Plan | None
-) -> Minimum:
+def _finish(run: Descent, name: str, stop: Stop, track: bool, callback: Any, eps: float | None) -> Minimum:
     """Rounds until the run ends, and its result."""
     try:
         with np.errstate(all="ignore"):
             run.client.enough = lambda: stop.limit(run.round, run) is not None
             corollary = Corollary.of(run, eps, stop) if eps is not None else None
             status, message, point, certificate = _loop(run, stop, track, callback, corollary)
-        return _result(run, name, status, message, point, certificate, chosen)
+        return _result(run, name, status, message, point, certificate)
     finally:
         run.close()
 
@@ -211,6 +223,7 @@ class Corollary:
         psi0 = far**2 + (chosen.gamma / chosen.p * off) ** 2
         chosen = theory.stochastic(eps, A, C, mu, max(psi0, 1e-300))
         run.method, run.gamma = SProxSkip(chosen.gamma, chosen.p), chosen.gamma
+        run.method_round = run.method.round
         return Corollary(run.solo.iterations + chosen.iterations, eps, C)
 
 
@@ -218,9 +231,9 @@ def _loop(
     run: Descent, stop: Stop, track: bool, callback: Any, corollary: Corollary | None
 ) -> tuple[Status, str, Point, float]:
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
-    tol = run.tol
+    tol = threshold = run.tol
     failed, recorded = 0, 0
-    known = math.isfinite(run.best.bound)  # if the run continues a pilot, its last bound is judged first
+    known = False
     while True:
         if not known and (limit := stop.limit(run.round, run)) is not None:
             return _give_up(run, Status.LIMIT, f"stopped {limit} without reaching the tolerance", tol)
@@ -231,16 +244,16 @@ def _loop(
                 return _give_up(run, Status.LIMIT, "stopped by the callback", tol)
         if known and run.watch.diverged(run.bound):
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
-        if known and run.bound <= tol:
+        if known and run.bound <= threshold:
             certificate = run.certify(run.best)
             if certificate <= tol:
                 _record(run, track, callback)
                 return _success(run, certificate, tol)
             failed += 1
-            if failed > MAX_FAILED_CERTIFICATES:
-                return _give_up(
-                    run, Status.INEXACT, "the bound is below tol but the certificate is not", tol, certificate
-                )
+            if failed > MAX_FAILED_CERTIFICATES or run.rounding > tol:
+                return _give_up(run, *_not_certified(run), tol, certificate)
+            if run.solo.inner is None:  # of rounding, a smaller bound may leave less
+                threshold = 0.5 * run.bound
         if corollary is not None and run.solo.iterations >= corollary.iterations:
             point = Point(run.bound, run.x, run.dual, run.solo.iterations)
             eps, C = corollary.eps, corollary.es_C
@@ -249,6 +262,19 @@ def _loop(
         if known and run.stalled and stop.limit(run.round, run) is None:
             return _give_up(run, *_stalled(run), tol)
         known = False
+
+
+def _not_certified(run: Descent) -> tuple[Status, str]:
+    """Why the bound is below tol and the certificate is not."""
+    if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
+        return Status.INEXACT, "the bound is below tol but the certificate is not"
+    return Status.PRECISION, _at_rounding(run)
+
+
+def _at_rounding(run: Descent) -> str:
+    single = run.client.eps > 1e-10
+    cause = "the data are in single precision; float64 reaches more" if single else "tol is below rounding here"
+    return f"{cause}, and no smaller certificate can be relied on"
 
 
 def _success(run: Descent, certificate: float, tol: float) -> tuple[Status, str, Point, float]:
@@ -280,7 +306,9 @@ def _stalled(run: Descent) -> tuple[Status, str]:
             Status.INEXACT,
             f"inner_tol = {run.solo.inner_tol:g} is too coarse for this tol; leave it out",
         )
-    return Status.STALLED, "the certificate does not fall any more; tol may be below rounding"
+    if run.is_rounding(run.best.bound):
+        return Status.PRECISION, _at_rounding(run)
+    return Status.STALLED, "the certificate does not fall any more"
 
 
 def _give_up(
@@ -316,18 +344,16 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
     return False
 
 
-def _result(
-    run: Descent, name: str, status: Status, message: str, point: Point, certificate: float, plan: Plan | None
-) -> Minimum:
+def _result(run: Descent, name: str, status: Status, message: str, point: Point, certificate: float) -> Minimum:
     inner, D, dual, counts = run.solo.inner, run.task.D, point.dual, run.ledger
-    # what the pilots of the other candidates cost
-    pilots = (0, 0, 0.0) if plan is None else (plan.ngrad, plan.nprox, plan.pilot_seconds)
+    if dual is None and isinstance(run, AutoDescent) and run.client.at is point.x:
+        dual = run.client.g  # FISTA has no h, but what h tends to
     return Minimum(
         x=point.x.reshape(run.task.shape).copy(),
         fun=run.task.value(point.x),
         nit=counts.iterations,
-        ngrad=counts.local_steps + pilots[0],
-        nprox=counts.prox_evals + pilots[1],
+        ngrad=counts.local_steps,
+        nprox=counts.prox_evals,
         status=status,
         success=status is Status.CONVERGED,
         message=message,
@@ -338,11 +364,11 @@ def _result(
         method=name,
         parameters=description.parameters(run.method) | {"L": run.f.L, "mu": run.f.mu},
         passes=counts.grad_evals / run.f.rows,
-        seconds=counts.seconds + pilots[2],
+        seconds=counts.seconds,
         inner=None if inner is None else inner.worst,
         inner_failures=run.solo.inner_failures,
         warnings=(*run.notes, *_doubts(run)),
-        plan=plan,
+        choices=run.all_choices() if isinstance(run, AutoDescent) else (),
     )
 
 

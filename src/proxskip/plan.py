@@ -34,6 +34,8 @@ from proxskip.solo.descent import Descent, Task
 from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
+NO_MU = "mu is unknown, so no theorem stands beside the pilots."
+
 
 def plan(
     f: Any,
@@ -100,26 +102,20 @@ def plan_task(
     asked = None if inner is None else inner.tolerance
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        pilots = [FunctionPilot(task, x0, name, p, eps, seed, threads, costs) for name, p in candidates]
+        how: dict[str, Any] = {"seed": seed, "threads": threads}
+        pilots = [FunctionPilot(task, x0, name, p, eps, costs, **how) for name, p in candidates]
         race(pilots, eps, pilot, worth)
     rows = together([one.row(eps) for one in pilots])
     pairs = sorted(zip(rows, pilots, strict=True), key=lambda pair: pair[0].seconds)
-    winner = pairs[0][1]
+    winner, notes = pairs[0][1], () if task.f.mu is not None else (NO_MU,)
     if asked is not None:  # later pilots saw the tolerance that earlier ones had set, not the caller's
         winner.run.asked = asked
     for _, one in pairs[1:]:
         one.run.close()
     others = [one for one in pilots if one is not winner]
-    return Plan(
-        tuple(row for row, _ in pairs),
-        eps,
-        "prox",
-        sum(one.spent for one in others),
-        () if task.f.mu is not None else ("mu is unknown, so no theorem stands beside the pilots.",),
-        sum(one.run.client.calls for one in others),
-        sum(one.run.solo.proxes for one in others),
-        winner.run,
-    )
+    spent, gradients = sum(one.spent for one in others), sum(one.run.client.calls for one in others)
+    proxes = sum(one.run.solo.proxes for one in others)
+    return Plan(tuple(row for row, _ in pairs), eps, "prox", spent, notes, gradients, proxes, winner.run)
 
 
 def _candidates(task: Task) -> list[tuple[str, float | None]]:
@@ -145,7 +141,7 @@ def _federated(
     pilots = client_pilots(problem, network, eps, seed, threads)
     race(pilots, eps, pilot, worth)
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
-    notes = () if problem.mu is not None else ("mu is unknown, so no theorem stands beside the pilots.",)
+    notes = () if problem.mu is not None else (NO_MU,)
     return Plan(tuple(rows), eps, "exchange", sum(one.spent for one in pilots), notes)
 
 
@@ -159,12 +155,11 @@ class FunctionPilot:
         name: str,
         p: float | None,
         eps: float,
-        seed: int,
-        threads: int | None,
         costs: tuple[float, float] | None,
+        **how: Any,
     ) -> None:
         self.name, self.p, self.eps, self.costs = name, p, eps, costs
-        self.run = Descent(task, method_maker(name, p=p), x0, seed=seed, tol=eps, threads=threads)
+        self.run = Descent(task, method_maker(name, p=p), x0, tol=eps, **how)
         self.run.solo.prox_times = []
         self.curve: list[tuple[int, float]] = []
         self.steps: list[float] = []

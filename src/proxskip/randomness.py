@@ -8,6 +8,7 @@ Function                Keyed by                    Drawn                       
 ``minibatch``           seed, client, round, step   the rows of a minibatch              engines, protocol, ``minimize``
 ``stream("server")``    seed, round                 coins: how many local steps          loop, protocol, ``minimize``
 ``stream("cohort")``    seed, round (and retries)   who takes part in a round            loop, protocol
+``stream("links")``     seed, round                 links that wake or fail, masks       loop
 ``codec_words``         seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
 ``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
 ``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
@@ -45,7 +46,7 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5}
+STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5, "links": 6}
 """A word of the counter, by purpose."""
 
 

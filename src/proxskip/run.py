@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import theory
+from proxskip import registry, theory
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit
-from proxskip.loop.loop import Callback, Loop
+from proxskip.loop import fit, restored
+from proxskip.loop.loop import COLUMNS, Callback, Loop, check_callbacks
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import is_oracle, knows_L, start_of
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
-from proxskip.types import Array, InputError, UnsafeStepWarning, Vectors
+from proxskip.types import Array, InputError, Oracle, UnsafeStepWarning, Vectors
 
 
 def run(
-    method: Method,
-    problem: Problem,
+    method: Method | type[Method] | str,
+    problem: Problem | Oracle,
     *,
     rounds: int | None = None,
     iterations: int | None = None,
@@ -51,11 +52,14 @@ def run(
     """Run a method on a problem through an engine.
 
     Args:
+        method: a method; its class or its name means the parameters of its theorem for this problem.
+        problem: the problem; a single function, such as a model, is the problem of one client.
         rounds: stop after so many communication rounds; likewise ``iterations`` (local steps of a client; the round
             that reaches it is finished) and ``seconds`` (without evaluation).
         tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
         target: stop when f(x) - f* is below.
-        cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1, or a list of cohorts.
+        cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1 (or one per client), or
+            a list of cohorts.
         x0, h0: where to start (zeros); ``warm`` starts from an earlier result's x and h.
         every: record every so many rounds; by default each of the first 100, then ever more rarely.
         out: a run folder; never overwritten unless ``force``.
@@ -71,22 +75,29 @@ def run(
     """
     stop = Stop(rounds, iterations, seconds, tol, target)
     participation = as_participation(cohort)
+    seed = theory.whole_seed(seed)
+    check_callbacks(callbacks)
+    problem = as_problem(problem)
+    method = as_method(method, problem, cohort, seed)
     method, notes = prepare(method, problem, participation, allow_unsafe_step)
     stop.check(problem)
-    seed = theory.whole_seed(seed)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     start = starting_point(method, problem, participation, x0, h0, warm)
-    loop.keep = folder.create(out, loop.config, force, checkpoint_every) if out is not None else None
+    if out is not None:
+        folder.check(out, force, checkpoint_every)
     with loop.closed_on_error():
-        loop.start(*start)
+        loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
+        if out is not None:
+            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep.begin(loop.state())
     return loop.go(callbacks)
 
 
 def resume(
     path: str | Path,
-    problem: Problem,
+    problem: Problem | Oracle,
     *,
     callbacks: Sequence[Callback] = (),
     threads: int | None = None,
@@ -101,25 +112,70 @@ def resume(
         engine: one of the kind that the run was on; by default a new one.
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
+    check_callbacks(callbacks)
+    problem = as_problem(problem)
     keep = folder.reopen(Path(path))
-    folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
-    method, participation = description.revive(keep.config)
-    limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
-    stop = Stop(**limits)
-    method, notes = prepare(method, problem, participation, insist=True)
-    stop.check(problem)
-    engine = engine or make_engine(keep.config["engine"], threads)
-    loop = Loop(method, problem, stop, keep.config["seed"], participation, engine, keep.config["every"], notes)
-    loop.config = description.config(
-        method, problem, stop.rules, loop.seed, engine.name, participation, keep.config.get("spec") or {}
-    )
+    try:
+        loop = _reopened(keep, problem, threads, engine, more)
+    except BaseException:
+        keep.close()
+        raise
+    with loop.closed_on_error():
+        loop.restore(keep.checkpoint)
+    return loop.go(callbacks)
+
+
+def _reopened(
+    keep: folder.Folder, problem: Problem, threads: int | None, engine: Engine | None, more: dict[str, Any]
+) -> Loop:
+    """The loop of a run folder, if the problem and the new limits fit."""
+    with restored.of_a_run():
+        restored.check_numbers(keep.config)
+        folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
+        method, participation = description.revive(keep.config)
+        limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
+        stop = Stop(**limits)
+        method, notes = prepare(method, problem, participation, insist=True)
+        stop.check(problem)
+        seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
+        every = every if every is None else theory.whole("every", every)
+        engine = engine or make_engine(keep.config["engine"], threads)
+        spec = keep.config.get("spec") or {}
+        assert keep.checkpoint is not None
+        restored.check(keep.checkpoint, method, problem, COLUMNS)
+    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+    loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
     loop.config["every"] = loop.every
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
-    with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
-    return loop.go(callbacks)
+    return loop
+
+
+def as_problem(given: Any) -> Problem:
+    """A problem as it is; a single function as the problem of one client."""
+    if isinstance(given, Problem):
+        if unknown := [i for i, f in enumerate(given.clients) if not knows_L(f)]:
+            raise InputError(
+                f"client {unknown[0]} does not know its L, from which step sizes follow; give it one, as in "
+                "from_torch(..., L=...)."
+            )
+        return given
+    if isinstance(given, type) or not is_oracle(given):
+        name = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
+        raise InputError(f"the problem is {name}; give a proxskip.Problem, or a function such as a Logistic model.")
+    return as_problem(Problem([given]))
+
+
+def as_method(given: Any, problem: Problem, cohort: Any, seed: int) -> Method:
+    """A method as it is; one by its class or its name with the parameters of its theorem."""
+    kind = registry.named(given) if isinstance(given, str) else given
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        found: Method = given
+        return found
+    registry.check(kind)
+    made: Method = kind.configure(problem, {"seed": seed} | ({} if cohort is None else {"cohort": cohort}))
+    return made
 
 
 def prepare(method: Method, problem: Problem, participation: Participation, insist: bool) -> tuple[Method, list[str]]:
@@ -164,6 +220,16 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
     raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray" or "reference".')
 
 
+def own_start(problem: Problem) -> Array:
+    """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
+    starts = [start for f in problem.clients if (start := start_of(f)) is not None]
+    if not starts:
+        return np.zeros(problem.d)
+    if len(starts) < problem.n or any(not np.array_equal(starts[0], other) for other in starts[1:]):
+        raise InputError("the clients start from different weights; give x0.")
+    return np.array(starts[0], dtype=np.float64)
+
+
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
 ) -> tuple[Array, Array, Vectors]:
@@ -177,19 +243,24 @@ def starting_point(
             dual, h0 = {"y": y}, -np.asarray(problem.D.T @ y)
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h
-    x0 = warm.x if warm is not None and x0 is None else x0
-    x = np.zeros(problem.d) if x0 is None else np.array(x0, dtype=np.float64)
+    x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
     h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
-    if x.shape != (problem.d,) or not np.isfinite(x).all():
-        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
     if h.any() and "h" not in method.remembers:
         raise InputError(f"{method.name} has no control variates; start it without h0.")
     total = np.abs(weighted_sum(problem.weights, h)).max()
     heals = bool(dual) or (method.about.heals and isinstance(participation, Everyone))
-    if not heals and total > 1e-9 * (1.0 + np.abs(h).max()):
+    if not heals and total > 0 and total > 1e-9 * (np.abs(h).max() + np.abs(problem.client_gradients(x)).max()):
         raise InputError(
             f"sum_i w_i h0_i has an entry of {total:.3g}; it must be zero here, or the answer would be wrong."
         )
     return x, h, dual
+
+
+def checked_x0(problem: Problem, x0: Any) -> Array:
+    """x0, or where the clients want to be started if it is None, as d finite numbers."""
+    x = own_start(problem) if x0 is None else np.array(x0, dtype=np.float64)
+    if x.shape != (problem.d,) or not np.isfinite(x).all():
+        raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
+    return x

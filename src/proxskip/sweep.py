@@ -7,30 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.loop import Loop
 from proxskip.loop.replay import Replay
 from proxskip.loop.stop import Stop
+from proxskip.loop.watch import not_finite
 from proxskip.problems.federated import Problem
 from proxskip.results import description
 from proxskip.results.result import Result, Status
-from proxskip.run import prepare, run, starting_point
+from proxskip.run import as_method, as_problem, prepare, run, starting_point
 from proxskip.seam import Method
-from proxskip.types import InputError
+from proxskip.types import InputError, Oracle
 
 if TYPE_CHECKING:
     from proxskip.engines.gpu.batch import Batch, Job, Lane
 
 
 def sweep(
-    methods: Sequence[Method],
-    problem: Problem,
+    methods: Sequence[Method | type[Method] | str],
+    problem: Problem | Oracle,
     *,
     rounds: int | None = None,
     iterations: int | None = None,
     tol: float | None = None,
     target: float | None = None,
-    seeds: int | Sequence[int] = 0,
+    seeds: int | Sequence[int] = 1,
     engine: str = "cpu",
     cohort: Any = None,
     x0: Any = None,
@@ -40,9 +42,9 @@ def sweep(
     """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are ``iterations``, ``tol``, ``target``, ``cohort``, ``x0``.
+        rounds: as in ``run``, and so are ``iterations``, ``tol``, ``target``, ``cohort``, ``x0``, ``every``.
+        seeds: how many, from 0 on, as on the command line; or the seeds themselves.
         engine: "gpu" runs all of them together on one card; on any other they follow each other.
-        every: rounds between records; by default, if ``rounds`` are given, only the start and the end are recorded.
 
     >>> import proxskip as ps
     >>> from proxskip.sweep import sweep
@@ -51,11 +53,13 @@ def sweep(
     >>> [r.rounds for r in sweep(methods, problem, rounds=20, seeds=[0, 1])]
     [20, 20, 20, 20]
     """
-    drawn = [seeds] if isinstance(seeds, int) else list(seeds)
-    tasks = [(method, seed) for method in methods for seed in drawn]
+    drawn = [
+        theory.whole_seed(s) for s in (seeds if isinstance(seeds, Sequence) else range(theory.whole("seeds", seeds)))
+    ]
+    problem = as_problem(problem)
+    tasks = [(as_method(method, problem, cohort, seed), seed) for method in methods for seed in drawn]
     if not tasks:
         raise InputError("there is nothing to sweep over; give at least one method and one seed.")
-    every = rounds if every is None and rounds else every
     stop = Stop(rounds=rounds, iterations=iterations, tol=tol, target=target)
     if engine != "gpu":
         limits = stop.rules
@@ -151,7 +155,7 @@ class Run:
             loop.server = server
             loop.round += 1
             if not loop.looks_finite(loop._is_recorded(loop.round)):
-                return self._end(Status.DIVERGED, f"the iterate of round {loop.round} is not finite.")
+                return self._end(*not_finite(loop.round))
             if loop._is_recorded(loop.round):
                 loop._record(())
                 self.recorded = loop.round
@@ -162,4 +166,5 @@ class Run:
             loop._record(())
             status, message = loop._verdict() or (status, message)
         self.result = loop._result(status, message)
+        loop.close()
         return False

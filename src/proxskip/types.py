@@ -13,8 +13,17 @@ Vectors = dict[str, Array]
 """Named vectors: the state of the server (each ``(d,)``) or of clients (each ``(d,)``, or ``(c, d)`` for c of them)."""
 
 
+def printable(text: str) -> str:
+    """Text from elsewhere (a file's name, a server's words) without what a terminal would act on."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
 class InputError(ValueError):
     """An input cannot be used; the message is one sentence that says which, and what to do."""
+
+
+class EngineInUse(InputError):
+    """An engine that serves a run was given to another one."""
 
 
 class EngineError(RuntimeError):

@@ -10,28 +10,12 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from proxskip import registry
-from proxskip.cli import output, plan_command
+from proxskip.cli import output, plan_command, runs
 from proxskip.cli.flags import parser, plugins
 from proxskip.cli.progress import DownloadProgress, Progress, stage
-from proxskip.cli.runs import (
-    BAD_INPUT,
-    DONE,
-    INTERRUPTED,
-    UNEXPECTED,
-    MethodResults,
-    MethodRun,
-    check,
-    claim,
-    clear,
-    engine_for,
-    execute,
-    exit_code,
-    held_runs,
-    worst,
-)
 from proxskip.data import datasets
 from proxskip.experiments import settings
 from proxskip.problems.federated import Problem
@@ -40,7 +24,7 @@ from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.run import resume
 from proxskip.theory.table1 import table1
-from proxskip.types import EngineError, InputError, UnsafeStepWarning
+from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
 
 
@@ -50,27 +34,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
             warnings.showwarning = _show_warning
+            # inside the context: a plugin that is loaded here may warn too
             o = _parse(sys.argv[1:] if argv is None else argv)
             return _COMMANDS[o.command](o)
     except SystemExit as end:  # --help and --version
-        return end.code if isinstance(end.code, int) else DONE
+        return end.code if isinstance(end.code, int) else runs.DONE
     except InputError as error:
-        return _fail(str(error), BAD_INPUT)
+        return _fail(str(error), runs.BAD_INPUT)
     except EngineError as error:
-        return _fail(str(error), UNEXPECTED)
+        return _fail(str(error), runs.UNEXPECTED)
     except KeyboardInterrupt:
-        return _fail("interrupted.", INTERRUPTED)
+        return _fail("interrupted.", runs.INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNEXPECTED
+        return runs.UNEXPECTED
     except OSError as error:  # a full disk, a folder that was removed
-        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", UNEXPECTED)
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}.", runs.UNEXPECTED)
+    # anything else is a bug: show where, then the sentence
     except Exception as error:
         traceback.print_exc()
-        return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", UNEXPECTED)
+        return _fail(f"unexpected {type(error).__name__}: {error}; this is a bug, please report it.", runs.UNEXPECTED)
 
 
 def _parse(argv: Sequence[str]) -> Namespace:
+    # first, since the methods of a plugin are choices of the parser below
     for path in plugins(argv):
         registry.load_plugin(path)
     top, commands = parser(__version__)
@@ -83,33 +70,17 @@ def _parse(argv: Sequence[str]) -> Namespace:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"proxskip: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"proxskip: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return code
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 # -- run and compare ---------------------------------------------------------------------------------------------------
 def _run(o: Namespace) -> int:
-    (name,) = settings.method_names([o.method])
-    settings.check_flags([name], o)
-    out = claim(o.out, o.force)
-    spec = settings.spec_of([name], o)
-    problem, labels = _problem(spec, o.quiet)
-    request = MethodRun(name, settings.method_of(name, o, problem), out)
-    check(request, problem, o)
-    _solve(problem, o.quiet)
-    clear(out)
-    (outcome,) = execute([request], problem, o, spec)
+    (outcome,), _, labels = _execute([o.method], o, inside=False)
     if o.json:
         found = [s | {"labels": labels} for s in outcome.summaries]
         output.as_json(found[0] if o.seeds is None else found)
@@ -118,33 +89,43 @@ def _run(o: Namespace) -> int:
     return outcome.code
 
 
-def _print_run(outcome: MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
+def _execute(
+    given: Sequence[str], o: Namespace, inside: bool
+) -> tuple[list[runs.MethodResults], Problem, dict[str, int] | None]:
+    """Check everything, then run the methods; ``inside`` gives each its own folder inside --out."""
+    names = settings.method_names(given)
+    settings.check_flags(names, o)
+    out = runs.claim(o.out, o.force or o.go_on)
+    spec = settings.spec_of(names, o)
+    problem, labels = _problem(spec, o.quiet)
+    folders = [out / name if out is not None and inside else out for name in names]
+    methods = [settings.method_of(name, o, problem) for name in names]
+    requests = [runs.MethodRun(*parts) for parts in zip(names, methods, folders, strict=True)]
+    for request in requests:
+        runs.check(request, problem, o)
+    _solve(problem, o.quiet)
+    runs.clear(None if o.go_on else out)  # only now: whatever could be refused has been checked
+    return runs.execute(requests, problem, o, spec), problem, labels
+
+
+def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Namespace) -> None:
     where = None if outcome.request.out is None else str(outcome.request.out)
     print(text.report(outcome.summaries[0], labels, where))
     if o.seeds is not None:
+        # one row per seed, and the median of all of them
         rows = [(f"seed {s['seed']}", [s]) for s in outcome.summaries]
         output.print_table(output.results("", [*rows, (f"median of {len(rows)}", outcome.summaries)]))
 
 
 def _compare(o: Namespace) -> int:
-    names = settings.method_names(o.methods)
-    settings.check_flags(names, o)
-    out = claim(o.out, o.force)
-    spec = settings.spec_of(names, o)
-    problem, labels = _problem(spec, o.quiet)
-    requests = [MethodRun(k, settings.method_of(k, o, problem), None if out is None else out / k) for k in names]
-    for request in requests:
-        check(request, problem, o)
-    _solve(problem, o.quiet)
-    clear(out)
-    outcomes = execute(requests, problem, o, spec)
-    files = [] if out is None else _keep_comparison(outcomes, out, "compare", ("rounds", "floats"), _title(problem))
+    outcomes, problem, labels = _execute(o.methods, o, inside=True)
+    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem))
     if o.json:
         output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
         output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
         _print_files(files)
-    return worst([outcome.code for outcome in outcomes])
+    return runs.worst([outcome.code for outcome in outcomes])
 
 
 def _title(problem: Problem) -> str:
@@ -152,27 +133,23 @@ def _title(problem: Problem) -> str:
     return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
-def _keep_comparison(
-    outcomes: Sequence[MethodResults], out: Path, name: str, xs: Sequence[str], title: str, note: str = ""
-) -> list[Path]:
-    """Write NAME.json, NAME.png and NAME.pdf; the figure is drawn from the run folders alone."""
-    written = out / f"{name}.json"
+def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str) -> list[Path]:
+    """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
+    written = out / "compare.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
     curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
-    return [written, *_draw(curves, xs, title, note, out / f"{name}.png")]
-
-
-def _draw(curves: list[plots.Curve], xs: Sequence[str], title: str, note: str, path: Path) -> list[Path]:
+    # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
-    return plots.save(plots.panels(curves, xs, y, title, note), path)
+    return [written, *plots.save(plots.panels(curves, ("rounds", "floats"), y, title), out / "compare.png")]
 
 
 def _print_files(files: Sequence[Path]) -> None:
     if files:
-        print("written: " + ", ".join(str(p) for p in files))
+        print("written: " + ", ".join(printable(str(p)) for p in files))
 
 
 def _problem(spec: dict[str, Any], quiet: bool) -> tuple[Problem, dict[str, int] | None]:
+    # one stage for both: reading is quick, but the eigenvalues behind L_i may not be
     with stage(f"reading {spec['data']} and computing L", quiet):
         problem, labels = settings.problem_of(spec)
         problem.L_i  # noqa: B018  computes eigenvalues, which takes time
@@ -187,27 +164,27 @@ def _solve(problem: Problem, quiet: bool) -> None:
 # -- resume ------------------------------------------------------------------------------------------------------------
 def _resume(o: Namespace) -> int:
     path = Path(o.folder)
-    inside = [p for p in held_runs(path) if p != path]
+    inside = [p for p in runs.held_runs(path) if p != path]
     if inside and not (path / "checkpoint").exists():
         raise InputError(f"{path} holds {len(inside)} runs; resume one of them, such as {inside[0]}.")
-    config = folder.reopen(path).config
+    config = folder.read(path).config
+    # runs of the library have no spec: their problem is only in the memory of their caller
     spec = config.get("spec") or {}
     if "data" not in spec:
         raise InputError(f"{path} was not made by the command line; resume it with proxskip.resume(folder, problem).")
     if o.data_dir is not None:
         spec = spec | {"data_dir": o.data_dir}
-    given = {k: vars(o)[k] for k in ("rounds", "iterations", "seconds", "tol", "target")}
     problem, labels = _problem(spec, o.quiet)
     _solve(problem, o.quiet)
-    with Progress(config["method"], o.quiet) as progress, engine_for(config["engine"], o) as engine:
-        limits = {k: v for k, v in given.items() if v is not None}
+    with Progress(config["method"], o.quiet) as progress, runs.engine_for(config["engine"], o) as engine:
+        limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
         result = resume(path, problem, callbacks=(progress,), engine=engine, **limits)
     summary = dict(result.summary())
     if o.json:
         output.as_json(summary | {"labels": labels})
     elif not o.quiet:
         print(text.report(summary, labels, str(path)))
-    return exit_code(result, progress.has_tolerance)
+    return runs.exit_code(result, progress.has_tolerance)
 
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
@@ -215,7 +192,7 @@ def _theory(o: Namespace) -> int:
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
         output.as_json([asdict(r) for r in rows])
-        return DONE
+        return runs.DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
     output.print_table(output.table1(rows, title))
@@ -223,7 +200,7 @@ def _theory(o: Namespace) -> int:
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
-    return DONE
+    return runs.DONE
 
 
 def _data(o: Namespace) -> int:
@@ -233,7 +210,7 @@ def _data(o: Namespace) -> int:
             output.as_json([r._asdict() for r in rows])
         else:
             output.print_table(output.datasets(rows))
-        return DONE
+        return runs.DONE
     download = DownloadProgress(o.name, o.quiet)
     try:
         path = datasets.fetch(o.name, data_dir=o.data_dir, progress=download)
@@ -242,11 +219,12 @@ def _data(o: Namespace) -> int:
     if o.json:
         output.as_json({"name": o.name, "path": str(path)})
     elif not o.quiet:
-        print(f"{o.name} is at {path}.")
-    return DONE
+        print(f"{o.name} is at {printable(str(path))}.")
+    return runs.DONE
 
 
 def _plot(o: Namespace) -> int:
+    # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
 
     made = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
@@ -255,7 +233,7 @@ def _plot(o: Namespace) -> int:
         output.as_json([str(p) for p in files])
     elif not o.quiet:
         _print_files(files)
-    return DONE
+    return runs.DONE
 
 
 def _plot_runs(o: Namespace) -> list[Path]:
@@ -274,6 +252,7 @@ def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
 
 # -- reproduce ---------------------------------------------------------------------------------------------------------
 def _reproduce(o: Namespace) -> int:
+    # here, for the same reason
     from proxskip.cli import reproduce_command
 
     code, sentence = reproduce_command.command(o)

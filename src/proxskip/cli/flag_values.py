@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxskip import theory
@@ -19,56 +19,43 @@ def _value(convert: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return convert(text)
         except InputError as error:
+            # the one exception whose message argparse passes on
             raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
 
     return parse
 
 
-def _number(text: str) -> float:
+def _number(text: str, words: Sequence[str] = ()) -> float:
+    """The text as a number; the sentence that refuses it names the words that are accepted as well."""
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{text!r} is not a number") from None
+        what = f"neither a number nor {' nor '.join(words)}" if words else "not a number"
+        raise InputError(f"{text!r} is {what}") from None
 
 
-def positive(name: str, *words: str) -> Callable[[str], Any]:
-    """A positive number, or one of the words; "theory" becomes None."""
+def _within(name: str, words: Sequence[str], fits: Callable[[float], bool], range: str) -> Callable[[str], Any]:
+    """A number that fits, or one of the words; "theory" becomes None."""
 
     def convert(text: str) -> Any:
         if text in words:
             return None if text == "theory" else text
-        if words and not _is_number(text):
-            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
-        value = _number(text)
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} = {text} must be positive")
+        value = _number(text, words)
+        if not fits(value):
+            raise InputError(f"{name} = {text} must {range}")
         return value
 
     return _value(convert)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def positive(name: str, *words: str) -> Callable[[str], Any]:
+    """A positive number, or one of the words; "theory" becomes None."""
+    return _within(name, words, lambda value: 0 < value < math.inf, "be positive")
 
 
 def probability(name: str, *words: str) -> Callable[[str], Any]:
     """A number in (0, 1], or the word "theory", which becomes None."""
-
-    def convert(text: str) -> Any:
-        if text in words:
-            return None
-        if words and not _is_number(text):
-            raise InputError(f"{text!r} is neither a number nor {' nor '.join(words)}")
-        value = _number(text)
-        if not 0 < value <= 1:
-            raise InputError(f"{name} = {text} must lie in (0, 1]")
-        return value
-
-    return _value(convert)
+    return _within(name, words, lambda value: 0 < value <= 1, "lie in (0, 1]")
 
 
 def whole(name: str, least: int = 1) -> Callable[[str], Any]:
@@ -94,9 +81,10 @@ def parameter(text: str) -> int | float | bool | str:
     """A parameter of a method from outside the package: a number, yes or no, or a word."""
     if text in ("yes", "no", "true", "false"):
         return text in ("yes", "true")
-    if _is_number(text):
+    try:
         return int(text) if text.lstrip("+-").isdigit() else float(text)
-    return text
+    except ValueError:
+        return text
 
 
 @_value
@@ -106,8 +94,11 @@ def codec(text: str) -> codecs.Codec:
 
 
 @_value
-def cohort(text: str) -> int | float:
-    """A number of clients, or a probability below one."""
+def cohort(text: str) -> int | float | tuple[float, ...]:
+    """A number of clients, a probability below one, or one for each client."""
+    if "," in text:
+        return tuple(theory.probability("cohort", _number(part)) for part in text.split(","))
+    # 1 is one client; as a probability it would be everybody, which is the default
     if text.isdigit():
         return theory.whole("cohort", int(text))
     value = _number(text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from proxskip.cli.flag_values import codec, cohort, nonnegative, parameter, positive, probability, whole
 from proxskip.experiments import FUNCTIONS
-from proxskip.experiments.settings import own_flags
+from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
 from proxskip.links.codecs.text import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.registry import METHODS
@@ -89,6 +89,8 @@ examples:
     proxskip reproduce --data w8a --out report-gpu --engine gpu
   one figure:
     proxskip reproduce fig1b --data w8a --out report
+  rounds against gradients for all methods, each tuned for both:
+    proxskip reproduce --family --out family
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -103,6 +105,13 @@ examples:
     proxskip plan --data digits --psi l1:0.001 --D difference
 
 """
+_THEORY = "example:\n  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n"
+_PLOT = """\
+examples:
+  proxskip plot runs/a runs/b --x floats --y gap --out figure.png
+  proxskip plot report --x floats
+"""
+DATA_DIR = "folder with data sets; searched before $PROXSKIP_DATA and the cache"
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,11 +119,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # an abbreviation would change its meaning when a flag is added
         kwargs.setdefault("allow_abbrev", False)
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as one sentence."""
+        # argparse would print the usage and exit; here every error takes the way of main()
         raise InputError(message.rstrip(".") + ".")
 
     def nearest(self, flag: str) -> str | None:
@@ -124,129 +135,92 @@ class Parser(argparse.ArgumentParser):
 
 
 # -- groups of flags ---------------------------------------------------------------------------------------------------
-def _problem_flags() -> Parser:
+Add = Callable[..., None]
+
+
+def _adds(to: Any) -> Add:
+    """A function that adds a flag to a parser or a group: the flag, its help, and its type and metavar if any."""
+
+    def add(flag: str, help: str, type: Any = None, metavar: str | None = None, **more: Any) -> None:
+        # argparse accepts neither a type nor a metavar for a switch, not even None
+        more |= {k: v for k, v in (("type", type), ("metavar", metavar)) if v is not None}
+        to.add_argument(flag, help=help, **more)
+
+    return add
+
+
+def _group(title: str, about: str | None = None) -> tuple[Parser, Add]:
+    """A parser with one group of flags, which commands share, and the function that adds a flag to it."""
     parent = Parser(add_help=False)
-    g = parent.add_argument_group("problem", "min_x  sum_i w_i f_i(x) + psi(x)")
-    add = g.add_argument
-    add(
-        "--data",
-        metavar="NAME|FILE",
-        required=True,
-        help="name of a data set (see `proxskip data list`), or an svmlight file",
-    )
-    add("--data-dir", metavar="DIR", help="folder with data sets; searched before $PROXSKIP_DATA and the cache")
-    add("--loss", choices=("logistic", "squares", "softmax"), default="logistic", help="the loss; default: logistic")
-    add(
-        "--l2",
-        metavar="LAMBDA",
-        type=nonnegative("l2"),
-        default=1e-4,
-        help="weight of the regulariser lambda/2 |x|^2; default: 1e-4",
-    )
-    add(
-        "--l2-relative",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="lambda = l2 times the smoothness of the average loss without regulariser, whatever --L is; default: yes",
-    )
-    add("--intercept", action="store_true", help="add an unpenalised intercept (mu is then unknown: give --p or --K)")
-    add("--psi", metavar="PSI", help="a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI")
-    add("--D", choices=("difference", "identity"), help="D in psi(D x), for splitskip and pdhg; default: difference")
-    add("--dtype", choices=("float64", "float32"), default="float64", help="floating-point type; default: float64")
-    add("--clients", metavar="n", type=whole("clients"), help="default: 20, or one per group with --split group")
-    add(
-        "--split",
-        choices=("label", "iid", "dirichlet", "contiguous", "group"),
-        default="label",
-        help="how rows are assigned to clients; label sorts them by label (the most heterogeneous); default: label",
-    )
-    add("--alpha", type=positive("alpha"), default=0.5, help="concentration of --split dirichlet; default: 0.5")
-    add(
-        "--split-seed",
-        metavar="SEED",
-        type=whole("split-seed", 0),
-        default=0,
-        help="seed of random splits and graphs; default: 0",
-    )
-    add(
-        "--weights",
-        choices=("rows", "equal"),
-        help="the weights w_i; default: rows; equal for tamuna and graphs",
-    )
-    add(
-        "--L",
-        choices=("max", "global"),
-        default="max",
-        help="L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max",
-    )
-    add("--batch", metavar="ROWS", type=whole("batch"), help="rows per client in a minibatch; default: full gradients")
+    return parent, _adds(parent.add_argument_group(title, about))
+
+
+def _problem_flags() -> Parser:
+    parent, add = _group("problem", "min_x  sum_i w_i f_i(x) + psi(x)")
+    data = "name of a data set (see `proxskip data list`), or an svmlight file"
+    add("--data", data, metavar="NAME|FILE", required=True)
+    add("--data-dir", DATA_DIR, metavar="DIR")
+    add("--loss", "the loss; default: logistic", choices=tuple(LOSSES))
+    add("--l2", "weight of the regulariser lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
+    relative = "lambda = l2 times the smoothness of the average loss without regulariser, whatever --L is; default: yes"
+    add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
+    add("--intercept", "add an unpenalised intercept (mu is then unknown: give --p or --K)", action="store_true")
+    add("--psi", "a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI", metavar="PSI")
+    add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
+    add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))
+    add("--clients", "default: 20, or one per group with --split group", whole("clients"), "n")
+    by = "how rows are assigned to clients; label sorts them by label (the most heterogeneous); default: label"
+    add("--split", by, choices=("label", "iid", "dirichlet", "contiguous", "group"))
+    add("--alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha"))
+    add("--split-seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED")
+    add("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal"))
+    kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
+    add("--L", kind, choices=("max", "global"))
+    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimiser; default: 1"
+    add("--personal", mixed, probability("personal"), "ALPHA")
+    add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
+    # the defaults are those of the library, and of a run folder that leaves a flag out
+    parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
     return parent
 
 
 def _method_flags() -> Parser:
-    parent = Parser(add_help=False)
-    g = parent.add_argument_group(
-        "method", "named as in the paper; parameters that are not given follow the method's theorem"
+    about = "named as in the paper; parameters that are not given follow the method's theorem"
+    parent, add = _group("method", about)
+    gamma = "step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory"
+    add("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto")
+    add("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory")
+    add("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K"))
+    add("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau"))
+    add("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q"))
+    add("--eta-g", "global step size of scaffold; default: 1", positive("eta_g"))
+    add("--option", "option of scaffold; default: II", choices=("I", "II"))
+    # None and not False, since check_flags takes everything else for given
+    add("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", action="store_true", default=None)
+    decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
+    add("--decay", decay, positive("decay", "figure"), "NUMBER|figure")
+    graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
+    add("--graph", graphs, metavar="NAME")
+    add("--s", "clients that send each coordinate in tamuna; default: 2", whole("s", 2))
+    add("--chi", "factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))", positive("chi"))
+    add("--codec", f"how vectors travel up in locodl and scaffnew: {FORMS}", codec, "NAME")
+    clients = (
+        "number of clients per round, the probability c < 1 of each client, or for 5gcs one probability per client, "
+        "separated by commas; default: all clients"
     )
-    add = g.add_argument
-    add(
-        "--gamma",
-        metavar="NUMBER|theory|figure",
-        type=positive("gamma", "theory", "figure"),
-        help="step size; figure: the constants of the paper's figures; default: theory",
-    )
-    add(
-        "--p",
-        metavar="NUMBER|theory",
-        type=probability("p", "theory"),
-        help="probability of communicating; default: theory",
-    )
-    add("--K", type=whole("K"), help="local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K")
-    add("--tau", type=positive("tau"), help="dual step size; default: p/(gamma lmax(I - W))")
-    add("--q", type=probability("q"), help="probability that s-local-gd refreshes its anchor; default: 1")
-    add("--eta-g", type=positive("eta_g"), help="global step size of scaffold; default: 1")
-    add("--option", choices=("I", "II"), help="option of scaffold; default: II")
-    add("--own-steps", action="store_true", default=None, help="step sizes gamma_i = 1/L_i for scaffnew")
-    add(
-        "--decay",
-        metavar="NUMBER|figure",
-        type=positive("decay", "figure"),
-        help="the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2",
-    )
-    add(
-        "--graph",
-        metavar="NAME",
-        help=f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring",
-    )
-    add("--s", type=whole("s", 2), help="clients that send each coordinate in tamuna; default: 2")
-    add("--chi", type=positive("chi"), help="factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))")
-    add(
-        "--codec",
-        metavar="NAME",
-        type=codec,
-        help=f"how vectors travel up in locodl and scaffnew: {FORMS}",
-    )
-    add(
-        "--cohort",
-        metavar="c",
-        type=cohort,
-        help="number of clients per round, or the probability c < 1 of each client; default: all clients",
-    )
-    add(
-        "--allow-unsafe-step",
-        action="store_true",
-        help="accept step sizes of 2/L and above, which are refused otherwise",
-    )
+    add("--cohort", clients, cohort, "c")
+    unsafe = "accept step sizes of 2/L and above, which are refused otherwise"
+    add("--allow-unsafe-step", unsafe, action="store_true")
+    # parameters of methods from outside the package become flags
     for flag, name in own_flags().items():
-        add(f"--{flag.replace('_', '-')}", dest=flag, type=parameter, help=f"of {name}")
+        add(f"--{flag.replace('_', '-')}", f"of {name}", parameter, dest=flag)
     return parent
 
 
 def _plugin_flag() -> Parser:
     """Read before everything else, since the methods of the file are part of the help."""
-    parent = Parser(add_help=False)
-    g = parent.add_argument_group("methods of your own")
-    g.add_argument("--plugin", metavar="FILE", action="append", help="a Python file that defines methods")
+    parent, add = _group("methods of your own")
+    add("--plugin", "a Python file that defines methods", metavar="FILE", action="append")
     return parent
 
 
@@ -257,62 +231,54 @@ def plugins(argv: Sequence[str]) -> list[str]:
 
 
 def _stopping_flags() -> Parser:
-    parent = Parser(add_help=False)
-    g = parent.add_argument_group(
-        "stopping", "a run stops at the first limit, or when all tolerances hold; give at least one"
-    )
-    add = g.add_argument
-    add("--rounds", metavar="R", type=whole("rounds", 0), help="communication rounds")
-    add("--iterations", metavar="T", type=whole("iterations"), help="local steps of one client")
-    add("--seconds", metavar="S", type=positive("seconds"), help="seconds, not counting evaluations")
-    add("--tol", type=positive("tol"), help="gradient norm at the communicated x")
-    add("--target", metavar="EPS", type=positive("target"), help="f(x) - f*")
+    about = "a run stops at the first limit, or when all tolerances hold; give at least one"
+    parent, add = _group("stopping", about)
+    add("--rounds", "communication rounds", whole("rounds", 0), "R")
+    add("--iterations", "local steps of one client", whole("iterations"), "T")
+    add("--seconds", "seconds, not counting evaluations", positive("seconds"), "S")
+    add("--tol", "gradient norm at the communicated x", positive("tol"))
+    add("--target", "f(x) - f*", positive("target"), "EPS")
     return parent
 
 
 def _running_flags() -> Parser:
-    parent = Parser(add_help=False)
-    g = parent.add_argument_group("running")
-    add = g.add_argument
-    add(
-        "--engine",
-        choices=("cpu", "gpu", "ray", "reference"),
-        default="cpu",
-        help="default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray",
-    )
-    _ray_flags(g)
-    add("--seed", type=whole("seed", 0), default=0, help="random seed; default: 0")
-    add("--seeds", metavar="N", type=whole("seeds"), help="make N runs, with the seeds seed, ..., seed + N - 1")
-    add("--threads", metavar="N", type=whole("threads"), help="default: one per core; the results do not depend on it")
+    parent, add = _group("running")
+    engine = "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray"
+    add("--engine", engine, choices=("cpu", "gpu", "ray", "reference"), default="cpu")
+    _ray_flags(add)
+    add("--seed", "random seed; default: 0", whole("seed", 0), default=0)
+    add("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N")
+    _threads(add, "; the results do not depend on it")
     return parent
 
 
-def _ray_flags(to: Any) -> None:
-    to.add_argument(
-        "--address",
-        metavar="HOST:PORT|auto",
-        help="the Ray cluster for --engine ray; auto: the cluster of this machine; default: start Ray on this machine",
-    )
-    to.add_argument("--actors", metavar="N", type=whole("actors"), help="actors of --engine ray; default: one per CPU")
+def _threads(add: Add, more: str = "") -> None:
+    add("--threads", f"default: one per core{more}", whole("threads"), "N")
+
+
+def _ray_flags(add: Add) -> None:
+    where = "the Ray cluster for --engine ray; auto: the cluster of this machine; default: start Ray on this machine"
+    add("--address", where, metavar="HOST:PORT|auto")
+    add("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N")
 
 
 def _output_flags(out: str | None = None) -> Parser:
-    parent = Parser(add_help=False)
-    g = parent.add_argument_group("output")
-    add = g.add_argument
+    parent, add = _group("output")
     if out is not None:
-        add("--out", metavar="DIR", help=out)
-        add("--force", action="store_true", help="overwrite the runs in the folder")
-        add("--every", metavar="R", type=whole("every"), help="record every R rounds; default: at growing intervals")
-        add(
-            "--checkpoint-every",
-            metavar="R",
-            type=whole("checkpoint-every"),
-            help="rounds between checkpoints; default: about every 30 s",
-        )
-    add("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
-    add("--quiet", action="store_true", help="print warnings and errors only")
+        add("--out", out, metavar="DIR")
+        add("--force", "overwrite the runs in the folder", action="store_true")
+        more = "continue an interrupted command: resume the runs in the folder, and make those that are missing"
+        add("--continue", more, dest="go_on", action="store_true")
+        add("--every", "record every R rounds; default: at growing intervals", whole("every"), "R")
+        often = "rounds between checkpoints; default: about every 30 s"
+        add("--checkpoint-every", often, whole("checkpoint-every"), "R")
+    _printing(add, "print the result as JSON, and nothing else, on stdout", "print warnings and errors only")
     return parent
+
+
+def _printing(add: Add, json: str, quiet: str) -> None:
+    add("--json", json, action="store_true")
+    add("--quiet", quiet, action="store_true")
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -326,10 +292,12 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     )
     top.add_argument("--version", action="version", version=f"proxskip {version}")
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
+    # groups are shared: each of them is built once and added to several commands
     problem, method, stop, running = _problem_flags(), _method_flags(), _stopping_flags(), _running_flags()
     made: dict[str, Parser] = {}
 
     def command(name: str, help: str, epilog: str = "", parents: tuple[Parser, ...] = ()) -> Parser:
+        # only commands that run something have exit codes to explain
         ends = EXIT_CODES if parents else ""
         all_parents = [*parents, _plugin_flag()]
         made[name] = sub.add_parser(name, help=help, description=help, epilog=epilog + ends, parents=all_parents)
@@ -342,78 +310,51 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     many = _output_flags("a run folder for each method, compare.json, compare.png and compare.pdf")
     compare = command("compare", "run several methods on one problem", _COMPARE, (*everything, many))
     compare.add_argument("methods", metavar="METHOD", nargs="+", help=f"some of {', '.join(METHODS)}")
-    resume = command(
-        "resume",
-        "resume a run from the checkpoint in its folder",
-        "example:\n  proxskip resume runs/a --rounds 800\n\n",
-        (stop, _output_flags()),
-    )
-    resume.add_argument("folder", metavar="DIR", help="the run folder")
-    resume.add_argument("--threads", metavar="N", type=whole("threads"), help="default: one per core")
-    _ray_flags(resume)
-    resume.add_argument("--data-dir", metavar="DIR", help="folder with data sets, if they were moved")
+    again = "example:\n  proxskip resume runs/a --rounds 800\n\n"
+    about = "resume a run from the checkpoint in its folder"
+    _resume(command("resume", about, again, (stop, _output_flags())))
     _plan(command("plan", "choose a method and p by short pilots on the problem", _PLAN, (problem,)))
-    _theory(
-        command(
-            "theory",
-            "print the paper's Table 1 with numbers",
-            "example:\n  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n",
-        )
-    )
+    _theory(command("theory", "print the paper's Table 1 with numbers", _THEORY))
     _data(command("data", "list data sets, or download one"))
-    _plot(
-        command(
-            "plot",
-            "plot run folders, or redraw the figures of a reproduction against another axis",
-            "examples:\n  proxskip plot runs/a runs/b --x floats --y gap --out figure.png\n"
-            "  proxskip plot report --x floats\n",
-        )
-    )
+    _plot(command("plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT))
     _reproduce(command("reproduce", "reproduce the paper's figures and tables, and check its claims", _REPRODUCE))
     return top, made
 
 
+def _resume(p: Parser) -> None:
+    add = _adds(p)
+    add("folder", "the run folder", metavar="DIR")
+    _threads(add)
+    _ray_flags(add)
+    add("--data-dir", "folder with data sets, if they were moved", metavar="DIR")
+
+
 def _plan(p: Parser) -> None:
-    g = p.add_argument_group("network", "between the server and the clients")
-    g.add_argument(
-        "--latency", metavar="S", type=nonnegative("latency"), help="seconds in each direction; default: 0.05"
-    )
-    g.add_argument(
-        "--bandwidth", metavar="B", type=positive("bandwidth"), help="bytes per second to a client; default: 1e6"
-    )
-    g.add_argument(
-        "--bandwidth-up",
-        metavar="B",
-        type=positive("bandwidth-up"),
-        help="bytes per second from a client; default: --bandwidth",
-    )
-    g.add_argument(
-        "--client-speed",
-        metavar="V",
-        type=positive("client-speed"),
-        help="speed of a client relative to this machine; default: 1",
-    )
-    add = p.add_argument
-    add("--eps", type=positive("eps"), default=1e-6, help="accuracy to reach, as a gradient norm; default: 1e-6")
-    add("--pilot", metavar="T", type=whole("pilot"), default=300, help="gradients in the first pilot; default: 300")
-    add("--seed", type=whole("seed", 0), default=0, help="default: 0")
-    add("--threads", metavar="N", type=whole("threads"), help="default: one per core")
-    add("--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout")
-    add("--quiet", action="store_true", help="print errors only")
+    add = _adds(p.add_argument_group("network", "between the server and the clients"))
+    add("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S")
+    add("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B")
+    add("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B")
+    add("--client-speed", "speed of a client relative to this machine; default: 1", positive("client-speed"), "V")
+    add = _adds(p)
+    add("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6)
+    add("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300)
+    add("--seed", "default: 0", whole("seed", 0), default=0)
+    _threads(add)
+    _printing(add, "print the plan as JSON, and nothing else, on stdout", "print errors only")
 
 
 def _theory(p: Parser) -> None:
-    add = p.add_argument
-    add("--L", type=positive("L"), required=True, help="smoothness")
-    add("--mu", type=positive("mu"), required=True, help="strong convexity")
-    add("--eps", type=positive("eps"), default=1e-6, help="accuracy, between 0 and 1; default: 1e-6")
-    add("--n", type=whole("n"), default=20, help="clients; default: 20")
-    add("--d", type=whole("d"), help="number of unknowns; needed for the floats")
-    add("--G2", type=nonnegative("G2"), help="(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD")
-    add("--K", type=whole("K"), help="local steps; default: sqrt(kappa)")
-    add("--p", type=probability("p"), help="add a row for Scaffnew with this p")
-    add("--q", type=probability("q"), help="probability that S-Local-GD refreshes its anchor; default: 1")
-    add("--json", action="store_true", help="print the rows as JSON")
+    add = _adds(p)
+    add("--L", "smoothness", positive("L"), required=True)
+    add("--mu", "strong convexity", positive("mu"), required=True)
+    add("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6)
+    add("--n", "clients; default: 20", whole("n"), default=20)
+    add("--d", "number of unknowns; needed for the floats", whole("d"))
+    add("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2"))
+    add("--K", "local steps; default: sqrt(kappa)", whole("K"))
+    add("--p", "add a row for Scaffnew with this p", probability("p"))
+    add("--q", "probability that S-Local-GD refreshes its anchor; default: 1", probability("q"))
+    add("--json", "print the rows as JSON", action="store_true")
 
 
 def _data(p: Parser) -> None:
@@ -422,38 +363,32 @@ def _data(p: Parser) -> None:
     about = "download and check a data set"
     fetch = acts.add_parser("fetch", help=about, description=about)
     fetch.add_argument("name", metavar="NAME")
-    for q in (listing, fetch):
-        q.add_argument("--data-dir", metavar="DIR", help="default: $PROXSKIP_CACHE or ~/.cache/proxskip")
-        q.add_argument("--json", action="store_true", help="print JSON")
-        q.add_argument("--quiet", action="store_true", help="show no progress")
+    for add in (_adds(listing), _adds(fetch)):
+        add("--data-dir", "default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
+        _printing(add, "print JSON", "show no progress")
 
 
 def _reproduce(p: Parser) -> None:
-    add = p.add_argument
-    add("experiments", metavar="EXPERIMENT", nargs="*", help="default: all experiments")
-    add("--data", metavar="NAME|FILE", default="digits", help="a data set or an svmlight file; default: digits")
-    add("--data-dir", metavar="DIR", help="folder with data sets; searched before $PROXSKIP_DATA and the cache")
-    add(
-        "--out",
-        metavar="DIR",
-        default="report",
-        help="folder for index.html, results.json, figures and runs; default: report",
-    )
-    add("--quick", action="store_true", help="the same report from shorter runs (less than three minutes on digits)")
-    add("--strict", action="store_true", help="exit with 6 if a claim fails")
-    add("--engine", choices=("cpu", "gpu", "reference"), default="cpu", help="default: cpu")
-    add("--threads", metavar="N", type=whole("threads"), help="default: one per core")
-    add("--json", action="store_true", help="print results.json, and nothing else, on stdout")
-    add("--quiet", action="store_true", help="print warnings and errors only")
+    add = _adds(p)
+    add("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*")
+    add("--data", "a data set or an svmlight file; default: digits", metavar="NAME|FILE", default="digits")
+    add("--data-dir", DATA_DIR, metavar="DIR")
+    out = "folder for index.html, results.json, figures and runs; default: report"
+    add("--out", out, metavar="DIR", default="report")
+    add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
+    family = "compare the methods with each other: rounds against gradients on w8a, mushrooms, a1a and digits"
+    add("--family", family, action="store_true")
+    add("--strict", "exit with 6 if a claim fails", action="store_true")
+    add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
+    _threads(add)
+    _printing(add, "print results.json, and nothing else, on stdout", "print warnings and errors only")
 
 
 def _plot(p: Parser) -> None:
-    p.add_argument(
-        "folders", metavar="DIR", nargs="+", help="run folders, folders that contain run folders, or a reproduction"
-    )
-    p.add_argument("--x", choices=tuple(X_AXES), default="rounds", help="default: rounds")
-    p.add_argument("--y", choices=tuple(Y_AXES), default="gap", help="default: gap, which is f(x) - f*")
-    p.add_argument("--title", default="", help="title of the figure")
-    p.add_argument("--out", metavar="FILE", help="a .png or .pdf file (both are written); for a reproduction, a folder")
-    p.add_argument("--json", action="store_true", help="print the written files as JSON")
-    p.add_argument("--quiet", action="store_true", help="print errors only")
+    add = _adds(p)
+    add("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+")
+    add("--x", "default: rounds", choices=tuple(X_AXES), default="rounds")
+    add("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap")
+    add("--title", "title of the figure", default="")
+    add("--out", "a .png or .pdf file (both are written); for a reproduction, a folder", metavar="FILE")
+    _printing(add, "print the written files as JSON", "print errors only")

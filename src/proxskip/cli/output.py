@@ -27,6 +27,7 @@ def _plain(value: Any) -> Any:
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
+    # numpy scalars are no JSON; after item() they may still be nan
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -37,6 +38,7 @@ def print_table(table: Table) -> None:
     """Print a table, as wide as it needs to be if stdout is not a terminal."""
     from rich.console import Console
 
+    # rich would cut a table at 80 columns if the output goes to a file or a pipe
     terminal = sys.stdout.isatty()
     Console(file=sys.stdout, width=None if terminal else 200, highlight=False).print(table)
 
@@ -47,6 +49,7 @@ def _table(title: str, *columns: str) -> Table:
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(columns):
+        # text to the left, numbers to the right
         words = k == 0 or name in ("step size", "formula", "where", "checked by", "status")
         table.add_column(name, justify="left" if words else "right", no_wrap=k == 0)
     return table
@@ -61,6 +64,7 @@ def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]
     table = _table(title, *columns)
     for name, runs in groups:
         middle = {k: _median(runs, k) for k in ("rounds", "exchanges", "passes", "gap", "grad_norm", "seconds")}
+        # the median of the sums, not the sum of two medians
         floats = _median([{"floats": s["floats_up"] + s["floats_down"]} for s in runs], "floats")
         cells = [name, count(middle["rounds"]), count(middle["exchanges"]), count(floats), count(middle["passes"])]
         cells += [gap(middle["gap"]), *([_range(runs, "gap")] if seeds > 1 else []), gap(middle["grad_norm"])]
@@ -81,17 +85,8 @@ def _range(runs: Sequence[Mapping[str, Any]], key: str) -> str:
 
 def table1(rows: Sequence[Table1Row], title: str) -> Table:
     """Table 1 with numbers; floats are those that one client sends."""
-    table = _table(
-        title,
-        "method",
-        "local steps",
-        "floats per round",
-        "step size",
-        "rounds",
-        "formula",
-        "total floats",
-        "better than GD?",
-    )
+    columns = ("local steps", "floats per round", "step size", "rounds", "formula", "total floats", "better than GD?")
+    table = _table(title, "method", *columns)
     for r in rows:
         better = {None: "-", True: "yes", False: "no"}[r.better_than_gd]
         floats = r.floats_formula.split(",")[0] if r.floats_per_round is None else count(r.floats_per_round)
@@ -115,4 +110,4 @@ def datasets(rows: Sequence[Any]) -> Table:
 def _checked(row: Any) -> str:
     if row.where == "embedded":
         return "scikit-learn"
-    return "checksum" if row.verified else "number of rows"
+    return "checksum" if row.verified else "rows, and the copy used first"

@@ -33,6 +33,7 @@ def run(o: Namespace) -> int:
 
 def check(o: Namespace) -> None:
     """Refuse flags that do not go together, before any work."""
+    # psi(D x) is planned for one function only
     one = o.clients == 1 or o.D is not None
     given = [name for name in NETWORK_FLAGS if vars(o)[name] is not None]
     if one and given:
@@ -58,6 +59,7 @@ def _made(problem: Problem, o: Namespace) -> Plan:
             f: Any = problem.clients[0]
             return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
         given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
+        # what is not given keeps the defaults of Network
         network = Network(**{k: v for k, v in given.items() if v is not None})
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from proxskip.results.result import Result
 
@@ -20,27 +20,31 @@ SECONDS_BETWEEN_LINES = 5.0
 """If stderr is not a terminal."""
 
 
-class _Bar:
-    """A progress bar that appears at the first update, and disappears when it is closed."""
+class _Shown:
+    """Progress on a stream: a bar on a terminal, which appears at the first update; otherwise lines."""
 
-    def __init__(self, stream: TextIO, label: str = "") -> None:
-        self.stream, self.label = stream, label
+    def __init__(self, quiet: bool, stream: TextIO | None, label: str = "") -> None:
+        self.quiet, self.stream, self.label = quiet, sys.stderr if stream is None else stream, label
+        self.terminal = bool(self.stream.isatty())
         self.bar: rich.progress.Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def update(self, done: float | None, text: str) -> None:
         """Show the share that is done (None if it is unknown) and a text."""
         if self.bar is None:
+            # imported at the first update: a short run never needs rich
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
-            columns = (
-                TextColumn(self.label, markup=False),
-                BarColumn(24),
-                TextColumn("{task.fields[text]}", markup=False),
-            )
-            self.bar = Progress(
-                *columns[not self.label :], console=Console(file=self.stream), transient=True, refresh_per_second=5
-            )
+            columns = [BarColumn(24), TextColumn("{task.fields[text]}", markup=False)]
+            if self.label:
+                columns.insert(0, TextColumn(self.label, markup=False))
+            self.bar = Progress(*columns, console=Console(file=self.stream), transient=True, refresh_per_second=5)
             self.task = self.bar.add_task("", total=None, text="")
             self.bar.start()
         self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0, text=text)
@@ -52,7 +56,7 @@ class _Bar:
             self.bar = None
 
 
-class Progress:
+class Progress(_Shown):
     """The callback of a run that shows its progress on stderr: a bar on a terminal, otherwise lines.
 
     Args:
@@ -61,17 +65,8 @@ class Progress:
     """
 
     def __init__(self, label: str, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.label, self.quiet = label, quiet
-        self.stream = sys.stderr if stream is None else stream
-        self.terminal = bool(self.stream.isatty())
+        super().__init__(quiet, stream, label)
         self.stop: dict[str, float | None] = {}
-        self.bar = _Bar(self.stream, label)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
 
     @property
     def has_tolerance(self) -> bool:
@@ -88,19 +83,20 @@ class Progress:
     def on_record(self, step: int, metrics: dict[str, float]) -> None:
         """Show the record if the run has taken long enough."""
         now = time.monotonic()
+        # a resumed run starts at a later round, and its speed counts from there
         if self.first is None:
             self.first = dict(metrics)
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
         if self.terminal:
-            self.bar.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
+            self.update(self.fraction(metrics), " · ".join(self._words(metrics, now)))
         elif now - self.said >= SECONDS_BETWEEN_LINES:
             self.said = now
             print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
 
     def on_run_end(self, result: Result) -> None:
         """Remove the bar."""
-        self.bar.close()
+        self.close()
 
     # -- words ---------------------------------------------------------------------------------------------------------
     def fraction(self, metrics: dict[str, float]) -> float | None:
@@ -121,27 +117,19 @@ class Progress:
         if "share_local" in metrics:
             shares = [f"{100 * metrics[f'share_{k}']:.0f} % {k}" for k in ("local", "communication", "waiting")]
             words.append(", ".join(shares) + f" for actor {metrics['slowest_actor']:.0f}")
+        # the rest takes as long per share of the limit as what was done since the start
         done, start = self.fraction(metrics), self.fraction(self.first)
         if done is not None and start is not None and done > start:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
         return words
 
 
-class OverallProgress:
+class OverallProgress(_Shown):
     """The progress of many experiments: what is running, how much is done, how long the rest takes."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.quiet, self.stream = quiet, sys.stderr if stream is None else stream
-        self.terminal = bool(self.stream.isatty())
-        self.began = self.said = time.monotonic()
-        self.topic = ""
-        self.bar = _Bar(self.stream)
-
-    def __enter__(self) -> OverallProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
+        super().__init__(quiet, stream)
+        self.said, self.topic = time.monotonic(), ""
 
     def __call__(self, text: str, done: float, left: float | None) -> None:
         """Show it; if stderr is not a terminal, a line for every new topic and occasionally one in between."""
@@ -149,8 +137,9 @@ class OverallProgress:
             return
         remaining = "" if left is None else f", {clock(left)} left"
         if self.terminal:
-            self.bar.update(done, f"{100 * done:.0f} %{remaining} · {text}")
+            self.update(done, f"{100 * done:.0f} %{remaining} · {text}")
             return
+        # a text is "topic, details"; a new topic is shown sooner than new details
         now, topic = time.monotonic(), text.partition(",")[0]
         pause = SECONDS_BEFORE_FIRST if topic != self.topic else SECONDS_BETWEEN_LINES
         if now - self.said >= pause:
@@ -178,6 +167,7 @@ def stage(text: str, quiet: bool) -> Iterator[None]:
             yield
     else:
         stream = sys.stderr
+        # a line only if the stage takes long; the timer must not keep the process alive
         timer = threading.Timer(SECONDS_BEFORE_FIRST, lambda: print(text, file=stream, flush=True))
         timer.daemon = True
         timer.start()

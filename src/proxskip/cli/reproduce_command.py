@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from proxskip.cli import output
 from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.experiments import FAMILY
 from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import Interrupted
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
+from proxskip.types import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,16 +27,20 @@ if TYPE_CHECKING:
 
 def command(o: Namespace) -> tuple[int, str]:
     """Run it; returns the exit code, and a sentence if it did not succeed."""
+    if o.family and o.experiments:
+        raise InputError("--family has experiments of its own; name none, or leave it out.")
+    names = list(FAMILY) if o.family else o.experiments
     options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
-            report = reproduce(o.experiments, options, overall)
+            report = reproduce(names, options, overall)
     except KeyboardInterrupt:
-        return INTERRUPTED, f"interrupted; the same command resumes it ({options.command(o.experiments)})."
+        return INTERRUPTED, f"interrupted; the same command resumes it ({options.command(names)})."
     if o.json:
         output.as_json(figures.to_json(report))
     elif not o.quiet:
         _print(report, options.out)
+    # without --strict a failed claim is a result like any other
     failed = [c.id for c in report.claims if c.verdict == "FAIL"]
     if o.strict and failed:
         return FAILED_CLAIM, f"{len(failed)} of {len(report.claims)} claims failed: {', '.join(failed)}."
@@ -44,6 +50,7 @@ def command(o: Namespace) -> tuple[int, str]:
 @contextmanager
 def _terminated() -> Iterator[None]:
     """SIGTERM interrupts like Ctrl-C; Ctrl-C also interrupts a process that was started with it ignored."""
+    # Python allows handlers of signals in the main thread only
     if threading.current_thread() is not threading.main_thread():
         yield
         return

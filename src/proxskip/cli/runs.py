@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -12,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.cli.progress import Progress
+from proxskip.experiments import settings
 from proxskip.links import cohorts
-from proxskip.loop.stop import Stop
+from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
-from proxskip.results import folder
+from proxskip.results import folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine, prepare, run
+from proxskip.run import make_engine, prepare, resume, run
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
-_WORST_FIRST = (INTERRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
+CORRUPTED = 7
+_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads")
+_WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
 def exit_code(result: Result, has_tolerance: bool) -> int:
@@ -33,6 +35,8 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
         Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
+        Status.PRECISION: NOT_REACHED,
+        Status.CORRUPTED: CORRUPTED,
         Status.INTERRUPTED: INTERRUPTED,
     }[result.status]
 
@@ -67,15 +71,17 @@ def worst(codes: Sequence[int]) -> int:
 
 def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     """Refuse at once what the run would refuse later; warnings are left to the run."""
+    # the run itself gives the same warnings again
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         prepare(request.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
-        Stop(o.rounds, o.iterations, o.seconds, o.tol, o.target).check(problem)
+        Stop(*(vars(o)[k] for k in settings.LIMITS)).check(problem)
         engine_of(o.engine, o)
 
 
 def engine_of(name: str, o: Namespace) -> Engine:
     """The engine of the flags; the actors of Ray stay alive for the next run of this command."""
+    # the only engine with flags of its own
     if name == "ray":
         from proxskip.engines.ray.engine import RayEngine
 
@@ -102,55 +108,43 @@ def engine_for(name: str, o: Namespace) -> Iterator[Engine]:
             engine.close()
 
 
+@contextmanager
+def _locked(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    with lock.held(path):
+        yield
+
+
 def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any]) -> list[MethodResults]:
     """Run every method with every seed; an interrupted run is the last one."""
-    with engine_for(o.engine, o) as engine:
-        return _execute(requests, problem, o, spec, engine)
-
-
-def _execute(
-    requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec: dict[str, Any], engine: Engine
-) -> list[MethodResults]:
+    given = {k: vars(o)[k] for k in (*settings.LIMITS, *_OF_A_RUN)}
+    # the folder of several runs is one writer's until the last of them is over
+    several = o.out is not None and (o.seeds is not None or o.command == "compare")
     outcomes = []
-    for k, request in enumerate(requests):
-        results, codes = [], []
-        for i in range(o.seeds or 1):
+    with engine_for(o.engine, o) as engine, _locked(Path(o.out) if several else None):
+        for k, request in enumerate(requests):
+            results, codes = [], []
             label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
-            with Progress(label if o.seeds is None else f"{label}, seed {o.seed + i}", o.quiet) as progress:
-                results.append(_one(request, problem, o, spec, i, progress, engine))
-            codes.append(exit_code(results[-1], progress.has_tolerance))
-            if codes[-1] == INTERRUPTED:
+            for seed in range(o.seed, o.seed + (o.seeds or 1)):
+                out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
+                more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
+                with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
+                    if o.go_on and out is not None and (out / "spec.toml").is_file():
+                        limits = {k: vars(o)[k] for k in RUN_RULES}
+                        results.append(resume(out, problem, callbacks=(progress,), engine=engine, **limits))
+                    else:
+                        results.append(run(request.method, problem, callbacks=(progress,), **more))
+                codes.append(exit_code(results[-1], progress.has_tolerance))
+                if codes[-1] == INTERRUPTED:
+                    break
+            # also of an interrupted method: what it has done so far is reported
+            outcomes.append(MethodResults(request, tuple(results), worst(codes)))
+            if INTERRUPTED in codes:
                 break
-        outcomes.append(MethodResults(request, tuple(results), worst(codes)))
-        if INTERRUPTED in codes:
-            break
     return outcomes
-
-
-def _one(
-    request: MethodRun, problem: Problem, o: Namespace, spec: dict[str, Any], i: int, progress: Progress, engine: Engine
-) -> Result:
-    out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{o.seed + i}"
-    return run(
-        request.method,
-        problem,
-        rounds=o.rounds,
-        iterations=o.iterations,
-        seconds=o.seconds,
-        tol=o.tol,
-        target=o.target,
-        seed=o.seed + i,
-        engine=engine,
-        cohort=o.cohort,
-        every=o.every,
-        out=out,
-        force=o.force,
-        checkpoint_every=o.checkpoint_every,
-        callbacks=(progress,),
-        allow_unsafe_step=o.allow_unsafe_step,
-        threads=o.threads,
-        spec=spec,
-    )
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -159,16 +153,14 @@ def claim(out: str | None, force: bool) -> Path | None:
     if out is None:
         return None
     path = Path(out)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; give a folder.")
-    nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    settings.check_folder(path)
     held = held_runs(path)
+    for old in {path, *held}:
+        lock.refuse_if_held(old)
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0] / _held(held[0])[0]}); choose another folder, resume it, "
-            "or overwrite it with --force."
+            "or continue it with --continue, or overwrite it with --force."
         )
     return path
 
@@ -178,6 +170,7 @@ def clear(path: Path | None) -> None:
     for old in [] if path is None else held_runs(path):
         for name in _held(old):
             (old / name).unlink()
+        # a folder is removed only if nothing of the user is left in it
         if old != path and not any(old.iterdir()):
             old.rmdir()
 
@@ -186,6 +179,7 @@ def held_runs(path: Path) -> list[Path]:
     """The folder itself and the folders of methods and seeds inside it, as far as they hold a run."""
     if not path.is_dir():
         return []
+    # only folders that a run or a comparison makes, so that --force removes nothing else
     inner = [
         p
         for p in sorted(path.iterdir())

@@ -1,11 +1,12 @@
 """Data sets by name: what each must contain, where it is looked for on this machine, and how it is fetched.
 
 A known data set is always verified. Its number of features comes from the table below, and its contents are compared
-with the checksum there or, if none is known, with the number of rows.
+with the checksum there or, if none is known, with the number of rows and the checksum of the copy used first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import os
@@ -154,7 +155,8 @@ def fetch(
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
     from proxskip.data.download import download  # here, since urllib is slow to import
 
-    download(url, target, lambda path: _fault(name, path), progress)
+    plain = not target.name.endswith(".bz2")
+    download(url, target, lambda path: _fault(name, path), progress, KNOWN[name].size if plain else None)
     return target
 
 
@@ -174,9 +176,29 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
             f"or set PROXSKIP_DATA to a folder that holds {KNOWN[name].file}."
         )
     data = read_svmlight(path, n_features=KNOWN[name].features)
-    if fault := _difference(KNOWN[name], data):
+    if fault := _difference(KNOWN[name], data) or _changed(name, data):
         raise InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
     return replace(data, name=name)
+
+
+def _changed(name: str, data: Dataset) -> str | None:
+    """For data without a published checksum: what differs from the first copy that was used here, if anything does.
+
+    The checksum of that copy is kept in the cache. It shows a change from then on, not that the first copy was right.
+    """
+    if KNOWN[name].content is not None:
+        return None
+    found, path = content_digest(data), _cache() / f"{name}.first-use"
+    try:
+        known = path.read_text("ascii").strip()
+    except (OSError, ValueError):
+        known = ""
+    if not known:
+        with contextlib.suppress(OSError):  # without a cache that can be written to, nothing is remembered
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found + "\n", "ascii")
+        return None
+    return None if known == found else f"its values are not those of the copy that was used first (see {path})"
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:
@@ -185,6 +207,7 @@ def _find(name: str, data_dir: Folder | None) -> Path | None:
         raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
     stem = KNOWN[name].file.removesuffix(".bz2")
     for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()):
+        # LIBSVM's own name first, such as covtype.libsvm.binary.scale
         for file in (stem, name) if folder else ():
             for suffix in ("", ".gz", ".bz2"):
                 path = Path(folder or "", file + suffix)
@@ -237,12 +260,8 @@ def _count(value: int | dict[float, int]) -> str:
 def content_digest(data: Dataset) -> str:
     """The sha256 of the parsed rows and labels, which does not depend on how the text was formatted."""
     digest = hashlib.sha256()
-    for array, kind in (
-        (data.A.indptr, "<i8"),
-        (data.A.indices, "<i8"),
-        (data.A.data, "<f8"),
-        (data.b, "<f8"),
-    ):
+    for array, kind in ((data.A.indptr, "<i8"), (data.A.indices, "<i8"), (data.A.data, "<f8"), (data.b, "<f8")):
+        # one byte order and width on every machine
         digest.update(np.ascontiguousarray(array, kind).tobytes())
     return digest.hexdigest()
 

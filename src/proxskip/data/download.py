@@ -10,14 +10,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from proxskip.data.svmlight import MAX_BYTES
-from proxskip.types import InputError
+from proxskip.types import InputError, printable
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received and, if the server tells it, the total."""
@@ -25,18 +25,29 @@ TIMEOUT = 30.0
 """Seconds without an answer after which an attempt is given up."""
 RETRY_WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds to wait before each new attempt."""
+DEADLINE = 3600.0
+"""Seconds after which a download is given up, however it goes."""
+LEAST_SPEED, SLOW_SECONDS = 1000.0, 30.0
+"""Bytes per second below which it is given up, measured from the beginning and after so many seconds."""
 MAX_PART_AGE = 86_400.0
 """Seconds after which a temporary file of a killed process is removed."""
 
 
-def download(url: str, target: Path, fault: Callable[[Path], str | None], progress: Progress | None) -> None:
-    """Download ``url`` to ``target``; ``fault(path)`` says what is wrong with the file, or None."""
+def download(
+    url: str, target: Path, fault: Callable[[Path], str | None], progress: Progress | None, size: int | None = None
+) -> None:
+    """Download ``url`` to ``target``; ``fault(path)`` says what is wrong with the file, or None.
+
+    Args:
+        size: bytes that the file has at most, where that is known.
+    """
     opener = _opener(url)
     with _part(target.parent, target.name) as part:
-        _try(_Transfer(url, part, opener, progress), target)
+        _try(_Transfer(url, part, opener, progress, size or MAX_BYTES), target)
         part.close()
         if wrong := fault(Path(part.name)):
             raise InputError(f"what {url} sent is not {target.name} and was thrown away: {wrong}.")
+        # temporary files are private, data sets are not
         os.chmod(part.name, 0o644)
         os.replace(part.name, target)
 
@@ -65,6 +76,7 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     local = parts.scheme == "http" and _is_loopback(parts.hostname or "")
     if parts.scheme != "https" and not local:
         raise InputError(f"{url} is not an https address; data are only fetched over https.")
+    # a proxy would not find a server on this machine
     proxies = urllib.request.ProxyHandler({} if local else None)
     return urllib.request.build_opener(proxies, _SameHost)
 
@@ -97,6 +109,9 @@ class _Transfer:
     file: IO[bytes]
     opener: urllib.request.OpenerDirector
     progress: Progress | None
+    most: int = MAX_BYTES
+    began: float = field(default_factory=time.monotonic)
+    received: int = 0
     have: int = 0
     total: int | None = None
     version: str | None = None
@@ -113,7 +128,7 @@ class _Transfer:
                 self._restart(reply.headers)
             self.file.seek(self.have)
             self.file.truncate()
-            while block := reply.read(2**16):
+            while block := reply.read1(2**16):  # what has arrived: a slow server must not hold us in one read
                 self._write(block)
         self.file.flush()
         return self.total is None or self.have == self.total
@@ -127,10 +142,20 @@ class _Transfer:
     def _write(self, block: bytes) -> None:
         self.file.write(block)
         self.have += len(block)
-        if self.have > MAX_BYTES:
-            raise InputError(f"{self.url} sends more than {MAX_BYTES} bytes; fetch the file by hand.")
+        self.received += len(block)
+        if self.have > self.most:
+            raise InputError(f"{self.url} sends more than {self.most} bytes; fetch the file by hand.")
+        self._check_speed()
         if self.progress is not None:
             self.progress(self.have, self.total)
+
+    def _check_speed(self) -> None:
+        seconds = time.monotonic() - self.began
+        if seconds > DEADLINE:
+            raise InputError(f"{self.url} was not here after {DEADLINE:.0f} seconds; fetch the file by hand.")
+        if seconds > SLOW_SECONDS and self.received < LEAST_SPEED * seconds:
+            speed = f"{self.received / seconds:.0f} bytes per second, less than {LEAST_SPEED:.0f}"
+            raise InputError(f"{self.url} sends {speed}; try again later, or fetch the file by hand.")
 
 
 def _try(transfer: _Transfer, target: Path) -> None:
@@ -138,19 +163,20 @@ def _try(transfer: _Transfer, target: Path) -> None:
     for wait in (*RETRY_WAITS, 0.0):
         try:
             if transfer.attempt():
+                # on disk before it gets its name
                 os.fsync(transfer.file.fileno())
                 return
             why = "the connection was cut"
         except urllib.error.HTTPError as error:
             error.close()
-            why = f"the server answered {error.code} {error.reason}"
+            why = f"the server answered {error.code} {printable(str(error.reason))}"
             if error.code == 416:  # the range is outside the file: start again
                 transfer.have = 0
             elif error.code < 500 and error.code != 429:  # no use in trying again
                 break
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            why = str(reason) or type(error).__name__
+            why = printable(str(reason)) or type(error).__name__
         time.sleep(wait)
     raise InputError(
         f"{target.name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "

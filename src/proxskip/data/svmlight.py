@@ -9,9 +9,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import itertools
 import os
 import re
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isinf
@@ -26,9 +28,14 @@ from proxskip.types import Array, Indices, InputError
 
 MAX_FEATURES = 10_000_000
 MAX_BYTES = 8 * 2**30
+MAX_ROWS = 100_000_000
+MAX_EXPANSION = 200
+"""Bytes of text per compressed byte: data compress to a tenth, seldom to a fiftieth; more is made to exhaust memory."""
 
 _BLOCK = 2**20
 _LONGEST_LINE = 2**25
+_SLACK = 2**24
+"""Text that any compressed file may hold."""
 _LONGEST_NUMBER = 1000
 _INDEX_END = 2**31 - 1
 
@@ -95,17 +102,24 @@ def read_svmlight(
     Args:
         n_features: the number of columns; if not given, the largest index in the file, at most ``max_features``.
         max_bytes: refuse a file with more text than this after decompression.
+
+    Reading takes at most three times the memory of the data. A file of more than MAX_ROWS rows, or whose text is more
+    than MAX_EXPANSION times its compressed size, is refused.
     """
     limit = max_features if n_features is None else n_features
     if not 1 <= limit <= _INDEX_END:
         raise InputError(f"the number of features must lie between 1 and {_INDEX_END}, not {limit}.")
     file, line, blocks, digest = os.fspath(path), 1, [], hashlib.sha256()
     exact = _Exact(file, limit, "max_features" if n_features is None else "n_features")
+    count = 0
     try:
         for text in _whole_lines(file, max_bytes, digest):
-            rows = _parse_fast(text, limit)
+            rows = _parse_fast(text, limit) if len(text) <= 2 * _BLOCK else _parse_long(text, limit)
             blocks.append(rows if rows is not None else exact.parse(text, line))
             line += text.count(b"\n")
+            count += blocks[-1].b.size
+            if count > MAX_ROWS:
+                raise _Unreadable(f"the file holds more than {MAX_ROWS:,} rows; split it.")
     except _Unreadable as error:
         raise DataError(file, line, 1, str(error)) from None
     if sum(rows.b.size for rows in blocks) == 0:
@@ -151,6 +165,10 @@ def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
     with open(file, "rb") as raw, _unpacked(raw) as stream:
         while block := _next_block(stream):
             size += len(block)
+            if size > max(_SLACK, MAX_EXPANSION * os.fstat(raw.fileno()).st_size):
+                raise _Unreadable(
+                    f"the text is more than {MAX_EXPANSION} times the size of the compressed file; unpack it by hand."
+                )
             if size > max_bytes:
                 raise _Unreadable(f"the file holds more than max_bytes = {max_bytes} bytes of text.")
             yield block
@@ -178,6 +196,7 @@ def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
     """The rows of a block, or None if anything in it is unusual."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
+    # any other byte: words, nan, inf, hexadecimal, qid
     if text.translate(None, _PLAIN):
         return None
     buffer = np.frombuffer(text + b"\n", np.uint8)
@@ -197,6 +216,38 @@ def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
         return None
     lengths = np.diff(np.flatnonzero(label), append=label.size) - 1
     return _ParsedRows(b, lengths, index, value)
+
+
+def _parse_long(text: bytes, limit: int) -> _ParsedRows | None:
+    """A block with a line of many blocks: each line in pieces, so that what a piece needs besides its rows is small."""
+    found: list[_ParsedRows] = []
+    lengths: list[int] = []
+    for line in text.splitlines():
+        at, first = 0, len(found)
+        while at < len(line):
+            cut = line.find(b" ", at + _BLOCK) if len(line) - at > _BLOCK else -1
+            end = len(line) if cut < 0 else cut
+            piece = line[at:end] if at == 0 else b"0 " + line[at:end]  # a label, for the parser
+            rows = _parse_fast(piece, limit)
+            if rows is None or rows.b.size > 1 or (at > 0 and not rows.b.size):
+                return None
+            found.append(rows)
+            at = end
+        pieces = [rows for rows in found[first:] if rows.b.size]
+        ends = [rows.columns[[0, -1]] for rows in pieces if rows.columns.size]
+        if any(b[0] <= a[1] for a, b in itertools.pairwise(ends)):
+            return None
+        if pieces:
+            lengths.append(sum(rows.columns.size for rows in pieces))
+            found[first:] = [pieces[0], *(rows._replace(b=rows.b[:0]) for rows in pieces[1:])]
+    if not found:
+        return None
+    return _ParsedRows(
+        np.concatenate([rows.b for rows in found]),
+        np.array(lengths, np.int64),
+        np.concatenate([rows.columns for rows in found]),
+        np.concatenate([rows.values for rows in found]),
+    )
 
 
 def _rising(
@@ -265,32 +316,31 @@ class _Exact:
 
     def parse(self, text: bytes, first_line: int) -> _ParsedRows:
         """The rows of a block whose first line is the file's ``first_line``."""
-        rows = []
+        labels, lengths, indices, values = array("d"), array("q"), array("i"), array("d")
         for self.line, line in enumerate(text.split(b"\n"), first_line):
             line = line.removesuffix(b"\r").partition(b"#")[0]
             if wrong := _NOT_TEXT.search(line):
                 self.refuse(wrong.start(), f"the byte 0x{wrong[0][0]:02x} has no place in svmlight text.")
-            if tokens := list(_TOKEN.finditer(line)):
-                rows.append(self.row(tokens))
+            tokens = _TOKEN.finditer(line)
+            if (label := next(tokens, None)) is not None:
+                labels.append(self.finite(label[0], label.start(), "label"))
+                lengths.append(self.row(tokens, indices, values))
         return _ParsedRows(
-            np.array([b for b, _, _ in rows], np.float64),
-            np.array([len(indices) for _, indices, _ in rows], np.int64),
-            np.array([i for _, indices, _ in rows for i in indices], np.int32),
-            np.array([v for _, _, values in rows for v in values], np.float64),
-        )
+            np.array(labels, np.float64), np.array(lengths, np.int64), np.array(indices, np.int32),
+            np.array(values, np.float64),
+        )  # fmt: skip
 
-    def row(self, tokens: list[re.Match[bytes]]) -> tuple[float, list[int], list[float]]:
-        """The label, the indices and the values of one line."""
-        b = self.finite(tokens[0][0], tokens[0].start(), "label")
-        indices: list[int] = []
-        values: list[float] = []
-        for token in tokens[1:]:
+    def row(self, tokens: Iterator[re.Match[bytes]], indices: array[int], values: array[float]) -> int:
+        """Append the indices and the values of one line; how many there are."""
+        previous, before = 0, len(values)
+        for token in tokens:
             name, colon, text = token[0].partition(b":")
             if not colon or not text:
                 self.refuse(token.start(), f"{_show(token[0])} is not index:value; was the line cut?")
-            indices.append(self.index(name, token.start(), indices[-1] if indices else 0))
+            previous = self.index(name, token.start(), previous)
+            indices.append(previous)
             values.append(self.finite(text, token.start() + len(name) + 1, "value"))
-        return b, indices, values
+        return len(values) - before
 
     def finite(self, token: bytes, column: int, what: str) -> float:
         """The token as a finite number."""
@@ -307,6 +357,7 @@ class _Exact:
             self.refuse(column, "qid marks ranking data, which are not supported; remove it.")
         if not token.isdigit():
             self.refuse(column, f"the index {_show(token)} is not a whole number.")
+        # a longer one is above every limit, and int() is slow for thousands of digits
         index = int(token) if len(token) <= 15 else _INDEX_END + 1
         if index == 0:
             self.refuse(column, "the index is 0, but indices start at 1; add 1 to every index.")

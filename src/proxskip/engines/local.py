@@ -11,7 +11,7 @@ from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.oracles import rows_of
 from proxskip.randomness import anchor_coin, minibatch
-from proxskip.seam import Anchor, Pull, Request, Size
+from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
 
 
@@ -22,10 +22,15 @@ class Sender:
     used_codec = False
     """Whether anything went through a codec."""
     step: Any = 0
-    """The number of the next minibatch (or coin): one, or one per member."""
-    taken: Any = None
-    """The local steps really taken, where a criterion ended them."""
+    """Local steps of the half so far, which number its minibatches and coins: one, or one per member."""
+    had_criterion = False
+    """Whether ``until`` ended some of the steps."""
     _sent: tuple[tuple[Any, Size | None], ...] = ()
+
+    @property
+    def taken(self) -> Any:
+        """The steps of all descents of the half, where a criterion ended some; None where they are the request's K."""
+        return self.step if self.had_criterion else None
 
     def keys(self, vector: int) -> Sequence[Key]:
         """The keys of this client's (or of each member's) next message."""
@@ -86,6 +91,7 @@ class OneClient(Sender):
         if pull is None and anchor is None and until is None and not momentum:
             estimate = self.gradient if self.batch is None else self._estimate
             for _ in range(K):
+                look(self.request.halt)
                 x = x - gamma * (estimate(x) - h)
             if self.batch is None:
                 self.step += K  # the coins of an anchor are numbered by it too
@@ -97,25 +103,24 @@ class OneClient(Sender):
                 raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
             return self._descend_anchored(x, h, gamma, K, anchor)
         tau, centre = pull or (0.0, x)
+        self.had_criterion = self.had_criterion or until is not None
         y = before = x
         for k in range(K):
+            look(self.request.halt)
             z = y + momentum * (y - before) if momentum else y
             slope = self._estimate(z) - h
             if pull is not None:
                 slope = slope + tau * (z - centre)
             if until is not None and np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - centre):
-                self.taken = (self.taken or 0) + k + 1
                 return z, k + 1
             before, y = y, z - gamma * slope
-        if until is None:
-            return y
-        self.taken = (self.taken or 0) + K
-        return y, K
+        return y if until is None else (y, K)
 
     def _descend_anchored(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
         """The estimator of L-SVRG: unbiased, and exact at the solution once the anchor is there."""
         w, gw, q = anchor
         for _ in range(K):
+            look(self.request.halt)
             step, z = self.step, x
             if self.batch is None:  # both minibatches are all rows, and cancel
                 self.step += 1
@@ -162,14 +167,6 @@ def key_of(request: Request, seed: int, client: int, place: int, vector: int) ->
     """The key of a message in this exchange."""
     asked = len(request.cohort) if request.asked is None else request.asked
     return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
-
-
-def pull_to_zero(pull: Pull | None) -> float | None:
-    """tau of a pull to zero, which changes the l2 term and nothing else; 0 without a pull, None for any other."""
-    if pull is None:
-        return 0.0
-    tau, centre = pull
-    return tau if isinstance(tau, float) and isinstance(centre, float) and centre == 0.0 else None
 
 
 def pulled_steps(

@@ -8,8 +8,11 @@ import numpy as np
 
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.seam import Engine, Request, SettleHalf, Size, Work
+from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
+
+SMALL_MEMORY = 1 << 14
+"""Numbers that the clients remember, all together, up to which a copy of them in every round costs nothing."""
 
 
 class NearEngine(Engine):
@@ -21,9 +24,12 @@ class NearEngine(Engine):
 
     name = "near"
     together = False
+    atomic = False
+    """Whether ``run`` changes what the clients remember only after the last of them has finished."""
 
     def __init__(self) -> None:
         self.kept: Vectors = {}
+        self.marked: Vectors | None = None
 
     def client(self, members: Indices, request: Request, place: int) -> Any:
         """A ``seam.Client`` for these members (one, unless ``together``), at this place among the cohort."""
@@ -44,18 +50,21 @@ class NearEngine(Engine):
             up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
             sizes = client.sizes(up) if client.used_codec else ()
             return Work(self._store(request.cohort, up, memory), client.gradients, sizes, client.taken)
-        rows, gradients, each, taken, coded = [], 0, [], [], False
+        rows, gradients, each, taken, coded, kept = [], 0, [], [], False, []
         for j, i in enumerate(request.cohort):
             client = self.client(request.cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
             K = request.K if isinstance(request.K, int) else int(request.K[j])
+            look(request.halt)
             up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
-            self._keep(i, memory)
+            kept.append(memory)
             rows.append(up)
             gradients += client.gradients
             coded = coded or client.used_codec
             each.append(client.sizes(up) if coded else (None,) * len(up))
             taken.append(K if client.taken is None else client.taken)
+        for i, memory in zip(request.cohort, kept, strict=True):
+            self._keep(i, memory)
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
         return Work(up, gradients, tuple(map(Size.total, zip(*each, strict=True))), np.array(taken, dtype=np.int64))
 
@@ -79,6 +88,16 @@ class NearEngine(Engine):
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def mark(self, several: bool) -> bool:
+        """Copy the memory, unless it cannot change before the last piece of local work is over."""
+        small = sum(v.size for v in self.kept.values()) <= SMALL_MEMORY
+        self.marked = self.memory() if several or small or not self.atomic else None
+        return True
+
+    def rewind(self) -> None:
+        """The memory as it was at the beginning of the round."""
+        self.kept = self.kept if self.marked is None else self.marked
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:

@@ -12,6 +12,7 @@ class ReferenceEngine(NearEngine):
     """Runs client halves one after another on ``(d,)`` vectors."""
 
     name = "reference"
+    atomic = True
 
     def client(self, members: Indices, request: Request, place: int) -> OneClient:
         """One client."""

@@ -25,11 +25,13 @@ FUNCTIONS = {
     "skipping": "prox_skipping:run",
 }
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
+FAMILY = {"family": "family:run"}
+"""Experiments that compare the family's methods with each other, for ``reproduce --family``."""
 
 
 def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
     """The function that runs the experiment of this name."""
-    module, _, function = FUNCTIONS[name].partition(":")
+    module, _, function = (FUNCTIONS | FAMILY)[name].partition(":")
     found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
         importlib.import_module(f"proxskip.experiments.{module}"), function
     )
@@ -40,10 +42,6 @@ def preset(name: str, quick: bool = False) -> dict[str, Any]:
     """The preset of an experiment; with ``quick`` the entries of its ``[quick]`` table replace the others."""
     text = resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
     found = tomllib.loads(text)
+    # whole entries are replaced, tables too: [quick] repeats what it keeps of a table
     short = found.pop("quick", {})
     return found | short if quick else found
-
-
-def has(name: str) -> bool:
-    """Whether there is a preset of this name."""
-    return resources.files("proxskip.experiments").joinpath("presets", f"{name}.toml").is_file()

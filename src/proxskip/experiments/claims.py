@@ -7,7 +7,7 @@ curves are too short to decide, as in a quick run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Verdict
@@ -44,6 +44,7 @@ def at_least(s: Series, eps: float, axis: str = "rounds") -> float:
     hit = first_below(s, eps, axis)
     if hit is not None:
         return hit
+    # a run that only ended at its limit could still have reached eps
     return math.inf if s.about.get("status") in FINAL_STATUSES else s.x[axis][-1]
 
 
@@ -74,9 +75,26 @@ def judge(ok: bool | None, asserted: bool) -> Verdict:
     return ("PASS" if ok else "FAIL") if asserted else "REPORTED"
 
 
+def claim(
+    id: str,
+    text: str,
+    ok: bool | None,
+    measured: str,
+    numbers: Mapping[str, float | None],
+    asserted: bool = True,
+    note: str = "",
+    undecided: str = "",
+) -> Claim:
+    """A claim with its verdict; ``undecided`` is the note if it cannot be decided."""
+    # the id begins with the name of the experiment
+    experiment, why = id.partition("-")[0], undecided if ok is None else note
+    return Claim(id, experiment, text, judge(ok, asserted), measured, dict(numbers), why, ok)
+
+
 def with_findings(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
     """The experiment with its first measurement added to its sentence, and its claims."""
     shows = experiment.sentence
+    # the sentence of the preset is what the paper says, not what was seen
     if any(c.verdict in ("FAIL", "NOT RUN") or c.holds is False for c in found):
         shows = f"Expected: {shows}"
     seen = next((c.measured for c in found if c.verdict != "NOT RUN"), "")

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from proxskip.experiments.claims import (
-    EPS,
-    FINAL_STATUSES,
-    at_least,
-    curve,
-    diverged,
-    eps_of,
-    first_below,
-    judge,
-    number,
-    panel_of,
-    rounds_in_words,
-    value_at,
-)
+from proxskip.experiments import claims
+from proxskip.experiments.claims import EPS, at_least, claim, curve, diverged, first_below, number, rounds_in_words
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 
@@ -27,50 +16,44 @@ SLOW_METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd")
 
 def fig1b(experiment: Experiment, asserted: bool) -> list[Claim]:
     """Scaffnew is fast, and the other local methods are not."""
-    panel = panel_of(experiment, "figure")
+    panel = claims.panel_of(experiment, "figure")
     return [_fast(curve(panel, "scaffnew"), asserted), _slow(panel, asserted)]
 
 
 def _fast(s: Series, asserted: bool, within: int = 400) -> Claim:
     hit, ran = first_below(s, EPS), s.x["rounds"][-1]
-    short = hit is None and ran < within and s.about.get("status") not in FINAL_STATUSES
+    short = hit is None and ran < within and s.about.get("status") not in claims.FINAL_STATUSES
     ok = None if short else hit is not None and hit <= within
     measured = f"Scaffnew reaches 1e-6 after {rounds_in_words(hit, s)} rounds."
-    note = f"only {ran:.0f} rounds were run" if ok is None else ""
     text = f"Scaffnew with gamma = 1/L and p = 1/100 reaches 1e-6 within {within} rounds."
-    return Claim("fig1b-fast", "fig1b", text, judge(ok, asserted), measured, {"rounds": hit}, note, ok)
+    short_note = f"only {ran:.0f} rounds were run"
+    return claim("fig1b-fast", text, ok, measured, {"rounds": hit}, asserted, undecided=short_note)
 
 
 def _slow(panel: Panel, asserted: bool, after: int = 2000) -> Claim:
-    found = {m: value_at(curve(panel, m), after) for m in SLOW_METHODS}
+    found = {m: claims.value_at(curve(panel, m), after) for m in SLOW_METHODS}
     known = {m: v for m, v in found.items() if v is not None}
     complete = len(known) == len(found)
     last = {m: curve(panel, m).y[-1] for m in SLOW_METHODS}
     ran = min(curve(panel, m).x["rounds"][-1] for m in SLOW_METHODS)
+    # curves that are too short show their last values instead
     shown, rounds = (known, after) if complete else (last, ran)
     lost = [m for m in SLOW_METHODS if diverged(curve(panel, m))]
     ok = False if lost else all(v > 1e-3 for v in known.values()) if complete else None
     words = ", ".join(f"{title(m)} {number(v)}" for m, v in shown.items())
-    return Claim(
-        "fig1b-slow",
-        "fig1b",
-        f"LocalGD, Scaffold, FedLin and S-Local-GD at 1/(100 L) are still above 1e-3 after {after} rounds.",
-        judge(ok, asserted),
-        f"f - f* after {rounds:.0f} rounds: {words}.",
-        dict(shown),
-        f"diverged: {', '.join(title(m) for m in lost)}"
-        if lost
-        else ""
-        if complete
-        else f"only {ran:.0f} rounds were run",
-        ok,
-    )
+    text = f"LocalGD, Scaffold, FedLin and S-Local-GD at 1/(100 L) are still above 1e-3 after {after} rounds."
+    measured, short = f"f - f* after {rounds:.0f} rounds: {words}.", f"only {ran:.0f} rounds were run"
+    return claim("fig1b-slow", text, ok, measured, shown, asserted, _diverged([title(m) for m in lost]), short)
+
+
+def _diverged(lost: Sequence[str]) -> str:
+    return f"diverged: {', '.join(lost)}" if lost else ""
 
 
 # -- Figure 1c ---------------------------------------------------------------------------------------------------------
 def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     """The best p is neither the smallest nor the largest, and those two are much worse."""
-    drawn, eps = panel_of(experiment, "p").series, eps_of(experiment)
+    drawn, eps = claims.panel_of(experiment, "p").series, claims.eps_of(experiment)
     asserted = asserted and eps == EPS
     needed = [first_below(s, eps) for s in drawn]
     reached = [r for r in needed if r is not None]
@@ -84,12 +67,11 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     )
     lost = [s.label for s in drawn if diverged(s)]
     if not reached:
-        why = f"diverged: {', '.join(lost)}" if lost else f"no run was long enough to reach {eps:g}"
+        ok, short = False if lost else None, f"no run was long enough to reach {eps:g}"
+        ids = ("fig1c-best", "fig1c-ends")
         return [
-            Claim(
-                i, "fig1c", t, judge(False if lost else None, asserted), measured, numbers, why, False if lost else None
-            )
-            for i, t in zip(("fig1c-best", "fig1c-ends"), texts, strict=True)
+            claim(i, t, ok, measured, numbers, asserted, _diverged(lost), short)
+            for i, t in zip(ids, texts, strict=True)
         ]
     best = min(reached)
     # a run that ended without reaching eps needs more rounds than it had
@@ -101,29 +83,11 @@ def fig1c(experiment: Experiment, asserted: bool) -> list[Claim]:
     twice = all(low >= 2 * best for _, low in ends)
     told = None if not twice and any(r is None and low < 2 * best for r, low in ends) else twice
     told = False if lost else told
-    note = f"diverged: {', '.join(lost)}" if lost else "too few rounds to decide"
-    names = ", ".join(drawn[k].label for k in at)
+    won = f"The best is {', '.join(drawn[k].label for k in at)} with {best:.0f} rounds."
+    notes = (asserted, _diverged(lost), "too few rounds to decide")
     return [
-        Claim(
-            "fig1c-best",
-            "fig1c",
-            texts[0],
-            judge(interior, asserted),
-            f"The best is {names} with {best:.0f} rounds.",
-            {"rounds": best},
-            note if lost or interior is None else "",
-            interior,
-        ),
-        Claim(
-            "fig1c-ends",
-            "fig1c",
-            texts[1],
-            judge(told, asserted),
-            measured,
-            numbers,
-            note if lost or told is None else "",
-            told,
-        ),
+        claim("fig1c-best", texts[0], interior, won, {"rounds": best}, *notes),
+        claim("fig1c-ends", texts[1], told, measured, numbers, *notes),
     ]
 
 
@@ -136,13 +100,13 @@ OTHER_LOCAL_METHODS = ("local-gd", "fedlin", "s-local-gd")
 
 def fig1a(experiment: Experiment, asserted: bool) -> list[Claim]:
     """Scaffnew and Scaffold need about as many rounds, the fewest; FedLin needs more exchanges; LocalGD is biased."""
-    panel, eps = panel_of(experiment, "tuned"), eps_of(experiment)
+    panel, eps = claims.panel_of(experiment, "tuned"), claims.eps_of(experiment)
     promised = asserted and eps == EPS
     return [
         _alike(panel, promised, eps),
         _ahead(panel, promised, eps),
         _exchanges(panel, promised, eps),
-        _biased(panel_of(experiment, "tradeoff"), asserted),
+        _biased(claims.panel_of(experiment, "tradeoff"), asserted),
     ]
 
 
@@ -156,22 +120,20 @@ def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Cla
     lost = len(known) == 1 and late[0] > factor * known[0]
     ok = None if ratio is None and not lost else ratio is not None and ratio <= factor
     words = " and ".join(f"{title(m)} {rounds_in_words(needed[m], s)}" for m, s in drawn.items())
-    return Claim(
-        "fig1a-alike",
-        "fig1a",
-        f"To reach {eps:g}, tuned Scaffold and tuned Scaffnew need the same rounds within a factor {factor:g}.",
-        judge(ok, asserted),
-        f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else "."),
-        {**needed, "ratio": ratio},
-        f"too few rounds to reach {eps:g}" if ok is None else "",
-        ok,
-    )
+    text = f"To reach {eps:g}, tuned Scaffold and tuned Scaffnew need the same rounds within a factor {factor:g}."
+    measured = f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else ".")
+    return claim("fig1a-alike", text, ok, measured, {**needed, "ratio": ratio}, asserted, undecided=_short(eps))
+
+
+def _short(eps: float) -> str:
+    return f"too few rounds to reach {eps:g}"
 
 
 def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
     needed = {m: first_below(curve(panel, m), eps) for m in (*BEST_METHODS, *OTHER_LOCAL_METHODS)}
     known = [r for m in BEST_METHODS if (r := needed[m]) is not None]
     best = min(known) if known else None
+    # a method that did not reach eps counts with the rounds that it had
     least = {m: at_least(curve(panel, m), eps) for m in OTHER_LOCAL_METHODS}
     ok: bool | None = None
     if best is not None:
@@ -180,16 +142,9 @@ def _ahead(panel: Panel, asserted: bool, eps: float) -> Claim:
     words = ", ".join(f"{title(m)} {rounds_in_words(r, curve(panel, m))}" for m, r in needed.items())
     there = [r for m in OTHER_LOCAL_METHODS if (r := needed[m]) is not None]
     margin = f" The next one needs {min(there) / best:.2f} times the rounds of the best." if there and best else ""
-    return Claim(
-        "fig1a-ahead",
-        "fig1a",
-        f"No other tuned local method reaches {eps:g} in fewer rounds than the better of Scaffnew and Scaffold.",
-        judge(ok, asserted),
-        f"Rounds to {eps:g}: {words}.{margin}",
-        dict(needed),
-        f"too few rounds to reach {eps:g}" if ok is None else "",
-        ok,
-    )
+    text = f"No other tuned local method reaches {eps:g} in fewer rounds than the better of Scaffnew and Scaffold."
+    measured = f"Rounds to {eps:g}: {words}.{margin}"
+    return claim("fig1a-ahead", text, ok, measured, needed, asserted, undecided=_short(eps))
 
 
 def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
@@ -208,37 +163,28 @@ def _exchanges(panel: Panel, asserted: bool, eps: float) -> Claim:
             if m == "fedlin":
                 open_ = ratio is None or (theirs is None and ratio < 2)
                 ok = None if open_ or ok is None else ok and ratio is not None and ratio >= 2
-    return Claim(
-        "fig1a-exchanges",
-        "fig1a",
-        f"To reach {eps:g}, tuned FedLin needs at least twice the exchanges and twice the floats of tuned Scaffnew.",
-        judge(ok, asserted),
-        f"Compared with Scaffnew: {', '.join(words)}." if words else f"Scaffnew did not reach {eps:g}.",
-        found,
-        f"too few rounds to reach {eps:g}" if ok is None else "",
-        ok,
-    )
+    text = f"To reach {eps:g}, tuned FedLin needs at least twice the exchanges and twice the floats of tuned Scaffnew."
+    measured = f"Compared with Scaffnew: {', '.join(words)}." if words else f"Scaffnew did not reach {eps:g}."
+    return claim("fig1a-exchanges", text, ok, measured, found, asserted, undecided=_short(eps))
 
 
 def _biased(panel: Panel, asserted: bool, above: float = 1e-4) -> Claim:
     """No step size takes LocalGD to the solution; of the runs that have settled, larger steps settled higher."""
-    ends = [(s, s.y[-1], value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
+    ends = [(s, s.y[-1], claims.value_at(s, s.x["rounds"][-1] / 2)) for s in panel.series]
+    # in the second half of the run it moved by less than five percent
     settled = [(s, end) for s, end, half in ends if half is not None and abs(end / half - 1) < 0.05]
     rising = all(a <= b * 1.001 for (_, a), (_, b) in pairwise(settled))
     ok = None if len(settled) < 2 else rising and all(end > above for _, end, _ in ends)
     words = ", ".join(f"{number(end)} at gamma L = {s.about['gamma_L']:.3g}" for s, end in settled)
     least, ran = min(end for _, end, _ in ends), max(s.x["rounds"][-1] for s in panel.series)
     within = f"within {ran:.0f} rounds, no run came below {number(least)}."
-    return Claim(
-        "fig1a-biased",
-        "fig1a",
+    text = (
         f"LocalGD stalls above {above:g}: the larger its step size, the higher it stalls; smaller steps only get "
-        "there later.",
-        judge(ok, asserted),
-        f"Settled (changing by less than 5 % in the second half of the run) at f - f* = {words}; {within}"
-        if settled
-        else within[0].upper() + within[1:],
-        {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends},
-        "the runs are too short to have settled" if ok is None else "",
-        ok,
+        "there later."
     )
+    measured = within[0].upper() + within[1:]
+    if settled:
+        measured = f"Settled (changing by less than 5 % in the second half of the run) at f - f* = {words}; {within}"
+    numbers = {f"gamma_L={s.about['gamma_L']:.4g}": end for s, end, _ in ends}
+    short = "the runs are too short to have settled"
+    return claim("fig1a-biased", text, ok, measured, numbers, asserted, undecided=short)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from proxskip.experiments.claims import judge, number, panel_of
+from proxskip.experiments.claims import claim, number, panel_of
 from proxskip.report.figures import Claim, Experiment, Series
 from proxskip.report.method_styles import title
 
@@ -45,29 +45,23 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
     total = {s.about["M"]: floor(s) for s in panel_of(experiment, "total").series}
     pairs = [_lower(a, b) for a, b in pairwise(drawn)]
     falls = False if False in pairs else None if None in pairs else True
-    words = ", ".join(f"M = {M}: {number(v)}" for M, v in floors.items())
-    other = ", ".join(f"M = {M}: {number(v)}" for M, v in total.items())
+    text = "With a fixed batch per client, the noise floor falls as the number M of clients grows."
+    short = "the runs are too short to have reached their floors"
+    why = "The fall has a second cause: the sampled share of the data grows with M."
+    seen = f"With a fixed total batch, the noise floors are {_by_clients(total)}."
     return [
-        Claim(
-            "fig2c-floor",
-            "fig2c",
-            "With a fixed batch per client, the noise floor falls as the number M of clients grows.",
-            judge(falls, asserted),
-            f"Noise floors: {words}.",
-            {f"M={M}": v for M, v in floors.items()},
-            "the runs are too short to have reached their floors" if falls is None else "",
-            falls,
-        ),
+        claim("fig2c-floor", text, falls, f"Noise floors: {_by_clients(floors)}.", _keys(floors), asserted, "", short),
         _speedup(panel_of(experiment, "decaying").series),
-        Claim(
-            "fig2c-total",
-            "fig2c",
-            "The fall has a second cause: the sampled share of the data grows with M.",
-            "REPORTED",
-            f"With a fixed total batch, the noise floors are {other}.",
-            {f"M={M}": v for M, v in total.items()},
-        ),
+        Claim("fig2c-total", "fig2c", why, "REPORTED", seen, _keys(total)),
     ]
+
+
+def _by_clients(values: Mapping[int, float]) -> str:
+    return ", ".join(f"M = {M}: {number(v)}" for M, v in values.items())
+
+
+def _keys(values: Mapping[int, float]) -> dict[str, float | None]:
+    return {f"M={M}": v for M, v in values.items()}
 
 
 def _speedup(drawn: Sequence[Series]) -> Claim:
@@ -75,17 +69,11 @@ def _speedup(drawn: Sequence[Series]) -> Claim:
     ends = {s.about["M"]: s.y[-1] for s in drawn}
     few, many = min(ends), max(ends)
     gain, rounds = ends[few] / ends[many], min(s.x["rounds"][-1] for s in drawn)
-    words = ", ".join(f"M = {M}: {number(v)}" for M, v in ends.items())
-    return Claim(
-        "fig2c-speedup",
-        "fig2c",
-        "With a decaying step and a fixed batch per client the speedup is linear in M, as the paper says.",
-        "REPORTED",
-        f"f - f* after {rounds:.0f} rounds: {words}. The value for M = {few} is {gain:.2f} times that for M = {many}; "
-        f"a linear speedup would give {many / few:g}.",
-        {f"M={M}": v for M, v in ends.items()},
-        "holds here" if gain >= 0.5 * many / few else "does not hold here",
-    )
+    text = "With a decaying step and a fixed batch per client the speedup is linear in M, as the paper says."
+    measured = f"f - f* after {rounds:.0f} rounds: {_by_clients(ends)}. The value for M = {few} is {gain:.2f} times "
+    measured += f"that for M = {many}; a linear speedup would give {many / few:g}."
+    note = "holds here" if gain >= 0.5 * many / few else "does not hold here"
+    return Claim("fig2c-speedup", "fig2c", text, "REPORTED", measured, _keys(ends), note)
 
 
 def _lower(a: Series, b: Series) -> bool | None:

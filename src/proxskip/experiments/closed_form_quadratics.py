@@ -17,7 +17,7 @@ import numpy as np
 
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.links.cohorts import Everyone
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import AwakeLinks, Mixer
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.line import Line
 from proxskip.methods import ProxSkip, SLocalGD, SProxSkip
@@ -121,9 +121,9 @@ class ClosedFormEngine(Engine):
         """The weighted sum."""
         return np.asarray(w @ U)
 
-    def mix(self, graph: Graph, U: Array) -> Array:
+    def mix(self, graph: Mixer, U: Array) -> Array:
         """One gossip step."""
-        return np.asarray(graph.W @ U)
+        return graph.mix(U) if isinstance(graph, AwakeLinks) else np.asarray(graph.W @ U)
 
     def memory(self) -> Vectors:
         """A copy of the clients' memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence
     rounds = common_rounds(traces)
     at = [np.searchsorted(t["round"], rounds) for t in traces]
     values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
+    # seeds draw their local steps, so that their costs differ even at the same round
     x = {a: _plain(np.median([column(t, a)[k] for t, k in zip(traces, at, strict=True)], axis=0)) for a in axes}
     s = runs[0].summary
     told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | {"status": s["status"].lower()} | about
@@ -42,10 +44,7 @@ def column(trace: Trace, axis: str) -> Array:
 
 def common_rounds(traces: Sequence[Trace]) -> Array:
     """The rounds that all traces have a record of."""
-    rounds: Array = traces[0]["round"]
-    for t in traces[1:]:
-        rounds = np.intersect1d(rounds, t["round"])
-    return rounds
+    return np.asarray(reduce(np.intersect1d, (t["round"] for t in traces)))
 
 
 def panel(

@@ -154,7 +154,7 @@ def judged(experiment: Experiment) -> list[Claim]:
     numbers: dict[str, float | None] = {"least": min(gains, default=None), "most": max(gains, default=None)}
     rest = [min(others) / y for _, _, y, p, others in points if p == 1]
     note = f"where p = 1, {min(rest):.1f} to {max(rest):.1f} times as many" if rest else ""
-    return [*out, Claim("decentralized-gain", "decentralized", text, claims.judge(ok, True), measured, numbers, note)]
+    return [*out, claims.claim("decentralized-gain", text, ok, measured, numbers, note=note)]
 
 
 def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: str) -> Claim:
@@ -163,4 +163,4 @@ def _regime(id: str, points: Sequence[tuple[float, float]], power: float, text: 
     ok = None if found is None else abs(found - power) <= SLOPE_TOLERANCE
     full = f"{text}: log-log slope within {SLOPE_TOLERANCE} of {power:g}."
     measured = f"Slope {found:.2f} over {len(points)} graphs." if found is not None else "Too few graphs."
-    return Claim(id, "decentralized", full, claims.judge(ok, True), measured, {"slope": found})
+    return claims.claim(id, full, ok, measured, {"slope": found})

@@ -16,19 +16,8 @@ from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
-SHOWN_PARAMETERS = (
-    "powers",
-    "steps",
-    "q",
-    "rungs",
-    "rounds",
-    "local_gd_rounds",
-    "target",
-    "eps",
-    "tradeoff_powers",
-    "tradeoff_K",
-    "tradeoff_rounds",
-)
+NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative", "L")
+"""Entries of the preset that are no parameters of the experiment, or are shown otherwise."""
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -41,6 +30,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         more = {"q": asked["q"]} if name == "s-local-gd" else {}
         tried[name] = grid(name, problem.L_global, asked["powers"], asked["steps"], **more)
         left[name] = tune(workspace, problem, name, tried[name], asked["rungs"], 0.5 * (k + 1) / len(METHODS))
+    # the finalists run to the end: the best after few rounds need not be the first at eps
     finals = [(name, c) for name in METHODS for c in left[name]]
     runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.85)
     pairs = [(m, r, c) for r, (m, c) in zip(runs, finals, strict=True)]
@@ -51,7 +41,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         winners_table("winners", tried, won, asked["eps"]),
         grid_table("grid", tried, {m: c for m, (_, c) in won.items()}),
     ]
-    parameters = {"lambda": problem.l2, "L (global)": problem.L_global, **{k: asked[k] for k in SHOWN_PARAMETERS}}
+    parameters = {"lambda": problem.l2, "L (global)": problem.L_global}
+    parameters |= {k: v for k, v in asked.items() if k not in NOT_SHOWN}
     panels = [
         panel("tuned", "each method with its best parameters of the grid", drawn),
         _tradeoff(workspace, flags, problem.L_global),
@@ -64,6 +55,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> list[str]:
     """Remarks on these curves that no claim makes."""
     notes, eps = [], asked["eps"]
+    # at an end, the best step size may lie outside the grid
     ends = {2.0 ** min(asked["powers"]), 2.0 ** max(asked["powers"])}
     if edge := [s.label for s in drawn if s.about["gamma_L"] in ends]:
         notes.append(f"Best at an end of the grid, and possibly better beyond it: {', '.join(edge)}.")

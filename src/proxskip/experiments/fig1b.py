@@ -11,6 +11,7 @@ from proxskip.report.figures import Claim, Experiment, Panel, Table
 from proxskip.report.method_styles import title
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "gd", "accelerated", "scaffnew")
+HEADINGS = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}
 FAST_METHODS = ("scaffnew", "accelerated")
 """Methods that stop at the target; the others run for all rounds, because the figure is about their slow progress."""
 
@@ -34,9 +35,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 def _panel(workspace: Workspace, name: str, upto: float) -> tuple[Panel, Table]:
     runs = workspace.runs([_job(workspace, name, method) for method in METHODS], upto)
-    heading = {"figure": "the figure's constants, L of the average", "theorem": "the theorems' constants, L = max L_i"}[
-        name
-    ]
+    heading = HEADINGS[name]
     drawn = panel(name, heading, [series(title(m), [r]) for m, r in zip(METHODS, runs, strict=True)])
     return drawn, _steps(name, heading, runs)
 
@@ -52,11 +51,7 @@ def _job(workspace: Workspace, name: str, method: str) -> RunRequest:
 
 
 def _flags(workspace: Workspace, name: str) -> dict[str, Any]:
-    return {
-        "l2": workspace.preset["l2"],
-        "l2_relative": workspace.preset["l2_relative"],
-        "L": workspace.preset[name]["L"],
-    }
+    return {k: workspace.preset[k] for k in ("l2", "l2_relative")} | {"L": workspace.preset[name]["L"]}
 
 
 def _steps(name: str, heading: str, runs: list[CachedRun]) -> Table:

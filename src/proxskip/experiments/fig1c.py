@@ -25,12 +25,9 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     problem = workspace.problem(**flags)
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, "gamma": 1 / problem.L_global}
     parameters |= {k: asked[k] for k in ("inverse_p", "rounds", "target", "eps")}
-    table = Table(
-        "needed", f"Cost of reaching {asked['eps']:g} for each p", COLUMNS, [_row(s, asked["eps"]) for s in drawn]
-    )
-    experiment = workspace.experiment(
-        "fig1c", parameters, [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])], [table]
-    )
+    heading, rows = f"Cost of reaching {asked['eps']:g} for each p", [_row(s, asked["eps"]) for s in drawn]
+    panels = [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])]
+    experiment = workspace.experiment("fig1c", parameters, panels, [Table("needed", heading, COLUMNS, rows)])
     return claims.with_findings(experiment, claims_fig1.fig1c(experiment, workspace.asserted))
 
 

@@ -58,6 +58,7 @@ def theoretical(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 def _figure_flags(method: str, K: int, L_b: float) -> dict[str, Any]:
+    # only for Scaffnew the step size is independent of the number of local steps
     gamma = 1 / L_b if method == "scaffnew" else 1 / (K * L_b)
     return {"gamma": gamma, **local_steps(method, K)}
 
@@ -87,26 +88,13 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
             for j, M in enumerate(flags)
         ]
         panels.append(panel(id, heading, found[id]))
-    table = Table(
-        "floors",
-        "Noise floors",
-        [
-            "clients",
-            "batch per client",
-            "share of a client's rows",
-            "gamma",
-            "floor",
-            "fixed total batch: batch per client",
-            "gamma",
-            "floor",
-        ],
-        [_floor_row(a, b) for a, b in zip(found["constant"], found["total"], strict=True)],
-        "The median of f - f* over the last third of the runs with a constant step size.",
-    )
-    parameters = _parameters(workspace, workspace.problem(**own[most])) | {
-        "clients": asked["clients"],
-        "total_batch": total,
-    }
+    columns = ["clients", "batch per client", "share of a client's rows", "gamma", "floor",
+               "fixed total batch: batch per client", "gamma", "floor"]  # fmt: skip
+    rows = [_floor_row(a, b) for a, b in zip(found["constant"], found["total"], strict=True)]
+    note = "The median of f - f* over the last third of the runs with a constant step size."
+    table = Table("floors", "Noise floors", columns, rows, note)
+    parameters = _parameters(workspace, workspace.problem(**own[most]))
+    parameters |= {"clients": asked["clients"], "total_batch": total}
     experiment = workspace.experiment("fig2c", parameters, panels, [table])
     return claims.with_findings(experiment, claims_fig2.fig2c(experiment, workspace.asserted))
 
@@ -158,18 +146,12 @@ def decay(workspace: Workspace, problem: Problem) -> float:
 def _seeds(
     workspace: Workspace, label: str, method: str, given: Any, flags: Any, upto: float, rounds: str = "rounds"
 ) -> list[CachedRun]:
-    stop = {"rounds": workspace.preset[rounds]}
-    return workspace.runs(
-        [RunRequest(label, method, given, flags, stop, s) for s in range(workspace.preset["seeds"])], upto
-    )
+    q, stop = workspace.preset, {"rounds": workspace.preset[rounds]}
+    return workspace.runs([RunRequest(label, method, given, flags, stop, seed) for seed in range(q["seeds"])], upto)
 
 
 def _drawn(
-    workspace: Workspace,
-    given: dict[str, Any],
-    flags: dict[str, Any],
-    upto: float,
-    won: dict[str, Candidate] | None = None,
+    workspace: Workspace, given: dict[str, Any], flags: Any, upto: float, won: dict[str, Candidate] | None = None
 ) -> list[Series]:
     start, out = workspace.progress.inside, []
     for k, m in enumerate(METHODS):

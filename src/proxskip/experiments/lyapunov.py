@@ -111,6 +111,7 @@ def _cases(workspace: Workspace) -> list[Case]:
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     heading = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
     fall, seeds = q["sampling"]["fall"], q["sampling_seeds"]
+    # minibatches need rows, so this case is on the data set
     out.append(Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False))
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
     real = workspace.problem(**flags)
@@ -214,12 +215,9 @@ def judged(experiment: Experiment) -> list[Claim]:
     text = "The mean of the Lyapunov function over seeds is below its bound at every recorded t."
     words = ", ".join(f"{k} {v:.2f}" for k, v in ratios.items())
     measured = f"Largest ratio of the mean to the bound after the start: {words}."
-    out = [Claim("lyapunov-bound", "lyapunov", text, claims.judge(ok, True), measured, ratios)]
+    out = [claims.claim("lyapunov-bound", text, ok, measured, ratios)]
     last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
     learnt = all(v is not None and v <= LEARNT_BELOW for v in last.values())
     words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
     text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT_BELOW:g} of |h*|."
-    out.append(
-        Claim("lyapunov-h", "lyapunov", text, claims.judge(learnt, True), f"|h - h*|/|h*| at the end: {words}.", last)
-    )
-    return out
+    return [*out, claims.claim("lyapunov-h", text, learnt, f"|h - h*|/|h*| at the end: {words}.", last)]

@@ -27,6 +27,7 @@ from proxskip.seam import Method
 SLOPE_TOLERANCE = 0.1
 MAX_ROUNDS = 5_000_000
 Compared = ProxGD | Accelerated | ProxSkip
+Rows = Sequence[Mapping[str, Any]]
 COMPARED: dict[str, tuple[type[Compared], float]] = {
     "proxgd": (ProxGD, 1.0),
     "accelerated": (Accelerated, 0.5),
@@ -38,9 +39,12 @@ COMPARED: dict[str, tuple[type[Compared], float]] = {
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure for several kappa, for several p, and on the data set."""
     q = workspace.preset
-    found = {name: _over_kappa(workspace, name, 0.2 * (k + 1)) for k, name in enumerate(COMPARED)}
-    p, over_p = _over_p(workspace, 0.8)
-    panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, p, over_p), _data(workspace)]
+    found = {
+        name: [_row(workspace, name, kappa, 1.0, 0.2 * (k + 1)) for kappa in q["kappa"]]
+        for k, name in enumerate(COMPARED)
+    }
+    over_p = [_row(workspace, "proxskip", q["cost_kappa"], 2.0**power, 0.8) for power in q["powers"]]
+    panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, over_p), _data(workspace)]
     keys = ("d", "psi", "eps", "seeds", "cost_kappa")
     experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, found)])
     return claims.with_findings(experiment, judged(experiment))
@@ -100,22 +104,13 @@ def _measured(kind: type[Compared], kappa: float, factor: float, q: Mapping[str,
     return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | about
 
 
-def _over_kappa(workspace: Workspace, name: str, upto: float) -> list[dict[str, Any]]:
-    q, out = workspace.preset, []
-    for kappa in q["kappa"]:
-        about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": kappa, "factor": 1.0}
-        compute = partial(_measured, COMPARED[name][0], kappa, 1.0, q)
-        out.append(workspace.cached_value(f"skipping-{name}", about, compute, upto))
-    return out
-
-
-def _over_p(workspace: Workspace, upto: float) -> tuple[list[float], list[dict[str, Any]]]:
-    q, out = workspace.preset, []
-    for power in q["powers"]:
-        about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": q["cost_kappa"], "factor": 2.0**power}
-        compute = partial(_measured, ProxSkip, q["cost_kappa"], 2.0**power, q)
-        out.append(workspace.cached_value("skipping-proxskip", about, compute, upto))
-    return [r["p"] for r in out], out
+def _row(workspace: Workspace, name: str, kappa: float, factor: float, upto: float) -> dict[str, Any]:
+    """The cached measurement of one method."""
+    q = workspace.preset
+    about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": kappa, "factor": factor}
+    compute = partial(_measured, COMPARED[name][0], kappa, factor, q)
+    found: dict[str, Any] = workspace.cached_value(f"skipping-{name}", about, compute, upto)
+    return found
 
 
 def _data(workspace: Workspace) -> Panel:
@@ -130,7 +125,7 @@ def _data(workspace: Workspace) -> Panel:
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------
-def _kappa_panel(q: Mapping[str, Any], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
+def _kappa_panel(q: Mapping[str, Any], found: Mapping[str, Rows]) -> Panel:
     x = {"kappa": [float(k) for k in q["kappa"]]}
     drawn = []
     for name, (_, power) in COMPARED.items():
@@ -149,9 +144,7 @@ def cost(row: Mapping[str, float], ratio: float) -> float:
     return row["gradients"] + ratio * row["prox"]
 
 
-def _cost_panel(
-    q: Mapping[str, Any], found: Mapping[str, Sequence[Mapping[str, Any]]], over_p: Sequence[Mapping[str, Any]]
-) -> Panel:
+def _cost_panel(q: Mapping[str, Any], found: Mapping[str, Rows], over_p: Rows) -> Panel:
     x = {"ratio": [float(c) for c in q["ratios"]]}
     at = q["kappa"].index(q["cost_kappa"])
     drawn = []
@@ -167,20 +160,20 @@ def _cost_panel(
     return Panel("cost", heading, drawn, "ratio", axis, "total cost to eps, in gradients", "log", "log")
 
 
-def _p_panel(q: Mapping[str, Any], p: Sequence[float], over_p: Sequence[Mapping[str, Any]]) -> Panel:
-    x = {"p": [float(v) for v in p]}
+def _p_panel(q: Mapping[str, Any], over_p: Rows) -> Panel:
+    x = {"p": [float(r["p"]) for r in over_p]}
     ratios = [c for c in q["ratios"] if math.log10(c) in (0.0, 1.0, 2.0, 3.0)]
     drawn = [Series(f"a prox costs {c:g} gradients", x, [cost(r, c) for r in over_p], kind="points") for c in ratios]
     at = q["powers"].index(0)
     marked = [cost(over_p[at], c) for c in ratios]
-    theory = {"p": [float(p[at])] * len(ratios)}
+    theory = {"p": [x["p"][at]] * len(ratios)}
     drawn.append(Series("p = sqrt(gamma mu), from theory", theory, marked, "proxskip", kind="points"))
     axis = {"p": "p of ProxSkip"}
     heading = f"kappa = {q['cost_kappa']:g}: choice of p"
     return Panel("p", heading, drawn, "p", axis, "total cost to eps, in gradients", "log", "log")
 
 
-def _rates(q: Mapping[str, Any], found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def _rates(q: Mapping[str, Any], found: Mapping[str, Rows]) -> Table:
     rows: list[list[Any]] = []
     for name in COMPARED:
         for kappa, r in zip(q["kappa"], found[name], strict=True):
@@ -207,29 +200,22 @@ def _slopes(experiment: Experiment) -> Claim:
     text = "Prox evaluations grow like kappa for ProxGD and like sqrt(kappa) for accelerated ProxGD and ProxSkip: "
     text += f"slopes within {SLOPE_TOLERANCE}."
     words = ", ".join(f"{title(k)} {v:.2f}" for k, v in found.items())
-    verdict = claims.judge(ok, True)
-    return Claim("skipping-slopes", "skipping", text, verdict, f"Slopes: {words}.", dict(found))
+    return claims.claim("skipping-slopes", text, ok, f"Slopes: {words}.", found)
 
 
 def _no_slower(experiment: Experiment) -> Claim:
     table = next(t for t in experiment.tables if t.id == "rates")
-    theory, measured = table.columns.index("rate per iteration, theory"), table.columns.index("measured")
+    theory, rate = table.columns.index("rate per iteration, theory"), table.columns.index("measured")
     ratios: dict[str, float | None] = {}
     for row in table.rows:
-        name, ratio = str(row[0]), float(row[measured] or 0) / float(row[theory] or math.nan)
+        name, ratio = str(row[0]), float(row[rate] or 0) / float(row[theory] or math.nan)
         least = ratios.get(name, math.inf)
         ratios[name] = None if least is None or not math.isfinite(ratio) else min(ratio, least)
     ok = all(r is not None and r >= 1 for r in ratios.values())
     words = ", ".join(f"{k} {'no value' if v is None else f'{v:.1f}'}" for k, v in ratios.items())
     text = "No method contracts more slowly than its theorem says."
-    return Claim(
-        "skipping-rates",
-        "skipping",
-        text,
-        claims.judge(ok, True),
-        f"Smallest ratio of the measured rate to the theoretical one: {words}.",
-        ratios,
-    )
+    measured = f"Smallest ratio of the measured rate to the theoretical one: {words}."
+    return claims.claim("skipping-rates", text, ok, measured, ratios)
 
 
 def _cheapest(experiment: Experiment) -> Claim:
@@ -243,5 +229,4 @@ def _cheapest(experiment: Experiment) -> Claim:
     text = f"ProxSkip with its theoretical p is the cheapest method when a prox costs {ratio:g} gradients."
     measured = f"Accelerated ProxGD then costs {gain:.1f} times as much"
     measured += f"; ProxSkip is cheaper from a ratio of {cross:.3g} on." if cross is not None else "."
-    numbers: dict[str, float | None] = {"gain": gain, "cheaper from": cross}
-    return Claim("skipping-cost", "skipping", text, claims.judge(ok, True), measured, numbers)
+    return claims.claim("skipping-cost", text, ok, measured, {"gain": gain, "cheaper from": cross})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -16,10 +15,11 @@ from typing import Any
 from proxskip import experiments, report
 from proxskip.data import datasets
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
+from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, ReproductionReport
-from proxskip.results import checkpoint, description
+from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json, atomic_write_text
 from proxskip.run import make_engine
 from proxskip.types import InputError
@@ -44,6 +44,7 @@ class ReproductionOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that all results in a folder share."""
+        # files by their absolute path, as in settings.spec_of
         known = self.data in datasets.KNOWN or not os.path.isfile(self.data)
         data = self.data if known else os.path.abspath(self.data)
         return {"version": VERSION, "data": data, "quick": self.quick, "engine": self.engine}
@@ -59,12 +60,12 @@ class ReproductionOptions:
 
 def available() -> list[str]:
     """The experiments, in the order of the report."""
-    return [name for name in experiments.FUNCTIONS if experiments.has(name)]
+    return list(experiments.FUNCTIONS)
 
 
 def check_names(names: Sequence[str]) -> list[str]:
     """The named experiments in the order of the report; all of them if none is named."""
-    known = available()
+    known = [*available(), *(name for name in experiments.FAMILY if name in names)]
     for name in names:
         if name not in known:
             raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
@@ -87,7 +88,7 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     for name in chosen:
         progress.enter(name)
         with stopwatch(options.out, name) as seconds:
-            experiment, claims = experiments.function(name)(workspace.with_preset(presets[name]))
+            experiment, claims = experiments.function(name)(replace(workspace, preset=presets[name]))
         experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
         made = add_results(options, workspace, {name: (experiment, claims)})
         progress.leave()
@@ -99,24 +100,19 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
 def make_workspace(options: ReproductionOptions, progress: ProgressEstimate | None = None) -> Workspace:
     """The workspace for these options."""
     flags = experiments.preset("data")
-    base = flags.get(options.data, flags["default"])
-    return Workspace(
-        options.out, options.settings["data"], base=base, quick=options.quick, engine=options.engine,
-        threads=options.threads, data_dir=options.data_dir, progress=progress,
-    )  # fmt: skip
+    base = {"data_dir": options.data_dir, **flags.get(options.data, flags["default"])}
+    data, progress = options.settings["data"], progress or ProgressEstimate()
+    return Workspace(options.out, data, {}, base, options.quick, options.engine, options.threads, progress)
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
 def claim_folder(options: ReproductionOptions) -> None:
     """Refuse a folder that holds something other than this reproduction."""
     out = options.out
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give a folder.")
-    nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{nearest} cannot be written to; choose another folder.")
+    check_folder(out)
     found = read_json(out / STAMP)
     if found is None:
+        # without the stamp nobody knows what made these files, and they would be overwritten
         held = [name for name in (RESULTS, PAGE, "runs", "cache", "figures") if (out / name).exists()]
         if held:
             raise InputError(f"{out / held[0]} belongs to no reproduction; choose a new or an empty folder.")
@@ -168,6 +164,7 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
     path = out / "cache" / f"seconds-{name}.json"
     found = read_json(path) or 0.0
     found = found if isinstance(found, dict) else {"seconds": found, "done": True}
+    # a finished experiment is only read again, which takes little time
     finished, before = (found["seconds"], 0.0) if found["done"] else (0.0, found["seconds"])
     began = time.monotonic()
     done = False
@@ -183,20 +180,12 @@ def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
         atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
 
 
-@contextmanager
-def locked(options: ReproductionOptions) -> Iterator[None]:
-    """Hold the lock of the folder, so that no other process writes its results."""
-    with open(options.out / STAMP, encoding="utf-8") as stamp:
-        fcntl.flock(stamp, fcntl.LOCK_EX)
-        yield
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
 def add_results(
     options: ReproductionOptions, workspace: Workspace, new: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
     """Add these experiments to results.json, which another process may have written meanwhile."""
-    with locked(options):
+    with lock.held(options.out, patient=True):
         return write_results(options, workspace, earlier(options) | new)
 
 
@@ -204,12 +193,12 @@ def write_results(
     options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
     """Write results.json with these experiments."""
-    chosen = [name for name in experiments.FUNCTIONS if name in kept]
+    chosen = [kept[name] for name in (*experiments.FUNCTIONS, *experiments.FAMILY) if name in kept]
     made = ReproductionReport(
         f"ProxSkip on {os.path.basename(options.data)}",
-        about(options, workspace, sum(kept[name][0].seconds for name in chosen)),
-        [claim for name in chosen for claim in kept[name][1]],
-        [kept[name][0] for name in chosen],
+        about(options, workspace, sum(e.seconds for e, _ in chosen)),
+        [claim for _, claims in chosen for claim in claims],
+        [e for e, _ in chosen],
     )
     atomic_write_json(options.out / RESULTS, figures.to_json(made))
     return made
@@ -253,6 +242,7 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     made = figures.from_json(read_json(folder / RESULTS))
     written: list[Path] = []
     for e in made.experiments:
+        # all axes of a panel are in results.json
         panels = [replace(p, x=x) for p in e.panels if x in p.xs]
         if panels:
             target = (folder / "figures" if out is None else out) / f"{e.id}-{x}.png"

@@ -45,9 +45,9 @@ class CachedRun:
         """The last communicated x."""
         return np.asarray(np.load(self.folder / "x.npy", allow_pickle=False))
 
-    def first(self, below: float, x: str = "round", column: str = "gap") -> float | None:
-        """The value of ``x`` in the first record with ``|column| <= below``; None if there is no such record."""
-        hit = np.flatnonzero(np.abs(self.trace[column]) <= below)
+    def first(self, below: float, x: str = "round") -> float | None:
+        """The value of ``x`` in the first record with ``|f - f*| <= below``; None if there is no such record."""
+        hit = np.flatnonzero(np.abs(self.trace["gap"]) <= below)
         return float(self.trace[x][hit[0]]) if len(hit) else None
 
 
@@ -57,6 +57,7 @@ def read(job: RunRequest, folder: Path) -> CachedRun | None:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    # such a run is resumed, not read
     if summary["status"] == Status.INTERRUPTED.name:
         return None
     return CachedRun(job, folder, summary, Trace.from_npz(folder / "trace.npz"))
@@ -64,6 +65,7 @@ def read(job: RunRequest, folder: Path) -> CachedRun | None:
 
 def digest(content: Any) -> str:
     """Twenty hexadecimal digits that identify plain data."""
+    # sorted, so that equal content has one digest
     plain = json.dumps(content, sort_keys=True, default=_plain, allow_nan=True)
     return hashlib.sha256(plain.encode()).hexdigest()[:20]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from proxskip.data import datasets
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
+from proxskip.problems.personal import scafflix
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.registry import METHODS, named
@@ -30,10 +32,16 @@ DEFAULTS: dict[str, Any] = {
     **{"dtype": "float64", "clients": None, "split": "label", "alpha": 0.5, "split_seed": 0, "weights": None},
     **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
     **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
-    **{"own_steps": None, "graph": None, "decay": None, "s": None, "chi": None, "codec": None},
+    **{"own_steps": None, "graph": None, "decay": None, "personal": None, "s": None, "chi": None, "codec": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
+LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
+"""The flags that say when a run stops."""
+_OF_A_PROBLEM = (
+    *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
+    *("split_seed", "weights", "L", "batch"),
+)
 _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D", "s", "chi", "codec")
 
 
@@ -78,7 +86,7 @@ def method_names(given: Sequence[str]) -> list[str]:
 
 def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
-    if all(vars(o)[k] is None for k in ("rounds", "iterations", "seconds", "tol", "target")):
+    if all(vars(o)[k] is None for k in LIMITS):
         raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
@@ -88,12 +96,24 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
             raise InputError(f"{who} --{flag.replace('_', '-')}; it belongs to {takers}.")
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
         raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
+    if o.gamma == "auto" and (others := [name for name in names if not METHODS[name].about.finds_gamma]):
+        raise InputError(f"{others[0]} cannot find gamma by itself; leave out --gamma, or use 5gcs.")
     if o.own_steps and o.gamma is not None:
         raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):
         raise InputError(f"{alone[0]} is for a problem of one function; leave out --clients, or use scaffnew.")
+    # only to refuse a wrong psi before the data are read
     if o.psi is not None:
         psi_of(o.psi)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder to write to that is a file, or may not be written to."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; give a folder.")
+    nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} cannot be written to; choose another folder.")
 
 
 def _one_function(name: str) -> bool:
@@ -103,60 +123,42 @@ def _one_function(name: str) -> bool:
 # -- the problem -------------------------------------------------------------------------------------------------------
 def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     """Everything that determines the problem, as plain data; files by their absolute path."""
+    # a data set keeps its name, and a file is found again from any folder
     is_file = o.data not in datasets.KNOWN and os.path.isfile(o.data)
     clients = 1 if any(_one_function(name) for name in names) else o.clients
     if clients is None and o.split != "group":
         clients = CLIENTS
+    # on a graph the methods average without weights
     equal = any("graph" in METHODS[name].handles or METHODS[name].about.equal_weights for name in names)
-    return {
+    return {k: vars(o)[k] for k in _OF_A_PROBLEM} | {
         "data": os.path.abspath(o.data) if is_file else o.data,
         "data_dir": None if o.data_dir is None else os.path.abspath(o.data_dir),
-        "loss": o.loss,
-        "l2": o.l2,
-        "l2_relative": o.l2_relative,
-        "intercept": o.intercept,
-        "psi": o.psi,
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
-        "dtype": o.dtype,
         "clients": clients,
-        "split": o.split,
-        "alpha": o.alpha,
-        "split_seed": o.split_seed,
         "weights": o.weights or ("equal" if equal else "rows"),
-        "L": o.L,
-        "batch": o.batch,
+        **({} if o.personal is None else {"personal": o.personal}),
     }
 
 
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
     """The problem, and which label became which number where that is not plain from the data."""
     data = datasets.load(spec["data"], data_dir=spec["data_dir"])
-    model = LOSSES[spec["loss"]](
-        data.A,
-        data.b,
-        l2=spec["l2"],
-        l2_relative=spec["l2_relative"],
-        intercept=spec["intercept"],
-        dtype=np.dtype(spec["dtype"]),
-    )
+    given = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
+    model = LOSSES[spec["loss"]](data.A, data.b, **given)
+    more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
+    info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
     problem = split(
-        model,
-        spec["clients"],
-        spec["split"],
-        weights=spec["weights"],
-        L=spec["L"],
-        groups=data.group,
-        alpha=spec["alpha"],
-        seed=spec["split_seed"],
-        batch=spec["batch"],
-        info={"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256},
+        model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **more
     )
+    if spec.get("personal") is not None:
+        problem = scafflix(problem, spec["personal"])
     if spec["psi"] is not None:
         problem = problem.with_psi(psi_of(spec["psi"]), operator_of(spec["D"], problem.d))
     return problem, _labels(model)
 
 
 def _labels(model: Any) -> dict[str, int] | None:
+    # -1 and 1 stay what they are
     if not isinstance(model, Logistic) or model.classes == (-1.0, 1.0):
         return None
     return {f"{model.classes[0]:g}": -1, f"{model.classes[1]:g}": 1}
@@ -179,6 +181,7 @@ def psi_of(text: str) -> Prox:
         numbers = [float(part) for part in rest.split(",")] if rest else []
     except ValueError:
         raise InputError(f'psi "{text}" holds something that is not a number; write {form}.') from None
+    # as many numbers as the form shows: none without a colon, else one more than commas
     if len(numbers) != form.count(",") + (":" in form):
         raise InputError(f'psi "{text}" has {len(numbers)} numbers; write {form}.')
     return make(*numbers)

@@ -67,6 +67,7 @@ def tune(
         gaps = workspace.final_gaps(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
         for c, gap in zip(left, gaps, strict=True):
             c.gaps[rounds] = gap
+        # sorting is stable: of equal candidates the earlier one of the grid stays
         left = sorted(left, key=lambda c: c.score)[:keep]
     return left
 

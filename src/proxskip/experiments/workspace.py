@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,13 @@ VERSION = 1
 """Version of the cached values; a folder of another version is refused."""
 PAPER_DATA = "w8a"
 """The data set that the paper's claims are about."""
-_LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM; everything computed so far is kept."""
 
 
+@dataclass
 class Workspace:
     """What an experiment computes with. All results are stored below ``out`` and never computed twice.
 
@@ -47,30 +47,16 @@ class Workspace:
         progress: is told what is running.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        data: str,
-        *,
-        preset: Mapping[str, Any] | None = None,
-        base: Mapping[str, Any] | None = None,
-        quick: bool = False,
-        engine: str = "cpu",
-        threads: int | None = None,
-        data_dir: str | None = None,
-        progress: ProgressEstimate | None = None,
-    ) -> None:
-        self.out, self.data, self.quick, self.engine, self.threads = Path(out), data, quick, engine, threads
-        self.preset: dict[str, Any] = dict(preset or {})
-        self.base = {"data_dir": data_dir} | dict(base or {})
-        self.progress = progress or ProgressEstimate()
-        self._problems: dict[str, Problem] = {}
-
-    def with_preset(self, preset: Mapping[str, Any]) -> Workspace:
-        """The same workspace for another experiment; the problems stay in memory."""
-        other = object.__new__(Workspace)
-        other.__dict__.update(self.__dict__, preset=dict(preset))
-        return other
+    out: Path
+    data: str
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    quick: bool = False
+    engine: str = "cpu"
+    threads: int | None = None
+    progress: ProgressEstimate = field(default_factory=ProgressEstimate)
+    problems: dict[str, Problem] = field(default_factory=dict, repr=False)
+    """The problems in memory, which all experiments share."""
 
     @property
     def asserted(self) -> bool:
@@ -87,8 +73,7 @@ class Workspace:
     # -- problems ------------------------------------------------------------------------------------------------------
     def spec(self, method: str = "scaffnew", **flags: Any) -> dict[str, Any]:
         """Everything that defines the problem, as the command line writes it to a run folder."""
-        given = {"data": self.data} | self.base | flags
-        return settings.spec_of([method], settings.flags(**given))
+        return settings.spec_of([method], settings.flags(**{"data": self.data, **self.base, **flags}))
 
     @property
     def data_sha256(self) -> str | None:
@@ -102,14 +87,14 @@ class Workspace:
 
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
         key = digest(spec)
-        if key not in self._problems:
+        if key not in self.problems:
             # L and the batch do not move the minimiser: read the data and solve the problem once for all of them
             plain = {**spec, "L": "max", "batch": None}
-            if digest(plain) not in self._problems:
+            if digest(plain) not in self.problems:
                 self.progress.say(f"reading {spec['data']}, computing L and f*")
-                self._problems[digest(plain)], _ = settings.problem_of(plain)
-            self._problems[key] = variant(self._problems[digest(plain)], spec["L"], spec["batch"])
-        return self._problems[key]
+                self.problems[digest(plain)], _ = settings.problem_of(plain)
+            self.problems[key] = variant(self.problems[digest(plain)], spec["L"], spec["batch"])
+        return self.problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
         """The method with these flags; parameters that are not given follow its theorem."""
@@ -129,7 +114,7 @@ class Workspace:
         spec = self.spec(job.method, **job.problem)
         problem = self._problem(spec)
         method = self.method(job.method, problem, **job.flags)
-        limits = {k: v for k, v in job.stop.items() if k in _LIMITS}
+        limits = {k: v for k, v in job.stop.items() if k in settings.LIMITS}
         every, cohort = job.stop.get("every"), job.flags.get("cohort")
         # the folder is named by everything that determines the run, so that figures share their runs
         asked = description.config(
@@ -160,6 +145,7 @@ class Workspace:
     ) -> Any:
         """A JSON value by its name, its parameters and the data: computed once, later read from ``out/cache``."""
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
+        # the checksum of the data too, since a file may change under its name
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
         path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
         with self.progress.part(upto, 1) as part:
@@ -173,48 +159,40 @@ class Workspace:
         return json.loads(path.read_text(encoding="utf-8"))["value"]
 
     def final_gaps(
-        self,
-        problem: Problem,
-        methods: Sequence[Method],
-        rounds: int,
-        text: str,
-        seed: int = 0,
-        upto: float | None = None,
+        self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, upto: float | None = None
     ) -> list[float | None]:
         """f - f* of each candidate after ``rounds`` rounds, cached one by one; None if it diverged.
 
         On the gpu engine all candidates that are not cached run together.
         """
-        about = {"problem": description.identity(problem), "rounds": rounds, "seed": seed, "engine": self.engine}
+        about = {"problem": description.identity(problem), "rounds": rounds, "seed": 0, "engine": self.engine}
         names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
         at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
         missing = [k for k, path in enumerate(at) if not path.is_file()]
+        # a group is one call of sweep: on the gpu all of them share launches
         groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
         with self.progress.part(upto, len(methods)) as part:
             for _ in range(len(methods) - len(missing)):
                 part.skip(text)
             for group in groups:
                 part.begin(text, len(group))
-                for k, result in zip(
-                    group, self._sweep([methods[k] for k in group], problem, rounds, seed), strict=True
-                ):
+                found = self._sweep([methods[k] for k in group], problem, rounds)
+                for k, result in zip(group, found, strict=True):
                     _raise_if_interrupted(result)
                     gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
                     at[k].parent.mkdir(parents=True, exist_ok=True)
                     atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
 
-    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int, seed: int) -> list[Result]:
+    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int) -> list[Result]:
         """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
         every = max(1, rounds // 8)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
             if self.engine == "gpu":
-                return sweep(
-                    methods, problem, rounds=rounds, seeds=seed, engine="gpu", every=every, allow_unsafe_step=True
-                )
+                return sweep(methods, problem, rounds=rounds, engine="gpu", every=every, allow_unsafe_step=True)
             return [
-                run(m, problem, rounds=rounds, seed=seed, engine=self.engine, every=every, allow_unsafe_step=True,
+                run(m, problem, rounds=rounds, engine=self.engine, every=every, allow_unsafe_step=True,
                     threads=self.threads)
                 for m in methods
             ]  # fmt: skip

@@ -27,16 +27,6 @@ from proxskip.flower.strategy import Federated
 Network, Outcome, Remote = TorchOracle, FederationResult, FederatedClient
 
 __all__ = [
-    "Federated",
-    "FederatedClient",
-    "FederationResult",
-    "Network",
-    "Noise",
-    "Outcome",
-    "Remote",
-    "TorchOracle",
-    "client_app",
-    "from_arrays",
-    "from_svmlight",
-    "from_torch",
+    "Federated", "FederatedClient", "FederationResult", "Network", "Noise", "Outcome", "Remote", "TorchOracle",
+    "client_app", "from_arrays", "from_svmlight", "from_torch",
 ]  # fmt: skip

@@ -46,6 +46,7 @@ def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any
     if not isinstance(arrays, ArrayRecord):
         return None, found
     array = arrays.get("message")
+    # the type is our own, so that Flower's converters leave the bytes alone
     if array is None or array.stype != STYPE or len(array.data) > limit:
         raise InputError("a message holds an array that is not from proxskip, or exceeds the limit.")
     return bytes(array.data), found

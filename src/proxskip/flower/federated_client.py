@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ class FederatedClient:
         return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
 
 
+class RemoteProblem(Problem):
+    """The problem of all clients together, as far as the server knows it."""
+
+    @cached_property
+    def solution(self) -> None:
+        """Unknown: the server has no data to compute it from."""
+        return None
+
+
 def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
     """The problem of all clients together, as far as the server knows it."""
     first = remotes[0]
@@ -82,4 +92,4 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
         w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
     else:
         w = [float(v) for v in weights]
-    return Problem(list(remotes), np.array(w), psi=psi, d=first.d)
+    return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d)

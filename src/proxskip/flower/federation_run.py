@@ -18,8 +18,9 @@ from flwr.supercore import log
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
-from proxskip.flower.summary import Costs, summary
+from proxskip.flower.summary import MessageLedger, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
+from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
@@ -64,7 +65,7 @@ class FederationRun:
         self.server, self.remotes, self.mailbox, self.deadline = server, remotes, mailbox, deadline
         self.folder, self.evaluate, self.initial = strategy.folder, evaluate, initial
         self.batch, self.limit = strategy.batch, strategy.limit
-        self.costs, self.outcome, self.began = Costs(), FederationResult(), time.perf_counter()
+        self.costs, self.outcome, self.began = MessageLedger(), FederationResult(), time.perf_counter()
         self.before = 0.0  # seconds of the calls before this one
         self.places = {r.node: k for k, r in enumerate(remotes)}
         self.last_error = ""
@@ -91,14 +92,14 @@ class FederationRun:
         return self._finish()
 
     def _begin(self) -> list[Ask]:
-        event: Any = Begin()
+        event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
             self.state, event = ServerState.of(saved.arrays, saved.meta["state"]), Restarted()
-            self.costs = Costs(**saved.meta["costs"])
+            self.costs = MessageLedger(**saved.meta["costs"])
             self.before = self.costs.seconds
             log(INFO, "\tresuming the run in %s at round %d", self.folder, self.state.round)
         return self._step(event)
@@ -106,9 +107,11 @@ class FederationRun:
     def _config(self) -> dict[str, Any]:
         names = {str(k): n for k, n in enumerate(self.server.names)}
         parameters = {k: _short(repr(v)) for k, v in self.words["parameters"].items()}
+        # by name: a client that comes back as another node keeps its weight
         weights = {n: float(w) for n, w in zip(self.server.names, self.server.problem.weights, strict=True)}
         each: dict[str, Any] = {"names": names, "weights": weights, "noise": self._noise()}
         if len(names) > 1_000:
+            # thousands of names would not fit into the header of a checkpoint
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
@@ -119,7 +122,7 @@ class FederationRun:
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began
 
-    def _step(self, event: Any) -> list[Ask]:
+    def _step(self, event: Event) -> list[Ask]:
         """Pass an event to the protocol; its new state is on disk before any of its messages is sent."""
         before = self.state
         self.state, asks = self.server.step(before, event)
@@ -179,6 +182,7 @@ class FederationRun:
         ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
+        # a client is sent its own step size, not those of all others
         own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
         words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": own}
         node = self.remotes[ask.client].node
@@ -186,11 +190,12 @@ class FederationRun:
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""
+        # a late reply of a node whose client has come back as another one is nobody's
         i = self.places.get(node)
         if i is None:
             return []
         if reply.has_error():
-            reason = (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
+            reason = find_clients.last_line(reply)
             log(WARNING, "\t%s: error %s %s", self.server.names[i], reply.error.code, reason)
             if reply.error.code in find_clients.APP_ERRORS:
                 self.errors[i] = self.errors.get(i, 0) + 1

@@ -97,9 +97,7 @@ class Mailbox:
         return found
 
 
-def find(
-    mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int, known: Sequence[FederatedClient] = ()
-) -> list[FederatedClient]:
+def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
     """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
     found: dict[int, FederatedClient] = {}
@@ -107,6 +105,7 @@ def find(
     waiting: dict[str, int] = {}
     trouble, broken = "", 0
     while True:
+        # nodes come one by one while the federation starts
         new = sorted(mailbox.nodes() - asked)
         ttl = max(1.0, end - mailbox.clock()) + EXTRA_TTL
         waiting |= mailbox.push(hello(node, batch, ttl) for node in new)
@@ -114,9 +113,7 @@ def find(
         for node, reply in mailbox.pull(waiting):
             if reply.has_error():
                 broken += reply.error.code in APP_ERRORS
-                trouble = (
-                    f"; node {node} said: {str(reply.error.reason or reply.error.code).strip().splitlines()[-1][:200]}"
-                )
+                trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
                 continue
             remote = FederatedClient.of(node, len(found), unwrap(reply.content, limit)[1])
             if remote.partition in found:
@@ -137,6 +134,11 @@ def find(
         mailbox.sleep(min(mailbox.pause, max(0.0, end - mailbox.clock())))
 
 
+def last_line(reply: Message) -> str:
+    """The last line of an error that a node replied, which names the cause; empty if there is none."""
+    return (str(reply.error.reason or "").strip().splitlines() or [""])[-1][:200]
+
+
 def hello(node: int, batch: int | None, ttl: float) -> Message:
     """The message that asks a node to identify itself."""
     return Message(wrap(None, {"batch": batch}), node, f"{MessageType.QUERY}.{HELLO}", ttl=ttl, group_id="hello")
@@ -146,6 +148,7 @@ def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[FederatedClient], as
     """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
     there = mailbox.nodes()
     known = {r.node for r in remotes}
+    # nobody is missing, so that an unknown node can be nobody's return
     if known <= there:
         return []
     return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]

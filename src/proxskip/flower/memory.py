@@ -31,6 +31,7 @@ def load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientSta
     found = [state for state in (_from_context(context, run), _from_disk(folder, run, i)) if state is not None]
     if not found:
         return ClientState.fresh(run)
+    # either may be behind: the disk where only its older generation is whole, the Context where the node restarted
     return max(found, key=lambda s: (s.seen, s.committed, s.pending is not None))
 
 

@@ -43,6 +43,7 @@ class Noise:
         length = float(np.linalg.norm(step))
         if not math.isfinite(length):
             return np.full_like(x, math.nan)  # the server refuses it, and it reveals nothing
+        # clipped around x and not around zero: the displacement vanishes at the solution
         near = x + (self.clip / length) * step if length > self.clip else point
         return np.asarray(near + self.std * np.random.default_rng(secrets.randbits(256)).standard_normal(x.shape))
 

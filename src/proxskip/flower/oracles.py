@@ -34,6 +34,7 @@ def from_arrays(
     """
     if loss not in LOSSES:
         raise InputError(f'loss = "{loss}" is not known; use {", ".join(LOSSES)}.')
+    # relative to each client's own L, which differ
     if given.get("l2_relative"):
         raise InputError("l2_relative would give every client its own lambda; give l2 instead.")
     if loss == "squared":
@@ -76,7 +77,8 @@ class TorchOracle:
         loss: ``loss(outputs, targets)``, a mean over the rows.
         inputs, targets: tensors with one row per sample.
         l2: adds l2/2 |x|^2.
-        L: the smoothness constant, if you know it; without it step sizes are not checked.
+        L: the smoothness constant, if you know it. Without it a federation does not check step sizes, and ``run``,
+            which derives them from L, refuses the module.
     """
 
     mu: float | None = None
@@ -90,7 +92,9 @@ class TorchOracle:
         self.torch, self.module, self.loss, self.inputs, self.targets = torch, module, loss, inputs, targets
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.d, self.N, self.l2 = sum(p.numel() for p in self.parameters), len(inputs), float(l2)
-        self.L, self.L_known = UNKNOWN_L if L is None else float(L), L is not None
+        self.given_L, self.L_known = None if L is None else theory.positive("L", L), L is not None
+        flat = torch.nn.utils.parameters_to_vector(self.parameters)
+        self.initial = np.array(flat.detach().cpu().numpy(), dtype=np.float64)
         if not self.N or len(targets) != self.N:
             raise InputError(f"there are {self.N} inputs and {len(targets)} targets; give equally many.")
         if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
@@ -98,10 +102,16 @@ class TorchOracle:
                 "batch normalisation keeps running means that are not averaged; use GroupNorm or LayerNorm."
             )
 
+    @property
+    def L(self) -> float:
+        """The smoothness constant that was given."""
+        if self.given_L is None:
+            raise InputError("nobody knows the L of this module, from which step sizes follow; give from_torch its L.")
+        return self.given_L
+
     def start(self) -> Array:
-        """The current parameters of the module, as a starting point."""
-        flat = self.torch.nn.utils.parameters_to_vector(self.parameters)
-        return np.asarray(flat.detach().cpu().numpy(), dtype=np.float64)
+        """The parameters that the module had when it was given, as a starting point."""
+        return self.initial.copy()
 
     def load(self, x: Array) -> Any:
         """The module, with its parameters set to x."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip import theory
-from proxskip.types import Indices, InputError
+from proxskip.types import Array, Indices, InputError
 
 
 class Participation(Protocol):
@@ -25,6 +25,10 @@ class Participation(Protocol):
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
+        ...
+
+    def inclusion(self, n: int) -> tuple[Array, float]:
+        """pi_i, the probability that client i takes part, and rho with  P(i and j) = rho pi_i pi_j  for i != j."""
         ...
 
 
@@ -43,6 +47,10 @@ class Everyone:
         """(1, 1)."""
         return 1.0, 1.0
 
+    def inclusion(self, n: int) -> tuple[Array, float]:
+        """All ones."""
+        return np.ones(n), 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -57,36 +65,61 @@ class Uniform:
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """c clients without replacement."""
+        # sorted: sums are in client order whoever takes part
         return np.sort(rng.permutation(n)[: self.c])
 
     def constants(self, n: int) -> tuple[float, float]:
         """The constants of TAMUNA with s = c."""
         return theory.cohort_constants(n, {self.c: 1.0})
 
+    def inclusion(self, n: int) -> tuple[Array, float]:
+        """c/n, and two at once a little less often than if they were independent."""
+        return np.full(n, self.c / n), 1.0 if n == 1 else n * (self.c - 1) / (self.c * (n - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli:
-    """Each client takes part with the same probability, independently; an empty cohort is drawn again."""
+    """Each client takes part independently, with one probability or its own; an empty cohort is drawn again."""
 
-    probability: float
+    probability: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.probability, (float, int)):
+            object.__setattr__(self, "probability", tuple(float(q) for q in self.probability))
 
     def check(self, n: int) -> None:
-        """A probability in (0, 1]."""
-        if not 0 < self.probability <= 1:
-            raise InputError(f"the probability {self.probability} of taking part must lie in (0, 1].")
-        if n * self.probability < 1e-3:  # redrawing would take thousands of draws per round
-            raise InputError(f"with probability {self.probability:g} almost every cohort of {n} clients is empty.")
+        """Probabilities in (0, 1], one or n."""
+        q = np.atleast_1d(self.probability)
+        if np.ndim(self.probability) and len(q) != n:
+            raise InputError(f"there are {len(q)} probabilities of taking part for {n} clients.")
+        if not np.all((q > 0) & (q <= 1)):
+            wrong = q[~((q > 0) & (q <= 1))][0]
+            raise InputError(f"the probability {wrong} of taking part must lie in (0, 1].")
+        if n * q.mean() < 1e-3:  # redrawing would take thousands of draws per round
+            raise InputError(f"with probability {q.mean():g} almost every cohort of {n} clients is empty.")
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients whose coin shows heads, at least one."""
+        q = np.asarray(self.probability)
         while True:
-            cohort = np.flatnonzero(rng.random(n) < self.probability)
+            cohort = np.flatnonzero(rng.random(n) < q)
             if len(cohort):
                 return cohort
 
     def constants(self, n: int) -> tuple[float, float]:
         """Means over the binomial size, conditioned on at least one client."""
+        if isinstance(self.probability, tuple):
+            raise InputError(
+                "clients that take part with different probabilities need a method that corrects for it; use 5gcs, "
+                "or give one probability."
+            )
         return theory.cohort_constants(n, theory.binomial_sizes(n, self.probability))
+
+    def inclusion(self, n: int) -> tuple[Array, float]:
+        """q_i/P and P, the probability that a cohort is not empty."""
+        q = np.broadcast_to(np.asarray(self.probability, dtype=np.float64), (n,))
+        some = -np.expm1(np.sum(np.log1p(-np.minimum(q, 1 - 1e-16))))
+        return q / some, float(some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +163,15 @@ class Given:
             sizes[len(c)] = sizes.get(len(c), 0.0) + 1.0 / len(self.cohorts)
         return theory.cohort_constants(n, sizes)
 
+    def inclusion(self, n: int) -> tuple[Array, float]:
+        """A list is not random."""
+        raise InputError("cohorts from a list are not drawn at random; give a number of clients or probabilities.")
+
 
 def as_participation(given: Any) -> Participation:
-    """A rule from None (everyone), a number of clients, a probability below 1, a list of cohorts, or a rule."""
+    """A rule from None (everyone), a number of clients, a probability below 1 (or one each), a list of cohorts, or a
+    rule.
+    """
     if given is None:
         return Everyone()
     if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
@@ -141,6 +180,8 @@ def as_participation(given: Any) -> Participation:
         return Bernoulli(given)
     if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
         return Uniform(int(given))
+    if isinstance(given, Sequence) and given and all(isinstance(q, float) for q in given):
+        return Bernoulli(tuple(given))
     if isinstance(given, Sequence) and not isinstance(given, str) and all(np.ndim(c) == 1 for c in given):
         return Given.of(given)
     raise InputError(

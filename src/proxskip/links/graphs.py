@@ -50,13 +50,18 @@ class Graph:
     indices: Indices = field(init=False, repr=False)
     weights: Array = field(init=False, repr=False)
     _steps: list[Step] = field(init=False, repr=False)
+    failure: float = 0.0
+    """The probability with which each link fails in a round, independently of all others."""
 
     def __post_init__(self) -> None:
         W = _dense(self.W)
         _check_weights(W)
         _check_connected(W)
+        if not 0 <= self.failure < 1:
+            raise InputError(f"links that fail with probability {self.failure} are no links; take one in [0, 1).")
         # In increasing order; the last one is 1, of the constant vector.
         eigenvalues = np.linalg.eigvalsh(W)
+        # an edge both ways, also where rounding has left one of the two weights zero
         linked = (W != 0) | (W.T != 0)
         rows = csr_array(W)
         derived: dict[str, Any] = {
@@ -78,7 +83,7 @@ class Graph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickled with its derived fields, so that the receiver does not compute the eigenvalues again.
-        derived = {"n": self.n, "delta": self.delta, "lmax": self.lmax, "edges": self.edges}
+        derived = {"n": self.n, "delta": self.delta, "lmax": self.lmax, "edges": self.edges, "failure": self.failure}
         arrays = {"W": self.W, "indptr": self.indptr, "indices": self.indices, "weights": self.weights}
         return _unpickled, ({"name": self.name, **derived, **arrays},)
 
@@ -91,6 +96,25 @@ class Graph:
     def directed_edges(self) -> int:
         """The cost of a gossip step in vectors: one along each edge in each direction."""
         return 2 * self.edges
+
+    @property
+    def messages(self) -> int:
+        """The same."""
+        return self.directed_edges
+
+    def floats(self, d: int) -> int:
+        """The numbers in these vectors."""
+        return self.directed_edges * d
+
+    def failing(self, p: float) -> Graph:
+        """The same graph whose links fail: each with probability p in every round, independently of all others.
+
+        Both ends of a link notice that it failed, and keep its weight at home in that round.
+
+        >>> graph("ring", 8).failing(0.2).name
+        'ring, failing 0.2'
+        """
+        return Graph(f"{self.name}, failing {p:g}", self.W, failure=p)
 
     def neighbours(self, i: int) -> Indices:
         """The neighbours of client i in increasing order, without i itself."""
@@ -168,6 +192,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
+    # Metropolis weights need only the degrees of two neighbours, so that clients could agree on them by themselves
     degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
@@ -208,11 +233,16 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
 
 
 def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
-    """A graph over n clients from a Graph, a name, a networkx graph or a mixing matrix."""
+    """A graph over n clients from a Graph, a name, a networkx graph or a mixing matrix.
+
+    A name may end with ",failing:p".
+    """
     if isinstance(obj, str):
-        return graph(obj, n, seed=seed, psd=psd)
+        name, comma, failing = obj.partition(",failing:")
+        found = graph(name, n, seed=seed, psd=psd)
+        return found.failing(_number(obj, failing)) if comma else found
     if isinstance(obj, Graph):
-        found = Graph(obj.name, _lazy(obj.W)) if psd else obj
+        found = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
     elif hasattr(obj, "is_directed"):  # networkx, without importing it
         found = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
     else:

@@ -17,19 +17,19 @@ _MISSING = {
 }
 
 
+def check_parts(method: Method, psi: object, D: object, batch: object, **more: bool) -> None:
+    """Refuse the first part of a problem (None where there is none) that the method does not handle."""
+    asked = more | {"psi": psi is not None and D is None, "D": D is not None, "batch": batch is not None}
+    for what, missing in _MISSING.items():
+        if asked.get(what) and what not in method.handles:
+            raise InputError(f"{method.name} {missing}.")
+
+
 def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     """Refuse what the method is not right for, with one sentence."""
-    asked = {
-        "cohort": not everyone,
-        "psi": problem.psi is not None and problem.D is None,
-        "D": problem.D is not None,
-        "batch": problem.batch is not None,
-        "clients": problem.n > 1,
-    }
-    for what, wanted in asked.items():
-        if wanted and what not in method.handles:
-            raise InputError(f"{method.name} {_MISSING[what]}.")
+    check_parts(method, problem.psi, problem.D, problem.batch, cohort=not everyone, clients=problem.n > 1)
     if method.about.equal_weights and float(np.ptp(problem.weights)) > 1e-12:
         raise InputError(f'{method.name} is for equally weighted clients; split with weights="equal".')
+    # also for a method that handles both, one at a time
     if not everyone and problem.psi is not None:
         raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from proxskip.links.cohorts import Everyone, Participation
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links, RandomLinks
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -71,6 +72,7 @@ class Line:
         self.all = np.arange(problem.n)
         self.cohort: Indices = self.all
         self.round = 0
+        # an outcome is not sent at once: a client hears it with its next message, which is when it is counted
         self.owed = np.zeros(problem.n, dtype=np.int64)  # which outcome (by number) a client has yet to hear
         self.outcomes = 0
         self.outcome: tuple[Array, ...] = ()
@@ -83,6 +85,11 @@ class Line:
         self.exchanges = 0  # of this round
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
+        self.interrupted: Event | None = None  # whoever sets it wants rounds to be broken off
+        self.halt: Event | None = None  # the same, in rounds that can be
+        self.several = True  # a round may have several exchanges; how many the first has is not known before
+        self.rounds_begun = 0
+        self.before: Any = None
 
     def begin(self, round: int) -> None:
         """Draw this round's cohort and key its generator."""
@@ -90,14 +97,25 @@ class Line:
         if not self.everyone:
             self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
         self.rng = stream(self.seed, round, "server", self.coins)
+        if self.interrupted is not None:
+            self._mark()
         self.exchanges = 0
         self.finite = True
         self.participated[self.cohort] += 1
 
-    @property
-    def chi_bound(self) -> float:
-        """The largest chi of TAMUNA's rule that the theory allows for these cohorts."""
-        return self.cohorts.constants(self.problem.n)[1]
+    def _mark(self) -> None:
+        if self.rounds_begun == 1:
+            self.several = self.exchanges > 1
+        self.rounds_begun += 1
+        self.halt = self.interrupted if self.engine.mark(self.several) else None
+        self.before = replace(self.ledger), self.owed[self.cohort].copy(), self.outcomes, self.outcome
+
+    def undo(self) -> None:
+        """Forget the round under way, which was broken off."""
+        self.engine.rewind()
+        self.ledger, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        self.participated[self.cohort] -= 1
+        self.mixed = None
 
     def __call__(
         self,
@@ -110,22 +128,25 @@ class Line:
         request = self._request(half, K, down, own)
         work = self.engine.run(request)
         self._count_steps(request.K, work)
-        w = (self.problem.weights if weights is None else weights)[self.cohort]
+        given = self.problem.weights if weights is None else weights
+        rows = [given[self.cohort]] if given.ndim == 1 else given[:, self.cohort]
         self._count_down(down, len(own or ()))
         self._count_up(work)
         self.ledger.exchanges += 1
         self.exchanges += 1
-        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up)
+        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up for w in rows)
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        mixed = self.engine.gossip(self._request(half, K, (), None), graph)
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
+        d = self.problem.d
+        links = graph.draw(self.seed, self.round, d) if isinstance(graph, RandomLinks) else graph
+        mixed = self.engine.gossip(self._request(half, K, (), None), links)
         self._count_steps(int(K), Work((), mixed.gradients))
         self.mixed, self.finite = mixed.rows, self.finite and mixed.finite
-        sent = mixed.vectors * graph.directed_edges
+        sent, floats = mixed.vectors * links.messages, mixed.vectors * links.floats(d)
         self.ledger.exchanges += 1
         self.exchanges += 1
         self.ledger.edge_messages += sent
-        self._add_up(sent, sent * self.problem.d, sent * self.problem.d * 8, sent * self.problem.d * 64)
+        self._add_up(sent, floats, floats * 8, floats * 64)
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
         if self.mixed is not None:
@@ -161,7 +182,9 @@ class Line:
         steps: Any = K
         if not isinstance(K, int):
             steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
-        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges)
+        if self.exchanges and not self.several:  # what this round's first exchange changed was not marked
+            self.several, self.halt = True, None
+        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges, halt=self.halt)
 
     def _count_steps(self, K: Any, work: Work) -> None:
         steps = K if work.steps is None else work.steps
@@ -173,8 +196,10 @@ class Line:
         """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
         owed = self.owed[self.cohort]
+        # x+ of the last round is mostly the x of this one, and is sent once
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
         new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
+        # outcomes of older rounds are not kept, but they have as many vectors as the last one
         late = int(np.count_nonzero(owed)) - new
         vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
         self.owed[self.cohort] = 0
@@ -189,6 +214,7 @@ class Line:
         c, d = len(self.cohort), self.problem.d
         for k in range(len(work.up)):
             size = work.sizes[k] if work.sizes else None
+            # a plain vector: d numbers of 64 bits
             bits, octets, floats = size or (64 * d * c, 8 * d * c, d * c)
             self._add_up(c, floats, octets, bits)
 

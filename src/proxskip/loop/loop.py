@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event
 from types import FrameType
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from proxskip.links.cohorts import Given, Participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import measure
+from proxskip.loop import measure, watch
+from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.stop import Stop
-from proxskip.loop.watch import RunWatch
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
+from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import Engine, Method
-from proxskip.types import Array, InputError, Vectors
+from proxskip.seam import BrokenOff, Engine, Method
+from proxskip.types import Array, EngineInUse, InputError, Vectors
 
+MAX_UNPROVED = 20
+"""Records at which a tolerance may seem to hold, and rounding leave it open, before the run ends."""
 COLUMNS = (
     "round",
     *(f for f in Ledger.__dataclass_fields__),
@@ -31,8 +38,13 @@ COLUMNS = (
 )
 
 
+_IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
+"""Engines that serve a run, by their id."""
+_CLAIM = threading.Lock()
+
+
 class Callback(Protocol):
-    """What may listen to a run."""
+    """What may listen to a run; a callback may leave out any of the three."""
 
     def on_run_start(self, config: dict[str, Any]) -> None: ...
     def on_record(self, step: int, metrics: dict[str, float]) -> None: ...
@@ -62,18 +74,42 @@ class Loop:
         self.trace = Trace(COLUMNS)
         self.round = 0
         self.psi0: float | None = None
-        self.interrupted = threading.Event()
+        self.interrupted = Event()
+        self.audit = Audit()
+        self.corrupted: str | None = None
+        self.unproved = 0
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """Give threads and machines back if the run cannot begin."""
+        """Give threads and machines back if the run cannot begin; those of another run are left alone."""
         try:
             yield
-        except BaseException:
-            self.engine.close()
+        except EngineInUse:
+            if self.keep is not None:
+                self.keep.close()
             raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, memory: Vectors) -> None:
+        """Open the engine for this run alone: two runs would overwrite each other's memory."""
+        with _CLAIM:
+            if id(self.engine) in _IN_USE:
+                raise EngineInUse("this engine serves another run; give every run that goes on at once its own engine.")
+            _IN_USE[id(self.engine)] = self.engine
+        self.engine.open(self.problem, memory, self.seed)
+
+    def close(self) -> None:
+        """Give the engine and the folder back."""
+        try:
+            self.engine.close()
+        finally:
+            _IN_USE.pop(id(self.engine), None)
+            if self.keep is not None:
+                self.keep.close()
 
     # -- where it begins -----------------------------------------------------------------------------------------------
     def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
@@ -86,14 +122,12 @@ class Loop:
             memory["x"] = np.tile(x0, (n, 1))
         self.server = self.method.start(self.problem, x0)
         self.server |= dual
-        self.engine.open(self.problem, memory, self.seed)
+        self._open(memory)
         self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
         self.server = {k: self.line.place(v) for k, v in self.server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
-        if self.keep is not None:
-            self.keep.begin(self.state())
 
     def restore(self, saved: Any) -> None:
         """The state of a checkpoint."""
@@ -101,16 +135,19 @@ class Loop:
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        self.engine.open(self.problem, part("memory."), self.seed)
+        self._open(part("memory."))
         self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
         self.line.restore(part("line."), saved.meta["line"])
         held = part("server.").items()
+        # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
         self.line.outcome = tuple(
             next((self.server[k] for k, v in held if np.array_equal(o, v)), o) for o in self.line.outcome
         )
+        # a run that was never interrupted would not have a record there
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
+        self.audit.scale = float(saved.meta.get("scale", 0.0))
         self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
         self.x = self.good = self._answer(self.engine.memory())
         if saved.note:
@@ -120,27 +157,30 @@ class Loop:
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
-        self.watch = RunWatch.of(self.method, self.judged, self.x0, self.h0, residual0)
+        G = self.judged.client_gradients(self.x0)
+        self.watch = watch.RunWatch.of(self.method, self.judged, G, self.h0, residual0)
         self.claims = self.method.claims(self.judged)
+        # cohorts from a list are not drawn at random, which the theorem needs
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
         self.zeta = None if self.unsafe else self.claimed
-        noisy = self.problem.batch is not None and self.zeta is not None
+        noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
     # -- the loop ------------------------------------------------------------------------------------------------------
     def go(self, callbacks: Sequence[Callback]) -> Result:
         """Rounds until something says stop."""
         try:
-            for c in callbacks:
-                c.on_run_start(self.config)
+            for start in heard_by(callbacks, "on_run_start"):
+                start(self.config)
             result = self._ended(callbacks)
         finally:
-            self.engine.close()
-        for c in callbacks:
-            c.on_run_end(result)
+            self.close()
+        for end in heard_by(callbacks, "on_run_end"):
+            end(result)
         return result
 
     def _ended(self, callbacks: Sequence[Callback]) -> Result:
+        self.line.interrupted = self.interrupted
         restore = self._catch_signals()
         try:
             with np.errstate(all="ignore"):
@@ -149,8 +189,18 @@ class Loop:
             restore()
         with np.errstate(all="ignore"):
             result = self._result(status, message)
-        if self.keep is not None:
-            self.keep.finish(result, self.state())
+        return result if self.keep is None else self._kept(self.keep, result)
+
+    def _kept(self, keep: folder.Folder, result: Result) -> Result:
+        """Write the result; where that fails it is returned all the same, with a warning."""
+        try:
+            keep.finish(result, self.state())
+        except CheckpointError as error:
+            note = f"{error} The result is in memory alone."
+            warnings.warn(note, UserWarning, stacklevel=5)
+            self.notes.append(note)
+            result.about["warnings"] = list(self.notes)
+            return replace(result, warnings=tuple(self.notes))
         return result
 
     def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
@@ -164,12 +214,15 @@ class Loop:
                     verdict = self._verdict() or verdict
                 return verdict
             self.line.begin(self.round)
-            self.server = self.line.timed(self.method.round, self.server, self.line)
+            try:
+                self.server = self.line.timed(self.method.round, self.server, self.line)
+            except BrokenOff:
+                self.line.undo()
+                continue
             self.round += 1
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
-                lost = f"the iterate of round {self.round} is not finite; the last finite x seen is returned."
-                return Status.DIVERGED, lost
+                return watch.not_finite(self.round)
             if due:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
@@ -195,28 +248,39 @@ class Loop:
         row = self.trace.last()
         fresh = row["round"] == self.round
         if fresh and self.watch.diverged(row["grad_norm"]):
-            return (
-                Status.DIVERGED,
-                f"the gradient norm grew to {row['grad_norm']:.3g} by round {self.round}; take a smaller gamma.",
-            )
-        if fresh and self.stop.reached(row):
-            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
-        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.stalled(self.trace, self.x):
-            window = self.watch.window or 0.0
-            return Status.STALLED, (
-                f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
-                "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
-            )
+            return watch.grown(row["grad_norm"], self.round)
+        if self.corrupted is not None:
+            return Status.CORRUPTED, self.corrupted
+        if fresh and self.stop.reached(row) and (verdict := self._proof()) is not None:
+            return verdict
+        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.is_level(self.trace):
+            if not self.watch.is_rounding(row["grad_norm"], self.x):
+                window = self.watch.window or 0.0
+                return Status.STALLED, (
+                    f"the gradient norm {row['grad_norm']:.3g} has not fallen over the last {window:.0f} iterations, "
+                    "in which it should have fallen by a factor of 12; take a smaller gamma, or a method without bias."
+                )
+            if self.stop.asked:
+                return Status.PRECISION, (
+                    f"the gradient norm {row['grad_norm']:.3g} no longer falls, at the level of rounding; a smaller "
+                    "tolerance cannot be reached here."
+                )
         if self.interrupted.is_set():
-            return (
-                Status.INTERRUPTED,
-                f"interrupted after {self.round} rounds" + ("; resume it from its folder." if self.keep else "."),
-            )
-        limit = self.stop.limit(self.round, self.line.ledger)
-        if limit is None:
+            more = "; resume it from its folder." if self.keep else "."
+            return Status.INTERRUPTED, f"interrupted after {self.round} rounds{more}"
+        return self.stop.exhausted(self.round, self.line.ledger)
+
+    def _proof(self) -> tuple[Status, str] | None:
+        """CONVERGED if the tolerances hold whatever rounding did, PRECISION if that cannot be known, None to go on."""
+        y = self.line.fetched(self.server).get("y")
+        with np.errstate(all="ignore"):
+            missed = self.stop.unproved(self.judged, self.x, y)
+        if missed is None:
+            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
+        self.unproved += 1
+        if not missed.hopeless and self.unproved < MAX_UNPROVED:
             return None
-        missed = " without reaching the tolerance" if self.stop.asked else ", as asked"
-        return Status.MAX_ROUNDS, f"stopped {limit}{missed}."
+        return Status.PRECISION, f"{missed.sentence} after {self.round} rounds."
 
     def _scheduled(self, trace: Trace) -> Trace:
         """Without the last record if it was made only because the run ended there."""
@@ -233,14 +297,29 @@ class Loop:
         memory, server = self.engine.memory(), self.line.fetched(self.server)
         self.x = self._answer(memory)
         row = self._costs() | measure.measure(self.method, self.claims, self.judged, self.x, server, memory)
+        # a run resumed from its folder keeps the Lyapunov function of its own start
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
         self.trace.append(row)
+        self._look_at_sum(server, memory)
         heard = row | self.engine.pulse()
-        for c in callbacks:
-            c.on_record(self.round, heard)
+        for tell in heard_by(callbacks, "on_record"):
+            tell(self.round, heard)
+
+    def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
+        """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
+        found = self.audit.found(self.method, self.problem, self.x, server, memory, self.round)
+        if found is None:
+            return
+        what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
+        said = f"{what} is {found[0]:.3g} after round {self.round}, where rounding leaves at most {found[1]:.3g}"
+        if self.method.about.heals and self.line.everyone:
+            if not any("mends" in note for note in self.notes):
+                self.notes.append(f"{said}: an update was lost, applied twice or changed; the method mends that.")
+            return
+        self.corrupted = f"{said}: an update was lost, applied twice or changed, and the answer would be wrong."
 
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
@@ -262,7 +341,8 @@ class Loop:
         arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
         arrays |= {"x0": self.x0, "h0": self.h0}
-        return folder.State(arrays, {"round": self.round, "psi0": self.psi0, "line": line["meta"]})
+        meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": line["meta"]}
+        return folder.State(arrays, meta)
 
     def _result(self, status: Status, message: str) -> Result:
         memory = self.engine.memory()
@@ -282,7 +362,7 @@ class Loop:
         )  # fmt: skip
 
     def _catch_signals(self) -> Callable[[], None]:
-        """The first SIGINT or SIGTERM ends the run after its round; a second SIGINT ends it at once."""
+        """The first SIGINT or SIGTERM ends the run and breaks off a long round; a second one ends it at once."""
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
 
@@ -298,6 +378,19 @@ class Loop:
                 signal.signal(s, handler)
 
         return restore
+
+
+def heard_by(callbacks: Sequence[Any], name: str) -> list[Callable[..., None]]:
+    """This method of those callbacks that have it."""
+    return [act for c in callbacks if (act := getattr(c, name, None)) is not None]
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Refuse what listens to nothing."""
+    for c in callbacks:
+        if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
+            name = c.__name__ if isinstance(c, type) else type(c).__name__
+            raise InputError(f"the callback {name} listens to nothing; give it on_record(step, metrics), for example.")
 
 
 def _with_bits(columns: dict[str, Any]) -> dict[str, Any]:

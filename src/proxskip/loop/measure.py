@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.seam import Claims, Method
@@ -36,9 +35,9 @@ def measure(
     row = at_point(problem, x)
     if problem.D is not None:
         row["grad_norm"] = residual(problem, x, server)
-    h = method.controls(server, memory)
-    if h is not None and problem.psi is None and problem.n > 1:
-        row["sum_h"] = float(np.abs(weighted_sum(problem.weights, h)).max())
+    # with psi the sum goes to -s with a subgradient s of psi instead of zero, and one client has no sum
+    if problem.psi is None and (excess := method.excess(problem, x, server, memory)) is not None:
+        row["sum_h"] = excess
     psi = claims.lyapunov(x, server, memory)
     row["lyapunov"] = np.nan if psi is None else psi
     return row

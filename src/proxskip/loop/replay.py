@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links
 from proxskip.randomness import stream
 from proxskip.seam import ClientHalf, Exchange, SettleHalf
 from proxskip.types import Array, Indices
@@ -42,6 +42,7 @@ class Replay:
     @property
     def rng(self) -> np.random.Generator:
         """The round's generator, set back to its beginning where the half begins again."""
+        # set back only when the half draws, which many do not
         if not self.fresh:
             self.coins, self.fresh = stream(self.seed, self.round, "server", self.coins), True
         return self.coins
@@ -64,7 +65,7 @@ class Replay:
         """Ask the clients, or remember what they said."""
         return self._once(self.exchange, half, *down, **named)
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         """Once."""
         self._again(self.exchange.gossip, half, graph, K)
 

@@ -1,4 +1,4 @@
-"""When to stop: limits, and tolerances that must all hold. The same rules for ``run`` and for ``minimize``."""
+"""When to stop: limits, and tolerances that must all hold; the same for ``run``, ``minimize`` and federations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from proxskip import theory
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
-from proxskip.types import InputError
+from proxskip.results.result import Status
+from proxskip.types import Array, InputError
 
 RUN_RULES = ("rounds", "iterations", "seconds", "tol", "target")
 """The rules of a run, under the names that run folders keep them."""
@@ -30,6 +32,28 @@ class Spent(Protocol):
     def prox_evals(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unproved:
+    """A measure that seems to meet its tolerance, where rounding leaves it open."""
+
+    name: str
+    found: accuracy.Bounded
+    tolerance: float
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether rounding alone is beyond the tolerance."""
+        return not self.found.error < self.tolerance
+
+    @property
+    def sentence(self) -> str:
+        """What is known."""
+        return (
+            f"the tolerance {self.tolerance:.3g} cannot be told from rounding: {self.name} is {self.found.value:.3g}, "
+            f"known up to {self.found.error:.2g},"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,18 @@ class Stop:
         good = self.tol is None or row["grad_norm"] <= self.tol
         return self.asked and good and (self.target is None or row["gap"] <= self.target)
 
+    def unproved(self, problem: Problem, x: Array, y: Array | None) -> Unproved | None:
+        """The first tolerance that may fail at x once rounding is allowed for; None if all hold."""
+        if self.tol is not None:
+            found = accuracy.residual(problem, x, y, self.tol)
+            if not found.most <= self.tol:
+                return Unproved("the gradient norm", found, self.tol)
+        if self.target is not None:
+            found = accuracy.gap(problem, x, self.target)
+            if not found.most <= self.target:
+                return Unproved("f - f*", found, self.target)
+        return None
+
     def limit(self, round: int, counts: Spent) -> str | None:
         """Which limit is reached, in words; None if there is none."""
         if self.rounds is not None:
@@ -117,3 +153,16 @@ class Stop:
         if self.seconds is not None and (seconds := counts.seconds) >= self.seconds:
             return f"after {seconds:.3g} seconds"
         return None
+
+    def converged(self, round: int) -> tuple[Status, str]:
+        """The end of a run whose tolerances hold."""
+        return Status.CONVERGED, f"the tolerance holds after {round} rounds."
+
+    def exhausted(self, round: int, counts: Spent) -> tuple[Status, str] | None:
+        """The end of a run that has reached a limit; None if it has reached none."""
+        limit = self.limit(round, counts)
+        if self.rounds is not None and round > self.rounds:  # resumed with a limit that is behind it
+            asked = f"{self.rounds} were asked for"
+            return Status.MAX_ROUNDS, f"nothing was done: the run has had {round} rounds already, and {asked}."
+        missed = " without reaching the tolerance" if self.asked else ", as asked"
+        return None if limit is None else (Status.MAX_ROUNDS, f"stopped {limit}{missed}.")

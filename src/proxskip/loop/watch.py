@@ -9,7 +9,8 @@ has not fallen over a time in which the theorem promises that it falls. They dif
   By the Lyapunov function, h_0 = 0 may throw x off by (gamma/p) |h_0 - h*|, so the yardstick holds that factor: a warm
   start near x* with h_0 = 0 raises the gradient norm thousands of times and is no divergence.
 * STALLED: over a window in which the theorem promises a contraction by exp(-2.5) the residual did not fall at all (its
-  geometric mean over the second half is 0.9 to 1.2 of that over the first), and it is not at the floor of rounding.
+  geometric mean over the second half is 0.9 to 1.2 of that over the first). At the floor of rounding that is no fault
+  of the method: a tolerance below it cannot be reached (PRECISION), and a run without one goes on.
   What grows by more is left to the first rule: a bounded loss cannot go on growing, and an unbounded one diverges. On
   logistic loss this is the only sign of a step size that is far too large, since gradients are bounded there. It needs
   a known mu, and exact gradients (minibatches have a noise floor).
@@ -31,7 +32,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip.problems.federated import Problem
+from proxskip.problems.operators import operator_norm2
 from proxskip.problems.oracles import dtype_of
+from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.types import Array
@@ -58,18 +61,21 @@ class RunWatch:
     L: float
 
     @staticmethod
-    def of(method: Method, problem: Problem, x0: Array, h0: Array, residual0: float) -> RunWatch:
-        """What this run may do at most, and how long it may take to fall."""
+    def of(method: Method, problem: Problem, gradients: Array, h0: Array | float, residual0: float) -> RunWatch:
+        """What this run may do at most, and how long it may take to fall.
+
+        Args:
+            gradients: the rows grad f_i(x0).
+        """
         amplification, zeta = _pace(method, problem)
-        G = problem.client_gradients(x0) - h0
-        drift = float(np.sqrt(problem.weights @ np.sum(G * G, axis=1)))
-        yardstick = max(residual0, (1.0 + amplification) * drift)
+        drift, size = (float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) for G in (gradients - h0, gradients))
+        yardstick = max(residual0, (1.0 + amplification) * drift * _dual_share(problem))
         eps = float(np.finfo(dtype_of(problem.clients[0])).eps)
         watched = zeta is not None and problem.batch is None
         return RunWatch(
             blown_up=RUN_BLOWN_UP * yardstick if yardstick > 0 else np.inf,
             window=STALL_WINDOW / zeta if watched and zeta else None,
-            noise=100 * eps * (1.0 + amplification) * drift,
+            noise=100 * eps * ((1.0 + amplification) * drift + size),
             L=100 * eps * problem.L_max,
         )
 
@@ -77,7 +83,7 @@ class RunWatch:
         """Whether the residual is no longer finite, or far beyond what the transient allows."""
         return not bool(np.isfinite(residual)) or residual > self.blown_up
 
-    def stalled(self, trace: Trace, x: Array) -> bool:
+    def is_level(self, trace: Trace) -> bool:
         """Whether the residual did not fall over the last window, although one before it is over too."""
         t = trace["iterations"]
         if self.window is None or t[-1] < 2 * self.window:
@@ -88,8 +94,21 @@ class RunWatch:
         if late.sum() < 2 or early.sum() < 2:
             return False
         now, before = _geometric_mean(residual[late]), _geometric_mean(residual[early])
-        floor = self.noise + self.L * float(np.linalg.norm(x))
-        return bool(now > floor and LEVEL_FROM * before < now < LEVEL_TO * before)
+        return bool(LEVEL_FROM * before < now < LEVEL_TO * before)
+
+    def is_rounding(self, residual: float, x: Array) -> bool:
+        """Whether a residual of this size may be nothing but rounding."""
+        return bool(residual <= self.noise + self.L * float(np.linalg.norm(x)))
+
+
+def not_finite(round: int) -> tuple[Status, str]:
+    """The verdict on a run whose round gave an x that is not finite."""
+    return Status.DIVERGED, f"the iterate of round {round} is not finite; the last finite x seen is returned."
+
+
+def grown(grad_norm: float, round: int) -> tuple[Status, str]:
+    """The verdict on a run whose residual is far beyond what the transient allows."""
+    return Status.DIVERGED, f"the gradient norm grew to {grad_norm:.3g} by round {round}; take a smaller gamma."
 
 
 @dataclass(slots=True)
@@ -133,12 +152,18 @@ class CertificateWatch:
 def _pace(method: Method, problem: Problem) -> tuple[float, float | None]:
     """(gamma L / p, the slowest contraction per iteration that the method's parameters suggest)."""
     gamma = np.atleast_1d(np.asarray(method.gamma, dtype=np.float64))
-    p = method.pace
-    rates = [method.zeta(problem)]
-    if problem.mu is not None:
-        rates += [float(gamma.min()) * problem.mu, p * p]
-    known = [r for r in rates if r is not None]
-    return float(gamma.max()) * problem.L_max / p, min(known) if problem.mu is not None and known else None
+    slowest = method.slowest_rate(problem) if problem.mu is not None else None
+    return float(gamma.max()) * problem.L_max / method.pace, slowest
+
+
+def _dual_share(problem: Problem) -> float:
+    """How much larger the residual of psi(D x) may become than its primal part.
+
+    Its dual part is at most about |D x|, in other units than gradients; x moves by some drift/mu.
+    """
+    if problem.D is None:
+        return 1.0
+    return 1.0 + float(np.sqrt(operator_norm2(problem.D))) / (problem.mu or problem.L_max)
 
 
 def _geometric_mean(v: Array) -> float:

@@ -71,6 +71,7 @@ class Accelerated(Method):
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L; refused where quadratics diverge."""
+        # mu is unknown: the worst momentum, which has the smallest limit
         beta = 1.0 if s.mu is None else nesterov_momentum(s.L, s.mu)
         source = "Nesterov, Lectures on Convex Optimization, 2018; refused where quadratics diverge"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, beta), source)
@@ -79,5 +80,6 @@ class Accelerated(Method):
         """sqrt(gamma mu), of f(x) - f* + mu/2 |z - x*|^2, for the momentum that belongs to this gamma."""
         if problem.mu is None or self.gamma > 1.0 / problem.L_global:
             return Claims()
+        # another momentum converges too, but the theorem says nothing about its rate
         root = math.sqrt(self.gamma * problem.mu)
         return Claims(root if math.isclose(self.beta, (1 - root) / (1 + root), abs_tol=1e-9) else None)

@@ -91,3 +91,8 @@ class Decaying(Method):
         """The method's own."""
         found: Array | None = self.method.controls(server, memory)
         return found
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """The method's own."""
+        found: float | None = self.method.excess(problem, x, server, memory)
+        return found

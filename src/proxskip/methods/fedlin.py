@@ -50,6 +50,8 @@ class FedLin(Method):
         """The local gradient at x goes up."""
         g = client.gradient(x)
         sent = client.send(g)
+        # h is the gradient as the server read it, or the h of all clients would not sum to zero; 0 g + x is x in the
+        # shape of g, with a row for each member where a whole cohort is computed at once
         return (sent,), {"h": as_sent(g, g, sent), "x": 0.0 * g + x}
 
     def local(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:
@@ -77,6 +79,7 @@ class FedLin(Method):
         if isinstance(self.gamma, tuple) and len(self.gamma) != problem.n:
             raise InputError(f"gamma has {len(self.gamma)} entries for {problem.n} clients.")
         gammas, counts = (np.broadcast_to(np.asarray(v), (problem.n,)) for v in (self.gamma, self.K))
+        # the client that diverges first
         worst = int(np.argmax(gammas * counts))
         return replace(self, gamma=float(gammas[worst])).check_steps(problem, insist, K=int(counts[worst]))
 
@@ -92,5 +95,6 @@ class FedLin(Method):
         """gamma mu per step (f - f* contracts by 1 - 1/(6 kappa) per round) within the theorem, nothing outside."""
         if problem.mu is None or not isinstance(self.gamma, float) or not isinstance(self.K, int):
             return Claims()
+        # a rate is claimed only where all clients have one gamma and one K
         theorem = self.limits(Setting.of(problem.L_max, K=self.K)).theorem or 0.0
         return Claims(self.gamma * problem.mu if self.gamma <= theorem else None)

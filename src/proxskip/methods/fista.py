@@ -24,21 +24,28 @@ class Fista(Method):
         t+ = (1 + sqrt(1 + 4 t^2))/2,     y+ = x+ + ((t - 1)/t+) (x+ - x)
         t+ = 1, y+ = x+     where  <y - x+, x+ - x> > 0
 
+    Args:
+        beta: an upper bound on (t - 1)/t+; with a known mu more than (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu)), the
+            momentum of ``Accelerated``, is of no use.
+
     Linear convergence is observed; the theorem is f - f* = O(1/k^2).
     """
 
     gamma: float
+    beta: float = 1.0
 
     about = About(
         name="fista",
         title="FISTA with restart",
         reference="Beck, Teboulle, FISTA, 2009; O'Donoghue, Candes, Adaptive Restart, 2015",
         handles=frozenset({"clients", "psi"}),
+        parameters=("gamma",),
         style=Style("#CC79A7", ":", "D"),
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
         """x, the point y ahead of it, and the momentum's t."""
+        # t is a vector of one entry, since the server's state is made of vectors
         return {"x": x0, "y": x0, "t": np.ones(1)}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -48,10 +55,11 @@ class Fista(Method):
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)
         step = x - old
+        # y - x+ is gamma times the prox-gradient at y: the last step led uphill
         if (y - x).dot(step) > 0:
             return {"x": x, "y": x, "t": np.array([1.0])}
         ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
-        return {"x": x, "y": x + ((t - 1.0) / ahead) * step, "t": np.array([ahead])}
+        return {"x": x, "y": x + min(self.beta, (t - 1.0) / ahead) * step, "t": np.array([ahead])}
 
     def local(self, client: Client, memory: Vectors, K: int, y: Array) -> tuple[tuple[Array, ...], Vectors]:
         """One plain step from y."""
@@ -69,5 +77,6 @@ class Fista(Method):
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L."""
+        # t grows without bound, and the momentum (t - 1)/t+ comes near one
         source = "Beck, Teboulle, FISTA, 2009; refused where momentum near one diverges on quadratics"
         return StepLimits(1 / s.L, 1 / s.L, 1 / s.L, nesterov_limit(s.L, 1.0), source)

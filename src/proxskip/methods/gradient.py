@@ -43,6 +43,8 @@ class GD(Method):
     @classmethod
     def theory(cls, problem: Problem) -> GD:
         """gamma = 1/L with the smoothness of the average, which is all that GD needs."""
+        # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches,
+        # which each client draws for itself, the worst client's A counts
         return cls(gamma=1.0 / (problem.L_global if problem.batch is None else problem.es_A))
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:

@@ -56,6 +56,7 @@ class DIGing(Method):
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
         """x_i and y_i go to the neighbours; one step says what y_i is."""
+        # a step is x - gamma (g(x) - h) = x - gamma y: it says what y is without a second gradient
         y = (memory["x"] - client.descend(memory["x"], memory["h"], self.gamma, K)) / self.gamma
         return (memory["x"], y), {"y": y}
 
@@ -83,6 +84,7 @@ class DIGing(Method):
         end = min(2.0, (2 - s.lmax) ** 2 / 2) / s.L
         source = "Qu and Li, Harnessing smoothness to accelerate distributed optimization, 2018, the best proved rate; "
         source += "refused where equal quadratics diverge, which is exact: (2 - lmax)^2/(2 L)"
+        # no theorem without mu: half of where it diverges
         usual = end / 2 if theorem is None else theorem
         return StepLimits(theorem, usual, usual, end, source)
 
@@ -153,5 +155,6 @@ class EXTRA(Method):
 
 
 def _check_spectrum(method: str, lmax: float) -> None:
+    # lmax = 1 - lmin(W): at lmin(W) = -1 the disagreement of two groups changes its sign in every round, for ever
     if lmax >= 2 * (1 - 1e-9):
         raise InputError(f"{method} needs every eigenvalue of W above -1; take (I + W)/2 (psd).")

@@ -64,6 +64,7 @@ class LocalGD(Method):
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """min(1/(4 L), 1/(8 L (K - 1)))."""
+        # K = 1 is gradient descent, and the second bound would divide by zero
         theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))
         source = "Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD on Identical and Heterogeneous Data, "
         source += "AISTATS 2020 (convergence to a neighbourhood only)"

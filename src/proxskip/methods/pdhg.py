@@ -58,6 +58,7 @@ class PDHG(Method):
         D, x, (gamma, tau) = operator_of(exchange.problem), server["x"], server["steps"]
         y = exchange.prox_conjugate(server["y"] + tau * (D @ server["xbar"]), float(tau))
         h = self.mu * x - np.asarray(D.T @ y)
+        # the step size changes from round to round, so the half takes this round's with it
         (new,) = exchange(partial(self.local, gamma=float(gamma)), x, h, K=1)
         new = new / (1.0 + gamma * self.mu)
         theta = 1.0 / math.sqrt(1.0 + gamma * self.mu)
@@ -74,6 +75,7 @@ class PDHG(Method):
     def theory(cls, problem: Problem, accelerate: bool = True) -> PDHG:
         """gamma = 1/(2 (L - mu)), tau = (L - mu)/|DD'|: half of the bound for the gradient, half for D."""
         mu = (problem.mu or 0.0) if accelerate else 0.0
+        # f - mu/2 |x|^2 is L - mu smooth; where mu is near L, gamma would have no bound
         smooth = max(problem.L_global - mu, 1e-3 * problem.L_global)
         return cls(0.5 / smooth, smooth / operators.operator_norm2(operator_of(problem)), mu)
 
@@ -87,6 +89,7 @@ class PDHG(Method):
     @staticmethod
     def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:
         """The largest tau with gamma (L - mu + tau |DD'|) <= 1; 0 if gamma leaves no room."""
+        # what the gradient leaves of the step for D
         room = max(1.0 / gamma - (problem.L_global - mu), 0.0)
         return room / operators.operator_norm2(operator_of(problem))
 

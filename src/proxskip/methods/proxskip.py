@@ -47,6 +47,7 @@ class ProxSkip(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
         K = self.K or steps.geometric(exchange.rng, self.p)
+        # nothing happens at the server between two heads, so these K iterations are one exchange
         (m,) = exchange(self.local, server["x"], K=K)
         x = m if exchange.problem.psi is None else exchange.prox(m, self.gamma / self.p)
         exchange.settle(self.settle, x)
@@ -62,6 +63,10 @@ class ProxSkip(Method):
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         """Line 10."""
         return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """-h is a subgradient of psi at x."""
+        return steps.off_subgradient(problem, x, memory["h"], self.gamma / self.p)
 
     @classmethod
     def theory(cls, problem: Problem) -> ProxSkip:
@@ -127,6 +132,10 @@ class SProxSkip(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """ProxSkip's lines; the engine's gradients are stochastic."""
         return self._same.round(server, exchange)
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """-h is a subgradient of psi at x."""
+        return self._same.excess(problem, x, server, memory)
 
     @property
     def _same(self) -> ProxSkip:

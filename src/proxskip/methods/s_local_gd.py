@@ -42,6 +42,7 @@ class SLocalGD(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One exchange, or two where the coin says that the anchor moves."""
         K = steps.geometric(exchange.rng, self.p)
+        # the coin is tossed in every round, also in the first one, which has no anchor yet
         refresh = exchange.rng.random() < self.q or exchange.round == 0
         if refresh:
             (g,) = exchange(self.anchor, server["x"])
@@ -54,6 +55,7 @@ class SLocalGD(Method):
         """The local gradient at the new anchor goes up."""
         g = client.gradient(x)
         sent = client.send(g)
+        # 0 g + x is x in the shape of g, with a row for each member where a whole cohort is computed at once
         return (sent,), {"h": as_sent(g, g, sent), "x": 0.0 * g + x}
 
     def local_anchored(self, client: Client, memory: Vectors, K: int, g: Array) -> tuple[tuple[Array, ...], Vectors]:

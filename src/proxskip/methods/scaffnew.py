@@ -70,6 +70,7 @@ class Scaffnew(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication."""
         K = self.K or steps.geometric(exchange.rng, self.p)
+        # weights and own steps change the inner product, not the method: the mean of the clients is taken in it
         c = exchange.problem.weights / np.asarray(self.gamma)
         half = self.local if exchange.everyone else self.local_in_cohort
         (x,) = exchange(half, server["x"], K=K, weights=c)
@@ -96,6 +97,11 @@ class Scaffnew(Method):
         """The update of h, with the x+ that this client was averaged into."""
         eta = self.p * (1.0 if self.chi is None else self.chi)
         return {"h": memory["h"] + (eta / client.own(self.gamma)) * (x - memory["xhat"])}
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """sum_i w_i h_i = 0; with psi it is minus a subgradient of psi at x."""
+        t = 1.0 / (self.p * float(np.sum(problem.weights / np.asarray(self.gamma))))
+        return steps.off_subgradient(problem, x, memory["h"], t)
 
     @classmethod
     def theory(

@@ -57,6 +57,7 @@ class Scaffold(Method):
             exchange.settle(self.settle, x)
             return {"x": x, "c": c}
         dx, dc = exchange(self.local_with_c, x, c, K=self.K)
+        # dc is a mean over the cohort, c a sum over all clients: those outside the cohort keep their c_i
         share = float(exchange.problem.weights[exchange.cohort].sum())
         return {"x": x + self.eta_g * dx, "c": c + share * dc}
 
@@ -68,6 +69,7 @@ class Scaffold(Method):
 
     def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
         """ybar from x+, and with it h."""
+        # x+ = x + eta_g (ybar - x), solved for ybar
         ybar = memory["x"] + (x - memory["x"]) / self.eta_g
         return {"h": memory["h"] + (ybar - memory["y"]) / (self.K * self.gamma)}
 
@@ -80,6 +82,7 @@ class Scaffold(Method):
         c_new = client.gradient(x) if self.option == "I" else h + (x - y) / (K * self.gamma)
         up = c_new - memory["h"]
         sent = client.send(up)
+        # c_i+ = c_i + what the server read of its change, so that c stays the mean of the c_i
         return (client.send(y - x), sent), {"h": as_sent(c_new, up, sent)}
 
     def controls(self, server: Vectors, memory: Vectors) -> Array:
@@ -122,6 +125,7 @@ class Scaffold(Method):
         made: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
         if "eta_g" not in given:
             return made
+        # the theorem bounds gamma eta_g; a gamma that was given is taken as it is
         gamma = made.gamma if isinstance(given.get("gamma"), float) else made.gamma / given["eta_g"]
         return replace(made, eta_g=given["eta_g"], gamma=gamma)
 

@@ -58,6 +58,7 @@ class SplitSkip(Method):
         (xhat,) = exchange(self.local, K=K)
         y = exchange.prox_conjugate(server["y"] + self.tau * (D @ xhat), self.tau)
         v = np.asarray(D.T @ (y - server["y"]))
+        # the client has x and h = -D'y in its own memory, so that v is all it has to hear
         exchange.settle(self.settle, v)
         return {"x": xhat - (self.gamma / self.p) * v, "y": y}
 
@@ -70,6 +71,12 @@ class SplitSkip(Method):
     def settle(self, client: Client, memory: Vectors, v: Array) -> Vectors:
         """v = D'(y+ - y) comes down."""
         return {"x": memory["xhat"] - (self.gamma / self.p) * v, "h": memory["h"] - v}
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """h = -D'y, and the client's x is the server's."""
+        off = memory["h"] + operator_of(problem).T @ server["y"]
+        apart = (self.p / self.gamma) * (memory["x"] - x)
+        return float(np.abs(off).max() + np.abs(apart).max())
 
     @classmethod
     def theory(cls, problem: Problem) -> SplitSkip:
@@ -90,7 +97,7 @@ class SplitSkip(Method):
         """p and tau at their best for what is given."""
         if not given.keys() & {"gamma", "p", "K", "tau"}:
             return cls.theory(problem)
-        gamma, norm2 = steps.gamma_of(given, problem), operators.operator_norm2(problem.D)
+        gamma, norm2 = steps.gamma_of(given, problem), operators.operator_norm2(operator_of(problem))
         p = steps.p_of(
             given, lambda: theory.split_p(gamma, problem.mu, norm2, operators.smallest_positive(problem.D) or 0.0)
         )
@@ -123,6 +130,7 @@ class SplitSkip(Method):
 
     def _zeta(self, problem: Problem) -> float | None:
         """Known where the subgradients of psi lie in the range of D."""
+        # otherwise the part of y that D' does not see need not converge
         if not (operators.full_row_rank(operator_of(problem)) or isinstance(problem.psi, Singleton)):
             return None
         lmin = operators.smallest_positive(operator_of(problem))

@@ -10,17 +10,35 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.links.graphs import Graph
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.types import InputError
+from proxskip.prox import inner_state
+from proxskip.prox.adapted import Adapted
+from proxskip.types import Array, Indices, InputError
 
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
+
+NEVER = 1e15
+"""As a number of coin flips: more than there will be."""
+
+
+LARGEST_K = 10**8
+"""The largest number of local steps in a round, likewise."""
 
 
 def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
+
+
+def geometric_each(rng: np.random.Generator, p: Array) -> Indices:
+    """K_i ~ Geom(p_i) for each of several probabilities; never, where p_i = 0."""
+    u = 1.0 - rng.random(len(p))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flips = np.where(p > 0, np.log(u) / np.log1p(-p), NEVER)
+    return 1 + np.minimum(flips, NEVER).astype(np.int64)
 
 
 def check_probability(name: str, value: float) -> None:
@@ -43,6 +61,8 @@ def check_count(name: str, value: Any, n: int = 1) -> None:
     counts = np.atleast_1d(np.asarray(value))
     if counts.dtype.kind not in "iu" or counts.min() < 1 or (np.ndim(value) and len(counts) != n):
         raise InputError(f"{name} = {value} must be a whole number of at least 1 (or one for each of the {n} clients).")
+    if counts.max() > LARGEST_K:
+        raise InputError(f"{name} = {int(counts.max())} is too many steps at a time; take at most {LARGEST_K:,}.")
 
 
 def local_steps(problem: Problem) -> int:
@@ -50,14 +70,32 @@ def local_steps(problem: Problem) -> int:
     return max(1, round(math.sqrt(theory.kappa(problem.L, problem.mu))))
 
 
-def check_gossip(graph: Graph, problem: Problem) -> None:
-    """One node for each client, equal weights."""
+def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None:
+    """One node for each client, equal weights, and links that do not fail unless they may."""
+    if graph.failure and not may_fail:
+        raise InputError(
+            f"the links of the graph '{graph.name}' fail, which this method does not survive; use random-gossip or "
+            "decentralized-scaffnew."
+        )
     if graph.n != problem.n:
         raise InputError(f"the graph '{graph.name}' has {graph.n} nodes but there are {problem.n} clients.")
     if float(problem.weights.max() - problem.weights.min()) > 1e-12:
         raise InputError(
             'gossip with a doubly stochastic W solves the equally weighted problem; split with weights="equal".'
         )
+
+
+def off_subgradient(problem: Problem, x: Array, h: Array, t: float) -> float | None:
+    """How far -sum_i w_i h_i is from a subgradient of psi at x, to which the prox of step t led; zero without psi.
+
+    s is a subgradient at x exactly if  x = prox_{t psi}(x + t s).  None where the prox is inexact.
+    """
+    total = weighted_sum(problem.weights, h)
+    if problem.psi is None:
+        return float(np.abs(total).max())
+    if isinstance(problem.psi, Adapted) or inner_state(problem.psi) is not None:
+        return None
+    return float(np.abs(x - problem.psi.prox(x - t * total, t)).max() / t)
 
 
 # -- parameters that are given, and the theorem's for the rest ---------------------------------------------------------
@@ -72,3 +110,10 @@ def p_of(given: Mapping[str, Any], best: Callable[[], float]) -> float:
     if "p" in given:
         return float(given["p"])
     return best() if "K" not in given else 1.0 / int(given["K"])
+
+
+def first_of(pace: Any) -> float:
+    """The step size that a server keeps and changes by what it sees, where its vectors can be read."""
+    if not isinstance(pace, np.ndarray):
+        raise InputError('a step size that adapts has to see x in every round; give gamma, or use engine="cpu".')
+    return float(pace[0])

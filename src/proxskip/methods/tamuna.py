@@ -47,7 +47,7 @@ class Tamuna(Method):
         at_p_one="gd",
         other_names=("compressed-scaffnew",),
         equal_weights=True,
-        whole_cohort=True,
+        needs_whole_cohort=True,
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:

@@ -58,6 +58,11 @@ class PlanRow:
         """The method with its p."""
         return self.name if self.p is None else f"{self.name}, p = {self.p:.3g}"
 
+    @property
+    def skips(self) -> bool:
+        """Whether it takes several gradients for each prox or exchange."""
+        return self.p < 1 if self.p is not None else self.calls < 0.9 * self.iterations
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -88,26 +93,17 @@ class Plan:
         gain = other.seconds / best.seconds
         if not math.isfinite(gain):
             return f"Take {best.label}; {cost}, and {other.label} did not get anywhere in its pilot."
-        skips = "skipping pays" if best.p is not None and best.p < 1 else "skipping does not pay"
+        skips = "skipping pays" if best.skips else "skipping does not pay"
         return f"Take {best.label}: {cost}, and {skips}: {other.label} would take {gain:.3g} times as long."
 
     def _other(self) -> PlanRow | None:
         """The best of the other kind: one that skips against one that does not."""
-        skips = self.best.p is not None and self.best.p < 1
-        others = [r for r in self.rows if (r.p is not None and r.p < 1) is not skips]
+        others = [r for r in self.rows if r.skips is not self.best.skips]
         return others[0] if others else None
 
     def __str__(self) -> str:
-        head = (
-            "method",
-            "iterations",
-            f"{self.call}{'es' if self.call == 'prox' else 's'}",
-            "ms a step",
-            f"ms a {self.call}",
-            "seconds",
-            "worst case",
-            "pilot",
-        )
+        head = ("method", "iterations", f"{self.call}{'es' if self.call == 'prox' else 's'}", "ms a step",
+                f"ms a {self.call}", "seconds", "worst case", "pilot")  # fmt: skip
         cells = [
             (
                 r.label, _count(r.iterations), _count(r.calls), f"{1e3 * r.step_seconds:.3g}",
@@ -115,13 +111,10 @@ class Plan:
             )
             for r in self.rows
         ]  # fmt: skip
-        widths = [max(len(row[k]) for row in (head, *cells)) for k in range(len(head))]
+        first, *others = (max(map(len, column)) for column in zip(head, *cells, strict=True))
 
         def line(row: Sequence[str]) -> str:
-            first, *rest = (
-                c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-            return "  ".join([first, *rest])
+            return "  ".join([row[0].ljust(first), *(c.rjust(w) for c, w in zip(row[1:], others, strict=True))])
 
         title = f"Predicted costs to a certificate of {self.eps:g} (worst case: iterations by theory; pilot: how far)"
         end = f"The pilots took {self.pilot_seconds:.2g} s."
@@ -175,6 +168,7 @@ def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
             out.append(row)
             continue
+        # as many calls per iteration as before
         calls = row.calls * least / max(row.iterations, 1.0)
         seconds = least * row.step_seconds + calls * row.call_seconds
         out.append(replace(row, iterations=least, calls=calls, seconds=seconds))
@@ -188,6 +182,7 @@ def _first_lengths(pilots: Sequence[Pilot], eps: float, first: int) -> list[int]
     def cost(row: PlanRow, n: float) -> float:
         return n * (row.step_seconds + (1.0 if row.p is None else row.p) * row.call_seconds)
 
+    # a dozen proxes, half as many again as a slope needs
     enough = [first if row.p is None else math.ceil(1.5 * MIN_SLOPE_POINTS / row.p) for row in rows]
     skipping = [cost(row, n) for row, n in zip(rows, enough, strict=True) if row.p is not None]
     budget = min(skipping, default=math.inf)
@@ -215,6 +210,7 @@ def predict(
     Args:
         share: calls per step.
     """
+    # of all records, since certificates need not fall from one to the next
     reached = min((b for _, b in curve if math.isfinite(b)), default=math.inf)
     rate, level = slope(curve)
     if reached <= eps:  # the pilot got there: nothing is extrapolated
@@ -233,6 +229,7 @@ def slope(curve: Sequence[tuple[int, float]]) -> tuple[float, float]:
     The median of the slopes between pairs of points far apart (Theil and Sen), which is robust to a few bad rounds;
     over the whole curve if the tail does not fall.
     """
+    # a linear rate is a straight line in log(certificate)
     points = [(k, math.log(b)) for k, b in curve if math.isfinite(b) and b > 0]
     if len(points) < 3:
         return 0.0, curve[-1][1] if curve else math.inf

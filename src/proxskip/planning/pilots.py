@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
-from proxskip.methods import GD, Accelerated, ProxGD, Scaffnew
+from proxskip.methods import GD, Accelerated, FiveGCS, ProxGD, Scaffnew
 from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
@@ -100,6 +102,7 @@ class ClientPilot:
         """Seconds of one exchange, with the bytes that the pilot counted."""
         s = self.result.summary()
         each = max(1, s["exchanges"]) * self.problem.n  # totals over clients and exchanges become means
+        # a method may take its prox in some exchanges only
         proxes = self.prox * s["prox_evals"] / max(1, s["exchanges"])
         return float(self.network.exchange(s["bytes_down"] / each, s["bytes_up"] / each) + proxes)
 
@@ -125,35 +128,31 @@ def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) 
     """Seconds of one local step of the slowest client on the network: the largest median over the largest clients."""
     sizes = problem.sizes or [1] * problem.n
     picked = np.argsort(-np.asarray(sizes), kind="stable")[:max_clients]
-    x = np.zeros(problem.d)
-    return max(_median_seconds(problem, int(i), x) for i in picked) / network.speed
+    x, rows, slowest = np.zeros(problem.d), np.arange(problem.batch or 0), 0.0
+    for i in picked:
+        f: Any = problem.clients[i]
+        step = partial(f.gradient, x) if problem.batch is None else partial(f.minibatch_gradient, x, rows)
+        slowest = max(slowest, _median_seconds(step, 7, 2))  # the first calls may compile or fill caches
+    return slowest / network.speed
 
 
-def _median_seconds(problem: Problem, i: int, x: Any) -> float:
-    f: Any = problem.clients[i]
-    rows = np.arange(problem.batch) if problem.batch else None
-    times = []
-    for _ in range(7):
+def _median_seconds(call: Callable[[], Any], times: int, unused: int = 0) -> float:
+    """The median seconds of a call, without the first ``unused`` ones."""
+    found = []
+    for _ in range(times):
         then = time.perf_counter()
-        f.gradient(x) if rows is None else f.minibatch_gradient(x, rows)
-        times.append(time.perf_counter() - then)
-    return float(np.median(times[2:]))  # the first calls may compile or fill caches
+        call()
+        found.append(time.perf_counter() - then)
+    return float(np.median(found[unused:]))
 
 
 def prox_seconds(problem: Problem, t: float) -> float:
     """The median seconds of the server's prox at step t."""
-    if problem.psi is None:
-        return 0.0
-    x, times = np.ones(problem.d), []
-    for _ in range(5):
-        then = time.perf_counter()
-        problem.psi.prox(x, t)
-        times.append(time.perf_counter() - then)
-    return float(np.median(times))
+    return 0.0 if problem.psi is None else _median_seconds(partial(problem.psi.prox, np.ones(problem.d), t), 5)
 
 
 def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
-    """Methods that reach the solution, and Scaffnew with some p around the theorem's."""
+    """Methods that reach the solution, among them 5gcs, and Scaffnew with some p around the theorem's."""
     if problem.D is not None:
         raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
     batch = problem.batch is not None
@@ -162,6 +161,8 @@ def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
     ]
     if not batch and problem.mu is not None:
         out.append(("accelerated", None, Accelerated.theory(problem)))
+    if not batch:
+        out.append(("5gcs", None, FiveGCS.practical(problem, gamma=None if problem.mu is not None else "auto")))
     if problem.mu is None:
         gamma = theory.largest_step(problem.es_A)
         return [*out, *(("scaffnew", p, Scaffnew(gamma, p)) for p in (0.3, 0.1, 0.03, 0.01))]

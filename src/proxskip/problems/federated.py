@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip import theory
-from proxskip.problems import oracles, solve
+from proxskip.problems import oracles, solve, spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.problems.quadratic import Quadratic
@@ -124,12 +124,26 @@ class Problem:
     @cached_property
     def L_max(self) -> float:
         """max_i L_i, which the theorems need."""
-        return float(self.L_i.max())
+        return _positive_L(float(self.L_i.max()))
 
     @cached_property
     def L_global(self) -> float:
-        """Smoothness of sum_i w_i f_i; without ``whole``, the bound sum_i w_i L_i."""
-        return float(self.whole.L) if self.whole is not None else float(self.weights @ self.L_i)
+        """Smoothness of sum_i w_i f_i; the bound sum_i w_i L_i where the clients do not show more."""
+        if self.whole is not None:
+            return _positive_L(float(self.whole.L))
+        if self.L_global_is_bound:
+            return _positive_L(float(self.weights @ self.L_i))
+        models: list[Any] = list(self.clients)
+        reg = sum(w * f.reg for w, f in zip(self.weights, models, strict=True))[: models[0].A.shape[1]]
+        parts = [(f.A, w * f.s) for w, f in zip(self.weights, models, strict=True)]
+        return _positive_L(spectrum.largest_of_sum(parts, models[0].curvature, reg))
+
+    @property
+    def L_global_is_bound(self) -> bool:
+        """Whether ``L_global`` is only the bound sum_i w_i L_i: the clients are oracles whose sum is unknown."""
+        first = self.clients[0]
+        same = isinstance(first, LinearModel) and all(type(f) is type(first) for f in self.clients)
+        return self.whole is None and not same
 
     @property
     def L(self) -> float:
@@ -168,23 +182,25 @@ class Problem:
         """
         if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
+        # a loop over clients is slow if each of them has little to do
         return sum(oracles.stored_numbers(f) for f in self.clients) >= MIN_NUMBERS_PER_CLIENT * self.n
 
     def smooth_value(self, x: Array) -> float:
-        """sum_i w_i f_i(x)."""
+        """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
         if not self.by_client:
-            return float(self.whole.value(x))
+            return float(oracles.in_double(self.whole).value(x))
         if self.n == 1:
-            return float(self.clients[0].value(x))
-        return float(sum(w * f.value(x) for w, f in zip(self.weights, self.clients, strict=True)))
+            return float(oracles.in_double(self.clients[0]).value(x))
+        return float(sum(w * oracles.in_double(f).value(x) for w, f in zip(self.weights, self.clients, strict=True)))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of the smooth part."""
         if not self.by_client:
-            return np.asarray(self.whole.gradient(x))
+            return np.asarray(oracles.in_double(self.whole).gradient(x))
         if self.n == 1:
-            return np.asarray(self.clients[0].gradient(x))
-        return np.asarray(sum(w * f.gradient(x) for w, f in zip(self.weights, self.clients, strict=True)))
+            return np.asarray(oracles.in_double(self.clients[0]).gradient(x))
+        parts = (w * oracles.in_double(f).gradient(x) for w, f in zip(self.weights, self.clients, strict=True))
+        return np.asarray(sum(parts))
 
     def residual(self, x: Array, gamma: float) -> float:
         """|grad f(x)|; with psi(x), the norm of the prox-gradient step divided by gamma.
@@ -198,7 +214,7 @@ class Problem:
 
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row per client."""
-        return np.stack([checked_gradient(f, x, i) for i, f in enumerate(self.clients)])
+        return np.stack([checked_gradient(oracles.in_double(f), x, i) for i, f in enumerate(self.clients)])
 
     @cached_property
     def solution(self) -> solve.Solution | None:
@@ -225,18 +241,32 @@ class Problem:
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        assert self.batch is not None
         out = []
         for i, f in enumerate(self.clients):
             assert isinstance(f, LinearModel)
+            # without x* the noise there is unknown, and so is C
             spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
-            out.append(theory.expected_smoothness(f.N, self.batch, float(self.L_i[i]), f.L_rows, spread))
+            out.append(theory.expected_smoothness(*self._rows_of(i), spread))
         return out
 
     @cached_property
     def es_A_i(self) -> Array:
         """A of expected smoothness of each client; L_i for full gradients."""
         return self.L_i if self.batch is None else np.array([c[0] for c in self._sampling])
+
+    @cached_property
+    def L_batch_i(self) -> Array:
+        """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
+        if self.batch is None:
+            return self.L_i
+        return np.array([theory.minibatch_smoothness(*self._rows_of(i)) for i in range(self.n)])
+
+    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
+        """Client i's rows, the rows of a minibatch, L_i, and the largest smoothness of one row."""
+        f = self.clients[i]
+        assert isinstance(f, LinearModel)
+        assert self.batch is not None
+        return f.N, self.batch, float(self.L_i[i]), f.L_rows
 
     @cached_property
     def es_A(self) -> float:
@@ -251,6 +281,12 @@ class Problem:
         if self.solution is None:
             return float("nan")
         return float(self.weights @ np.array([c[1] for c in self._sampling]))
+
+
+def _positive_L(L: float) -> float:
+    if not L > 0:
+        raise InputError("L is zero: the data are all zero, or so small that their squares are; rescale them.")
+    return L
 
 
 def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
@@ -279,6 +315,8 @@ def _check_clients(clients: Sequence[Oracle]) -> None:
             )
         if isinstance(f, LinearModel):
             continue  # its constants are right, and computing them here would be expensive
+        if not oracles.knows_L(f):
+            continue  # whoever needs L is refused
         L, mu = f.L, f.mu
         if not (np.isfinite(L) and L > 0):
             raise InputError(f"client {i} says L = {L}; it must be a positive number.")
@@ -298,6 +336,7 @@ def _weights(given: npt.ArrayLike | None, n: int) -> Array:
 
 def _dimension(clients: Sequence[object], d: int) -> int:
     """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
+    # oracles of users need not know their dimension
     known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
     for f in clients:
         if not oracles.is_oracle(f):

@@ -64,6 +64,7 @@ class LinearModel:
         self.b = self._encode(_labels(b, N), classes)
         self.s = _row_weights(row_weights, N)
         self.l2 = float(l2)
+        # as it was asked for: relative to L0 if l2_relative
         self.l2_given = float(l2)
         self.l2_relative = l2_relative
         if l2_relative:  # last, since L0 needs the data
@@ -123,8 +124,20 @@ class LinearModel:
 
     @cached_property
     def L_rows(self) -> float:
-        """The largest smoothness of the function of one row,  max_j c |a_j|^2 + l2."""
-        return self.curvature * float(self.row_squares.max()) + self.l2
+        """The largest smoothness of the function of one row,  max_j N s_j c |a_j|^2 + l2."""
+        return self.curvature * float(np.max(self.row_factors * self.row_squares)) + self.l2
+
+    @property
+    def row_factors(self) -> Array | float:
+        """N s_j: f is the plain mean of the functions  N s_j loss(a_j' x, b_j) + regulariser.  1 for equal weights."""
+        return 1.0 if np.ptp(self.s) == 0 else self.N * self.s
+
+    def _in_batch(self, slopes: Array, rows: Indices) -> Array:
+        """The slopes of a uniformly drawn minibatch with their weights in its mean, which is then unbiased."""
+        factors = self.row_factors
+        if not isinstance(factors, float):
+            slopes = factors[rows].reshape(-1, *[1] * (slopes.ndim - 1)) * slopes
+        return np.asarray(slopes / len(rows))
 
     @property
     def row_squares(self) -> Array:
@@ -160,11 +173,11 @@ class LinearModel:
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """The mean gradient over the given rows, including the regulariser; rows may repeat."""
+        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
         self._need_rows()
         B = self.A[rows]
         z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
-        c = self.slopes(z, self.b[rows]) / len(rows)
+        c = self._in_batch(self.slopes(z, self.b[rows]), rows)
         return np.asarray(B.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
     def hessian(self, x: Array) -> Array:
@@ -176,9 +189,13 @@ class LinearModel:
         c = self.s * self.curvatures(self.margins(x)) * self.margins(v)
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
 
-    def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j."""
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there.
+
+        f = mean_j f_j, see ``row_factors``.
+        """
         c = self.slopes(self.margins(x), self.b)
+        c = self.row_factors * (c if less is None else c - self.slopes(self.margins(less), self.b))
         mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
         # grad f_j - grad f  =  c_j a_j - mean: the regulariser cancels
         return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)
@@ -190,6 +207,8 @@ class LinearModel:
     def deal(self, parts: Sequence[Indices]) -> list[Self]:
         """One shard per part. The rows are sorted once, and every shard is a view of a piece."""
         self._need_rows()
+        if not parts or not all(map(len, parts)):
+            raise InputError("a shard needs at least one row; this one has none.")
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
         order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
         A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
@@ -262,6 +281,7 @@ class Logistic(LinearModel):
 
     def curvatures(self, z: Array) -> Array:
         """sigma(z) (1 - sigma(z))."""
+        # 1 - sigma(z) = sigma(-z) keeps its digits where sigma(z) is close to one
         return np.asarray(scipy.special.expit(z) * scipy.special.expit(-z))
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
@@ -277,6 +297,7 @@ class Logistic(LinearModel):
 
 def area_under_curve(z: Array, positive: npt.NDArray[np.bool_]) -> float:
     """The probability that a positive row scores higher than a negative one; ties count half."""
+    # n1 n0 pairs of a positive and a negative row are compared
     n1, n0 = int(positive.sum()), int((~positive).sum())
     if n1 == 0 or n0 == 0:
         raise InputError("the area under the ROC curve needs held-out rows of both classes.")

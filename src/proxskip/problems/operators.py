@@ -48,8 +48,10 @@ def check_adjoint(name: str, D: Any) -> None:
         raise InputError(f"{name} has no transpose; give the operator an rmatvec.") from None
     if Dv.shape != u.shape or DTu.shape != v.shape:
         raise InputError(f"{name} of shape {tuple(D.shape)} gives vectors of shapes {Dv.shape} and {DTu.shape}.")
-    one, two = float(Dv @ u), float(v @ DTu)
-    if not abs(one - two) <= 1e-4 * (np.linalg.norm(Dv) * np.linalg.norm(u) + np.linalg.norm(v) * np.linalg.norm(DTu)):
+    with np.errstate(over="ignore"):
+        one, two = float(Dv @ u), float(v @ DTu)
+        size = np.linalg.norm(Dv) * np.linalg.norm(u) + np.linalg.norm(v) * np.linalg.norm(DTu)
+    if not abs(one - two) <= 1e-4 * size:
         raise InputError(
             f"the transpose of {name} is not its transpose: <{name} v, u> = {one:.6g}, but <v, {name}'u> = {two:.6g}."
         )
@@ -76,12 +78,14 @@ def operator_norm2(D: Any) -> float:
         return float(D.norm2)
     M = as_matrix(D) if min(D.shape) <= spectrum.EXACT_UP_TO else None
     if M is not None:
+        # D D' and D'D have the same largest eigenvalue: take the smaller matrix
         return spectrum.top_eigenvalue(M @ M.T if M.shape[0] <= M.shape[1] else M.T @ M)
     return spectrum.lanczos_bound(lambda v: D.T @ (D @ v), D.shape[1])
 
 
 def full_row_rank(D: Any) -> bool:
     """Whether D is known to have full row rank, so that its range holds every subgradient (Theorem D.1)."""
+    # more rows than columns cannot be independent
     M = as_matrix(D) if D.shape[0] <= min(D.shape[1], spectrum.EXACT_UP_TO) else None
     if M is None:
         return False

@@ -13,6 +13,8 @@ Attribute                               Effect
 ``classes``                             must be the same for all clients
 ``dtype``                               the precision of its gradients; float64 where it is missing
 ``thread_safe = True``                  its gradients may be computed on several threads at once
+``start()``                             runs start there if no x0 is given
+``L_known = False``                     it has no L; no step size is derived from it
 ======================================  ===========================================================================
 """
 
@@ -33,7 +35,18 @@ BUILT_IN = (LinearModel, Quadratic)
 def is_oracle(f: object) -> bool:
     """Whether f has value, gradient, L and mu."""
     # The built-in ones first: a protocol check reads every member, and reading their L would compute it.
-    return isinstance(f, (*BUILT_IN, Oracle))
+    return isinstance(f, BUILT_IN) or not knows_L(f) or isinstance(f, Oracle)
+
+
+def knows_L(f: object) -> bool:
+    """False for an oracle that says so by ``L_known = False``."""
+    return bool(getattr(f, "L_known", True))
+
+
+def start_of(f: object) -> Array | None:
+    """The point at which f wants to be started, such as a network's weights; None if it does not say."""
+    start = getattr(f, "start", None)
+    return start() if callable(start) else None
 
 
 def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
@@ -44,7 +57,7 @@ def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any
 
 def smoothness_of(f: object) -> float | None:
     """L, where f knows it."""
-    return getattr(f, "L", None)
+    return getattr(f, "L", None) if knows_L(f) else None
 
 
 def strong_convexity_of(f: object) -> float | None:
@@ -61,6 +74,11 @@ def dimension_of(f: object) -> int | None:
 def dtype_of(f: object) -> np.dtype[Any]:
     """The precision of the data of f."""
     return getattr(f, "dtype", np.dtype(np.float64))
+
+
+def in_double(f: Any) -> Any:
+    """f with its data in double precision: a certificate must not depend on the rounding of single precision."""
+    return f.double() if isinstance(f, LinearModel) and f.dtype != np.dtype(np.float64) else f
 
 
 def classes_of(f: object) -> tuple[Any, ...] | None:

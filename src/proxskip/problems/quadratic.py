@@ -108,6 +108,7 @@ def random_quadratics(
     rng = generator(seed)
     out = []
     for _ in range(n):
+        # evenly in the logarithm, so that no method profits from a gap in the spectrum
         eigenvalues = np.geomspace(mu, L, d) if d > 1 else np.array([L])
         center = heterogeneity * rng.standard_normal(d)
         if diagonal:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import scipy.sparse
@@ -24,7 +24,7 @@ from proxskip.problems import oracles
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, InputError
 
 MAX_LABELS = 1000
 """A shard with more different labels than this has targets, not classes, and does not report them."""
@@ -97,6 +97,7 @@ def look_at(source: Source, i: int) -> tuple[Any, ShardSummary]:
         else:
             A, b = read_svmlight(path, n_features=source.features)
         labels = np.unique(b)
+        # an svmlight file does not say how many features there are, only which occur
         fixed = source.features is not None or path.endswith(".npz")
         return (A, b), ShardSummary(A.shape[1], tuple(labels.tolist()) if len(labels) <= MAX_LABELS else None, fixed)
     except Exception as error:
@@ -121,6 +122,7 @@ def load_client(source: Source, i: int, data: Any, features: int, classes: tuple
 
 def not_loaded(source: Source, i: int, error: Exception) -> InputError:
     """The error as one sentence that names the client and its file."""
+    # a MemoryError has no message, an OSError repeats the path
     if isinstance(error, MemoryError):
         reason = "it does not fit into the memory that an actor may use; use more actors, or smaller shards."
     elif isinstance(error, OSError):
@@ -145,6 +147,7 @@ def read_npz(path: str) -> tuple[Any, Any]:
                 )
             shape = tuple(int(k) for k in held["shape"])
             M = scipy.sparse.csr_matrix((held["data"], held["indices"], held["indptr"]), shape=shape)
+            # products check no indices, and one out of range would read other memory
             M.check_format(full_check=True)
             return M, held["b"]
     except InputError:
@@ -286,23 +289,14 @@ class RemoteClient:
         """The number of rows; 1 for an oracle without rows."""
         return self.fact.N or 1
 
-    def value(self, x: Array) -> float:
+    def value(self, x: Array, *rows: Any) -> NoReturn:
         """Refused: the data are not here."""
-        raise self._away()
-
-    def gradient(self, x: Array) -> Array:
-        """Refused: the data are not here."""
-        raise self._away()
-
-    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """Refused: the data are not here."""
-        raise self._away()
-
-    def _away(self) -> InputError:
-        return InputError(
+        raise InputError(
             f"the data of {self.fact.name} lie in Ray actors; run with the engine that loaded them, or take "
             "problem.here(), which loads all of them into this process."
         )
+
+    gradient = minibatch_gradient = value
 
 
 @dataclass(frozen=True)
@@ -366,9 +360,13 @@ class Sharded(Elsewhere):
 
     @cached_property
     def _sampling(self) -> list[theory.ExpectedSmoothness]:
+        return [theory.expected_smoothness(*self._rows_of(i), float("nan")) for i in range(self.n)]
+
+    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
+        f = self.clients[i]
+        assert isinstance(f, RemoteClient)
         assert self.batch is not None
-        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
-        return [theory.expected_smoothness(f.N or 1, self.batch, f.L, f.L_rows, float("nan")) for f in facts]
+        return f.fact.N or 1, self.batch, f.fact.L, f.fact.L_rows
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""

@@ -51,6 +51,7 @@ class Softmax(LinearModel):
     def _slopes(self, Z: Array, b: Array) -> Array:
         """The derivative of the loss of each row in its margins: probabilities less the indicator of the label."""
         P: Array = scipy.special.softmax(Z, axis=1)
+        # b holds the index of the class
         P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
         return P
 
@@ -65,9 +66,10 @@ class Softmax(LinearModel):
         return self._fold(self.A, self.s[:, None] * self._slopes(self._scores(self.A, x), self.b)) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
-        """The mean gradient over the given rows, including the regulariser."""
+        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
+        self._need_rows()
         B = self.A[rows]
-        return self._fold(B, self._slopes(self._scores(B, x), self.b[rows]) / len(rows)) + self.reg * x
+        return self._fold(B, self._in_batch(self._slopes(self._scores(B, x), self.b[rows]), rows)) + self.reg * x
 
     def hessp(self, x: Array, v: Array) -> Array:
         """Hessian times vector."""
@@ -79,11 +81,15 @@ class Softmax(LinearModel):
 
     def hessian(self, x: Array) -> Array:
         """The dense Hessian at x, column by column."""
+        # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
-    def gradient_variance(self, x: Array) -> float:
-        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j."""
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
+        """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
+        factors = self.row_factors
         G = self._slopes(self._scores(self.A, x), self.b)
+        G = G if less is None else G - self._slopes(self._scores(self.A, less), self.b)
+        G = G if isinstance(factors, float) else factors[:, None] * G
         mean = self._fold(self.A, G / self.N)
         # The gradient of row j is the outer product of its slopes and a_j (the regulariser cancels).
         return max(float(np.mean(np.sum(G * G, axis=1) * self.row_squares) - mean @ mean), 0.0)

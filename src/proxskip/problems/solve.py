@@ -98,10 +98,10 @@ def _smooth_minimizer(problem: Composite) -> Array:
 
 def in_double(problem: Any) -> Any:
     """The same problem with its data converted from single to double precision."""
-    if oracles.dtype_of(problem.whole) != np.dtype(np.float32):
+    clients = [oracles.in_double(f) for f in problem.clients]
+    if all(f is g for f, g in zip(clients, problem.clients, strict=True)):
         return problem
-    clients: list[Any] = list(problem.clients)
-    return replace(problem, clients=[f.double() for f in clients], whole=problem.whole.double())
+    return replace(problem, clients=clients, whole=oracles.in_double(problem.whole))
 
 
 def _is_curved(H: Array, L: float) -> bool:
@@ -119,12 +119,14 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
     """Newton's method with backtracking on the value, then full steps while the gradient still falls."""
     x = np.zeros(d)
     g = f.gradient(x)
+    first, size = float(np.linalg.norm(g)), 0.0
     for _ in range(steps):
-        step = _newton_step(f, x, g, d)
+        step = _newton_step(f, x, g, d, first)
         slope = float(g @ step)
         value, t = f.value(x), 1.0
         # Close to x* the value no longer changes beyond rounding, so the gradient decides there.
-        near = abs(slope) <= 1e-10 * (1.0 + abs(value))
+        size = max(size, abs(value), abs(slope))
+        near = abs(slope) <= 1e-10 * size
         while not near and t > 1e-10 and f.value(x - t * step) > value - 1e-4 * t * slope:
             t /= 2
         new = x - t * step
@@ -135,8 +137,8 @@ def _newton(f: Any, d: int, steps: int = 200) -> Array:
     return x
 
 
-def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
-    """H^-1 g, by a Cholesky factorisation or by conjugate gradients."""
+def _newton_step(f: Any, x: Array, g: Array, d: int, first: float) -> Array:
+    """H^-1 g, by a Cholesky factorisation or by conjugate gradients; ``first`` is the norm of the first gradient."""
     if d <= MAX_DENSE_HESSIAN and oracles.has_hessian(f):
         try:
             return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(f.hessian(x)), g))
@@ -145,8 +147,9 @@ def _newton_step(f: Any, x: Array, g: Array, d: int) -> Array:
     from scipy.sparse.linalg import LinearOperator, cg
 
     H = LinearOperator((d, d), matvec=lambda v: f.hessp(x, v), dtype=np.float64)
-    norm = float(np.linalg.norm(g))
-    step, _ = cg(H, g, rtol=min(0.1, norm), maxiter=2000)
+    share = float(np.linalg.norm(g)) / (first or 1.0)
+    # inexact Newton: looser far from x*, superlinear close to it
+    step, _ = cg(H, g, rtol=min(0.1, share), maxiter=2000)
     return np.asarray(step)
 
 
@@ -159,6 +162,7 @@ def _accelerated(problem: Composite, steps: int = 100_000) -> Array:
     """FISTA with the constant momentum of strong convexity, until the residual no longer falls."""
     gamma = 1.0 / (problem.L_global if problem.whole is not None else problem.L_max)
     gradient = _fast_gradient(problem)
+    # Nesterov, 2018, section 2.2: beta = (1 - sqrt(gamma mu))/(1 + sqrt(gamma mu))
     root = np.sqrt(gamma * (problem.mu or 0.0))
     beta = (1 - root) / (1 + root)
     x = y = best_x = np.zeros(problem.d)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import scipy
 import scipy.sparse
 
 from proxskip.randomness import generator
-from proxskip.types import Array
+from proxskip.types import Array, InputError
 
 EPS = float(np.finfo(np.float64).eps)
 EXACT_UP_TO = 4096
@@ -48,13 +48,23 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
     """The largest eigenvalue of  c A' diag(s) A + diag(reg)."""
     N, d = A.shape
     even = np.ptp(reg) == 0  # then reg only shifts the spectrum
-    if is_matrix(A):
-        if d <= EXACT_UP_TO and not (d > N and even):
-            return top_eigenvalue(c * gram(A, s) + np.diag(reg))
-        if N <= EXACT_UP_TO and even:
-            B = _scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
-            return c * top_eigenvalue(_dense(B @ B.T)) + float(reg[0])
-    return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused with a sentence
+        if is_matrix(A):
+            if d <= EXACT_UP_TO and not (d > N and even):
+                return top_eigenvalue(c * gram(A, s) + np.diag(reg))
+            if N <= EXACT_UP_TO and even:
+                B = _scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
+                return c * top_eigenvalue(_dense(B @ B.T)) + float(reg[0])
+        return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
+
+
+def largest_of_sum(parts: Sequence[tuple[Any, Array]], c: float, reg: Array) -> float:
+    """The largest eigenvalue of  c sum_i A_i' diag(s_i) A_i + diag(reg)  for parts (A_i, s_i)."""
+    d = len(reg)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if d <= EXACT_UP_TO and all(is_matrix(A) for A, _ in parts):
+            return top_eigenvalue(c * sum(gram(A, s) for A, s in parts) + np.diag(reg))
+        return lanczos_bound(lambda v: c * sum(A.T @ (s * (A @ v)) for A, s in parts) + reg * v, d)
 
 
 def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
@@ -62,19 +72,31 @@ def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
     N, d = A.shape
     if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0) or not is_matrix(A):
         return float(reg.min())
-    return max(smallest_eigenvalue(c * gram(A, s) + np.diag(reg)), float(reg.min()), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        S = c * gram(A, s) + np.diag(reg)
+    return max(smallest_eigenvalue(S), float(reg.min()), 0.0)
 
 
 def smallest_eigenvalue(S: Array) -> float:
     """The smallest eigenvalue of a dense symmetric matrix; zero if it is within the rounding of the largest."""
-    w = float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(0, 0))[0])
+    w = _eigenvalue(S, 0)
     return w if abs(w) > len(S) * EPS * float(np.abs(S).sum(axis=1).max()) else 0.0
 
 
 def top_eigenvalue(S: Array) -> float:
     """The largest eigenvalue of a dense symmetric matrix."""
-    n = S.shape[0]
-    return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(n - 1, n - 1))[0])
+    return _eigenvalue(S, S.shape[0] - 1)
+
+
+def _eigenvalue(S: Array, k: int) -> float:
+    """The k-th eigenvalue of a dense symmetric matrix, in increasing order."""
+    if not np.isfinite(S).all():
+        raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+    try:
+        return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(k, k))[0])
+    except np.linalg.LinAlgError:
+        # LAPACK's solver for single eigenvalues gives up on some matrices of low rank; the one for all does not
+        return float(scipy.linalg.eigh(S, eigvals_only=True, driver="ev")[k])
 
 
 def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> float:
@@ -87,6 +109,7 @@ def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> floa
     Q = [v / np.linalg.norm(v)]
     alpha: list[float] = []
     beta: list[float] = []
+    size = 0.0
     for _ in range(k):
         w = np.asarray(matvec(Q[-1]), dtype=np.float64)
         alpha.append(float(w @ Q[-1]))
@@ -94,7 +117,11 @@ def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> floa
             B = np.asarray(Q)
             w = w - B.T @ (B @ w)
         norm = float(np.linalg.norm(w))
-        if norm <= 1e-14 * max(1.0, abs(alpha[0])):
+        if not np.isfinite(norm):
+            raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+        # what is left is rounding when it is tiny beside the matrix, whose size the entries so far show
+        size = max(size, abs(alpha[-1]), norm)
+        if norm <= 1e-14 * size:
             break
         beta.append(norm)
         Q.append(w / norm)

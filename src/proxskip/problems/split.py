@@ -60,8 +60,6 @@ def split(
     share = np.array([float(len(p)) if np.ptp(model.s) == 0 else float(model.s[p].sum()) for p in parts])
     if share.min() <= 0:
         raise InputError(f"every row of client {int(np.argmin(share))} has the weight zero; leave these rows out.")
-    if batch is not None and np.ptp(model.s) > 0:
-        raise InputError("minibatches draw rows uniformly, so they need equal row weights.")
     w = share if weights == "rows" else np.ones(len(parts))
     # The row weights under which the whole is the weighted sum of the shards.
     s = np.empty(model.N)

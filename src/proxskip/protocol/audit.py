@@ -11,15 +11,24 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.stop import Stop
+from proxskip.loop.watch import RunWatch, grown
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import knows_L
 from proxskip.protocol import halves
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer
+from proxskip.results.result import Status
 from proxskip.seam import Method
-from proxskip.types import Array
+from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
+GROWTH, SPREAD = 1e3, 1e6
+"""An upload is rejected above so many times the largest one before it, and the median of the others' now."""
+DIVERGED = 1e12
+"""How far |x| may grow before the run has diverged."""
 
 
 Route = tuple[tuple[Codec | None, int], ...]
@@ -35,6 +44,39 @@ def wrong(answer: Answer, round: int, up: tuple[Array, ...]) -> str | None:
         if len(bad):
             return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
     return None if math.isfinite(answer.value) else f"its value is {answer.value}"
+
+
+def size(up: Sequence[Array]) -> float:
+    """The norm of an upload; infinite where it overflows."""
+    with np.errstate(over="ignore"):
+        return max((float(np.linalg.norm(v)) for v in up), default=0.0)
+
+
+def out_of_proportion(state: ServerState) -> dict[int, str]:
+    """The clients whose upload is far larger than what anybody sent before and what most others send now, and why."""
+    assert state.call is not None
+    sizes = {i: size(up) for i, (up, _) in state.answers.items()}
+    before = state.sizes.get(state.call.half, 0.0)
+    found = {}
+    for i, mine in sizes.items():
+        others = [s for j, s in sizes.items() if j != i]
+        now = float(np.median(others)) if others else 0.0
+        most = max(GROWTH * before, SPREAD * now)
+        if most > 0 and mine > most:
+            found[i] = (
+                f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
+            )
+    return found
+
+
+def diverges(state: ServerState, x: Array) -> str | None:
+    """Why this x is none to go on from, in words."""
+    if not np.isfinite(x).all():
+        return f"the iterate of round {state.round} is not finite; take a smaller gamma."
+    norm, first = size([x]), state.first_x
+    if state.round and first > 0 and norm > DIVERGED * first:
+        return f"|x| grew from {first:.3g} to {norm:.3g} by round {state.round}; take a smaller gamma."
+    return None
 
 
 def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | str:
@@ -60,6 +102,7 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
     zeros = {k: np.zeros(d) for k in method.remembers}
     client = _Idle(wire_codec)
     with np.errstate(all="ignore"):
+        # which ``send`` made which vector is seen from the objects that come up
         up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **call.numbers(0))
     sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
     return tuple(sent.get(id(v), (None, 0)) for v in up)
@@ -90,9 +133,14 @@ class _Idle:
         return self.sent[-1][0]
 
 
+def controls_at_zero(method: Method, problem: Problem, vectors: Vectors) -> Array | None:
+    """The control variate of a client that remembers zeros; None for methods without."""
+    return method.controls(vectors, {k: np.zeros(problem.d) for k in method.remembers})
+
+
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
     """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
-    target: Array = -np.asarray(method.controls(state.vectors, {"h": np.zeros(problem.d)}))
+    target: Array = -np.asarray(controls_at_zero(method, problem, state.vectors))
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
@@ -114,6 +162,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
     if state.lost:
+        # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         for i in sorted(state.lost):
             state = state.adopt(i, h).note(f"{names[i]} has its h again.")
@@ -122,24 +171,38 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
     if size <= tolerance(method, state, H):
         return state.but(broken=False)
+    # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
         said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
-        return state.but(over=True, failed=said, asked=())
+        return state.fail((Status.INTERRUPTED, said))
     state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
     now = scale(method, state.vectors["x"], H)
     return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
-def measured(problem: Problem, tol: float | None, state: ServerState) -> ServerState:
-    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together."""
+def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -> ServerState:
+    """The gradient norm (with psi the prox-gradient residual) and the value at x, of all clients together.
+
+    The measurement of x0 sets the norm above which the run counts as diverged, where L and mu are known.
+    """
     (g,) = state.means[-1].vectors
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
     f = float(sum(problem.weights[i] * state.answers[i][1] for i in state.asked))
-    norm = float(np.linalg.norm(g))
+    x = state.vectors["x"]
+    # the clients' gradients are known up to some units of rounding of what cancels in their sum
+    sizes = [float(np.linalg.norm(state.answers[i][0][0])) for i in state.asked]
+    L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
+    size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
+    found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        x, t = state.vectors["x"], 1.0 / problem.L_global
-        norm = float(np.linalg.norm(x - problem.psi.prox(x - t * g, t)) / t)
+        found = accuracy.prox_residual(problem.psi, x, g, found.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
-    reached = state.reached or (tol is not None and norm <= tol)
-    return state.but(measured=state.round, grad_norm=norm, f=f, reached=reached)
+    norm = found.value
+    state = state.but(measured=state.round, grad_norm=norm, f=f)
+    if state.round == 0 and problem.mu is not None:
+        G = np.array([state.answers[i][0][0] for i in state.asked])
+        state = state.but(ceiling=RunWatch.of(method, problem, G, 0.0, norm).blown_up)
+    if norm > state.ceiling:
+        return state.fail(grown(norm, state.round))
+    return state.but(reached=state.reached or stop.reached({"grad_norm": found.most}))

@@ -12,7 +12,7 @@ import numpy as np
 
 from proxskip.links.codecs import Float32, Key
 from proxskip.protocol import halves, wire
-from proxskip.protocol.state import but
+from proxskip.protocol.state import Copied
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.protocol.worker import Worker
 from proxskip.seam import Method
@@ -35,7 +35,7 @@ class PendingWork:
 
 
 @dataclass(frozen=True)
-class ClientState:
+class ClientState(Copied):
     """All that a client must not lose; a driver keeps it on disk, and in place of nothing it starts ``fresh``."""
 
     run: bytes
@@ -49,11 +49,6 @@ class ClientState:
     def fresh(run: bytes) -> ClientState:
         """Before the first ticket."""
         return ClientState(run)
-
-    def but(self, **changes: Any) -> ClientState:
-        """A copy with these fields changed."""
-        changed: ClientState = but(self, **changes)
-        return changed
 
     def arrays(self) -> dict[str, Array]:
         """Its vectors, for a file."""
@@ -131,7 +126,7 @@ class ClientNode:
         self.worker.codec = Float32() if self.itemsize == 4 else None
 
     @cached_property
-    def allowed(self) -> dict[str, Any]:
+    def allowed(self) -> dict[str, Callable[..., Any]]:
         """The halves that an ask may name."""
         return halves.allowed(self.method)
 
@@ -170,6 +165,7 @@ class ClientNode:
             return state, wire.OK
         seen = state.but(seen=ask.ticket, pending=None)
         p, outcome = state.pending, ask.outcome
+        # the server was restored from an older state than the one that this client has heard from
         if state.committed > ask.counted:
             return state.but(seen=ask.ticket), wire.AHEAD
         if ask.settle == halves.ADOPT and outcome and self.method.remembers:
@@ -179,6 +175,7 @@ class ClientNode:
             return seen, wire.OK
         if not self.method.remembers:
             return seen.but(committed=ask.counted), wire.OK
+        # the digest tells this work from another attempt at the same ticket, by this client before it was restored
         mine = p is not None and p.ticket == ask.counted and wire.upload_digest(p.up) == ask.upload
         if p is None or not mine or outcome is None:
             return state.but(seen=ask.ticket), wire.LOST
@@ -190,6 +187,7 @@ class ClientNode:
         return state.but(committed=ask.counted, memory=memory, digest=digest_of(ask.counted, memory))
 
     def _work(self, state: ClientState, ask: Ask, seal: bytes) -> tuple[ClientState, list[bytes]]:
+        # a later exchange of a ticket goes on from the pending work of the earlier one, which is not committed yet
         before = {**self._kept(state), **(state.pending.memory if state.pending else {})}
         worker = self.worker
         worker.noise = None if ask.half == halves.REPORT else self.noise

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxskip import registry
-from proxskip.seam import Method
+from proxskip.seam import Client, Method
 from proxskip.types import Array, InputError, Vectors
 
 REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
@@ -18,22 +18,22 @@ def allowed(method: Method) -> dict[str, Callable[..., Any]]:
     return found | registry.bound_halves(method)
 
 
-def report(client: Any, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
+def report(client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
     """h goes up."""
     return (memory["h"],), {}
 
 
 def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
     """The local gradient at x goes up; the value goes with it."""
-    return (client.gradient(x),), {}
+    return (client.measured_gradient(x),), {}
 
 
-def recentre(client: Any, memory: Vectors, excess: Array) -> Vectors:
+def recentre(client: Client, memory: Vectors, excess: Array) -> Vectors:
     """Take the weighted mean off h."""
     return {"h": memory["h"] - excess}
 
 
-def adopt(client: Any, memory: Vectors, h: Array) -> Vectors:
+def adopt(client: Client, memory: Vectors, h: Array) -> Vectors:
     """Take over an h that was lost here."""
     return {"h": h}
 

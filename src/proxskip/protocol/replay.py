@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links
 from proxskip.loop.replay import Replay
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
 from proxskip.seam import ClientHalf, Method, SettleHalf
 from proxskip.types import Array, Indices, InputError, Vectors
+
+Steps = int | Sequence[int]
+"""Local steps, for all clients or for each of the n."""
+Own = Mapping[str, Sequence[float]]
+"""Numbers for each of the n clients, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +73,14 @@ class Asker:
         self.settled: tuple[str, tuple[Array, ...]] = ("", ())
 
     def __call__(
-        self,
-        half: ClientHalf,
-        *down: Array,
-        K: int | Sequence[int] = 0,
-        own: Mapping[str, Any] | None = None,
-        weights: Array | None = None,
+        self, half: ClientHalf, *down: Array, K: Steps = 0, own: Own | None = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
         steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
         w = self.problem.weights if weights is None else weights
         numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
         raise _Waits(Call(half.__name__, down, steps, w, numbers))
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         raise InputError("a method that gossips along a graph has no server; run scaffnew in a federation.")
 
     def settle(self, half: SettleHalf, *outcome: Array) -> None:
@@ -104,6 +104,7 @@ class MeansSoFar(Replay):
 
     def __call__(self, half: ClientHalf, *down: Array, **named: Any) -> Any:
         vectors = super().__call__(half, *down, **named)
+        # the clients that answered, who may be fewer than those that were asked
         self.asker.cohort = np.array(self.means[self.at - 1].cohort, dtype=np.int64)
         return vectors
 
@@ -112,7 +113,7 @@ def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Don
     """Run the server half as far as its means reach."""
     try:
         with np.errstate(all="ignore"):
-            vectors: Any = method.round(server, exchange)
+            vectors = method.round(server, exchange)
     except _Waits as waits:
         return waits.call
     return Done(vectors, *exchange.asker.settled)

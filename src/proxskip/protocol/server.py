@@ -12,6 +12,9 @@ import numpy as np
 from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.line import Ledger
+from proxskip.loop.stop import Stop
+from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
@@ -21,11 +24,14 @@ from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advanc
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.randomness import stream
-from proxskip.run import prepare
+from proxskip.results.result import Status
+from proxskip.run import checked_x0, prepare
 from proxskip.seam import Method
 from proxskip.types import Array, InputError
 
 Step = tuple[ServerState, list[Ask]]
+NO_COSTS = Ledger()
+"""A server stops by rounds and tolerance alone; whoever carries its messages counts them."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Server:
         audit: check sum_i w_i h_i every so many rounds, 0 for never.
         measure: ask for gradients at x every so many rounds, 0 for only at the end, None for never.
         tol: stop when the gradient norm is below.
-        least: fewest clients that close a round.
+        least: fewest clients that close a round; the whole cohort for a method that needs it.
         patience: void rounds in a row after which the run fails.
         itemsize: 8, or 4 where clients send float32.
     """
@@ -67,7 +73,14 @@ class Server:
 
     def __post_init__(self) -> None:
         can = "cohort" in self.method.handles and self.problem.psi is None
-        closing = self.closing or ("deadline" if can else "everyone")
+        # what heals with everybody, and has no h that could be restored from the others', must have everybody
+        restorable = "h" in self.method.remembers or not self.method.about.heals
+        closing = self.closing or ("deadline" if can and restorable else "everyone")
+        if closing == "deadline" and "cohort" in self.method.handles and not restorable:
+            raise InputError(
+                f"{self.method.name} cannot restore what a client lost unless everybody is averaged; "
+                'use closing="everyone".'
+            )
         if closing not in ("deadline", "everyone"):
             raise InputError(f'closing = "{closing}" must be "deadline" or "everyone".')
         if closing == "everyone" and not isinstance(self.cohort, Everyone):
@@ -76,7 +89,8 @@ class Server:
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
         if isinstance(self.method, Decaying):
             raise InputError("a step size that decays is not known to the clients of a federation; give a fixed one.")
-        if self.measure is None and self.tol is not None:
+        self.stop.check(self.problem)
+        if self.measure is None and self.stop.asked:
             raise InputError("tol needs measurements, and measure=None makes none.")
         whole = isinstance(self.cohort, Everyone)
         who = self.cohort if not whole or closing == "everyone" else Uniform(self.problem.n)
@@ -88,13 +102,22 @@ class Server:
             twice = next(a for k, a in enumerate(names) if a in names[:k])
             raise InputError(f'two clients have the name "{twice}"; give each its own.')
         ready = {"closing": closing, "method": method, "names": names, "unsafe": tuple(notes)}
-        for k, v in (ready | {"least": min(self.least, self.problem.n)}).items():
+        least = self.problem.n if method.about.needs_whole_cohort else min(self.least, self.problem.n)
+        for k, v in (ready | {"least": least}).items():
             object.__setattr__(self, k, v)
 
     @cached_property
+    def stop(self) -> Stop:
+        """The rules of a run, as far as a server can judge them."""
+        return Stop(rounds=self.rounds, tol=self.tol)
+
+    @cached_property
     def has_h(self) -> bool:
-        """Whether clients remember an h whose weighted sum is known."""
-        return "h" in self.method.remembers and self.problem.psi is None
+        """Whether clients remember an h whose weighted sum is known; not where the method's controls are None."""
+        if "h" not in self.method.remembers or self.problem.psi is not None:
+            return False
+        start = self.method.start(self.problem, np.zeros(self.problem.d))
+        return audit.controls_at_zero(self.method, self.problem, start) is not None
 
     def start(self, run: bytes, x0: Any = None) -> ServerState:
         """Before the first ticket.
@@ -104,10 +127,8 @@ class Server:
         """
         if len(run) != 16:
             raise InputError(f"a run id has 16 bytes, not {len(run)}.")
-        x = np.zeros(self.problem.d) if x0 is None else np.array(x0, dtype=np.float64)
-        if x.shape != (self.problem.d,) or not np.isfinite(x).all():
-            raise InputError(f"x0 must be {self.problem.d} finite numbers; it has shape {x.shape}.")
-        return self._sized(ServerState.fresh(run, self.problem.n, self.method.start(self.problem, x)))
+        vectors = self.method.start(self.problem, checked_x0(self.problem, x0))
+        return self._sized(ServerState.fresh(run, self.problem.n, vectors))
 
     def step(self, state: ServerState, event: Event) -> Step:
         """What an event does to the server, and what it sends."""
@@ -127,8 +148,9 @@ class Server:
 
     def _revived(self, state: ServerState) -> ServerState:
         """Goes on where it ended, if clients were missing, or more rounds or a smaller tolerance are asked for now."""
-        known = self.tol is not None and state.measured == state.round
-        state = state.but(reached=state.reached and known and state.grad_norm <= float(self.tol or 0.0))
+        # tolerance and rounds may be others than those of the run that was saved
+        known = state.measured == state.round and self.stop.reached({"grad_norm": state.grad_norm})
+        state = state.but(reached=state.reached and known)
         stuck = bool(state.failed and state.void)
         if not state.over or (state.failed and not stuck) or (self._enough(state) and not stuck):
             return state
@@ -166,12 +188,24 @@ class Server:
         return "end" if enough else "round"
 
     def _enough(self, state: ServerState) -> bool:
-        return state.round >= self.rounds or state.reached
+        return state.reached or self.stop.limit(state.round, NO_COSTS) is not None
+
+    def verdict(self, state: ServerState) -> tuple[Status, str]:
+        """How the run ended, as ``run`` would say it."""
+        if state.failed and state.broken and state.over:
+            return Status.CORRUPTED, state.failed
+        if state.failed:
+            return Status.DIVERGED if state.diverged else Status.INTERRUPTED, state.failed
+        if state.reached:
+            return self.stop.converged(state.round)
+        unfinished = Status.INTERRUPTED, f"interrupted after {state.round} rounds."
+        return self.stop.exhausted(state.round, NO_COSTS) or unfinished
 
     def _cohort(self, state: ServerState) -> tuple[int, ...]:
         """Who is asked in this round; others after it was void, since one of them may be gone for good."""
         if isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
+        # without void attempts the draw is that of the engines, bit for bit
         rng = stream(self.seed, state.round + (state.void << 40), "cohort")
         return tuple(int(i) for i in self.cohort.draw(rng, self.problem.n, state.round))
 
@@ -184,7 +218,7 @@ class Server:
         if state.kind == "audit":
             return self._open(audit.audited(self.method, self.problem, self.names, state))
         if state.kind == "measure":
-            return self._open(audit.measured(self.problem, self.tol, state))
+            return self._open(audit.measured(self.method, self.problem, self.stop, state))
         everyone = self.closing == "everyone"
         asker = Asker(self.problem, self.seed, state.round, everyone, state.asked)
         found = advance(self.method, state.vectors, MeansSoFar(asker, self.seed, state.means))
@@ -200,6 +234,7 @@ class Server:
     def _asks(self, state: ServerState) -> list[Ask]:
         call = state.call
         assert call is not None
+        # the key travels only where a codec uses it: a question that is asked again must be the same question
         keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
         for k, i in enumerate(state.asked):
@@ -248,6 +283,7 @@ class Server:
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
             return self._settled(state.but(out=state.out | {i}))
+        # an answer to an older copy of this server, which counted other tickets
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
@@ -294,23 +330,36 @@ class Server:
         return state
 
     def _close(self, state: ServerState) -> Step:
+        state = self._without_outliers(state)
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
-        whole = self.closing == "everyone" or self.method.about.whole_cohort
-        whole = whole or state.kind != "round" or state.exchange > 0
+        # the second exchange of a round has the cohort of its first, whose means are taken already
+        whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
         if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
             return self._void(state)
+        counted = max(audit.size(state.answers[i][0]) for i in cohort)
+        state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})
         w = call.weights[list(cohort)]
         rows = [state.answers[i][0] for i in cohort]
         means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
         state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
 
+    def _without_outliers(self, state: ServerState) -> ServerState:
+        """Leave out uploads that are out of all proportion, and say whose they are."""
+        found = audit.out_of_proportion(state)
+        for i, why in found.items():
+            note = f"{self.names[i]}, round {state.round}: {why}; the update was left out."
+            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
+        answers = {i: v for i, v in state.answers.items() if i not in found}
+        return state.but(answers=answers, out=state.out | found.keys()) if found else state
+
     def _fewest(self, state: ServerState) -> int:
         return 1 if state.kind != "round" else min(self.least, len(self._cohort(state)))
 
     def _void(self, state: ServerState) -> Step:
         """Nobody is counted; the round is tried again, or given up."""
+        # an audit or a measurement needs everybody
         wanted = self._cohort(state) if state.kind == "round" else range(self.problem.n)
         missing = ", ".join(self.names[i] for i in wanted if i not in state.answers)
         few = f"have {len(state.answers)} of {len(wanted)} clients, missing {missing}"
@@ -327,14 +376,20 @@ class Server:
             state = state.but(void=state.void + 1, tried=-1)
         if vital and state.void > self.patience:
             last = f" ({state.notes[-1]})" if state.notes else ""
-            return self._fail(state, f"{few}: round {state.round} could not be closed in {state.void} attempts{last}.")
+            said = f"{few}: round {state.round} could not be closed in {state.void} attempts{last}."
+            return state.fail((Status.INTERRUPTED, said)), []
         return self._open(state)
 
     def _commit(self, state: ServerState, done: Done) -> Step:
         """The round is done: these clients are counted, with this outcome, and nothing can change that."""
         cohort = state.means[-1].cohort
         if not all(np.isfinite(v).all() for v in done.vectors.values()):
-            return self._fail(state, f"the iterate of round {state.round} is not finite; take a smaller gamma.")
+            return state.fail(not_finite(state.round + 1)), []
+        x = done.vectors["x"]
+        if state.round == 0:
+            state = state.but(first_x=max(audit.size([x]), audit.size([state.vectors["x"]])))
+        if (said := audit.diverges(state, x)) is not None:
+            return state.fail((Status.DIVERGED, said)), []
         state = state.commit(cohort, Outcome(done.settle, done.outcome))
         state = state.but(vectors=dict(done.vectors), round=state.round + 1, void=0)
         return self._open(self._sized(state))
@@ -344,11 +399,9 @@ class Server:
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""
+        # a client that was there early is in the answer only through an h that is old by now
         away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
         notes = [f"the answer leaves out {', '.join(away)}: absent from the last half of the rounds."] if away else []
         lost = [self.names[i] for i in sorted(state.lost)]
         notes += [f"{', '.join(lost)} could not be restored, as not everybody else was there."] if lost else []
         return tuple(notes) if state.round else ()
-
-    def _fail(self, state: ServerState, message: str) -> Step:
-        return state.but(over=True, failed=message, asked=()), []

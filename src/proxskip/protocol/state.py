@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from proxskip.protocol import wire
 from proxskip.protocol.replay import Call, Mean
+from proxskip.results.result import Status
 from proxskip.types import Array, Vectors
 
+Value = TypeVar("Value")
 NOTES = 1_000
 """Sentences that a state holds."""
 
@@ -25,15 +27,18 @@ class Outcome:
     vectors: tuple[Array, ...]
 
 
-def but(state: Any, **changes: Any) -> Any:
-    """A copy with these fields changed; ``dataclasses.replace`` takes ten times as long."""
-    new = object.__new__(type(state))
-    new.__dict__.update(state.__dict__, **changes)
-    return new
+class Copied:
+    """Frozen dataclasses that are copied at every event."""
+
+    def but(self, **changes: Any) -> Self:
+        """A copy with these fields changed; ``dataclasses.replace`` takes ten times as long."""
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__, **changes)
+        return new
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(Copied):
     """What happened to messages and tickets."""
 
     damaged: int = 0
@@ -50,7 +55,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class ServerState:
+class ServerState(Copied):
     """The server between events."""
 
     run: bytes
@@ -77,13 +82,20 @@ class ServerState:
     reached: bool = False
     scale: float = 0.0
     """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
+    first_x: float = 0.0
+    """The larger of |x| at the start and after the first round: what a diverging x is compared with."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """For each half, the largest norm of an upload that was counted."""
     sum_h: float = math.nan
     grad_norm: float = math.nan
     f: float = math.nan
+    ceiling: float = math.inf
+    """The gradient norm above which the run counts as diverged; known once x0 was measured."""
     counts: Counts = field(default_factory=Counts)
     notes: tuple[str, ...] = ()
     over: bool = False
     failed: str = ""
+    diverged: bool = False
     # what is under way, which a restart does again
     kind: str = ""
     exchange: int = 0
@@ -98,20 +110,20 @@ class ServerState:
         """Before the first ticket."""
         return ServerState(run, vectors, (0,) * n, (0,) * n, (bytes(32),) * n, (bytes(32),) * n, (0,) * n, (-1,) * n)
 
-    def but(self, **changes: Any) -> ServerState:
-        """A copy with these fields changed."""
-        changed: ServerState = but(self, **changes)
-        return changed
-
     def count(self, what: str, by: int = 1) -> ServerState:
         """One more of these."""
-        return self.but(counts=but(self.counts, **{what: getattr(self.counts, what) + by}))
+        return self.but(counts=self.counts.but(**{what: getattr(self.counts, what) + by}))
 
     def note(self, text: str, about: str = "", most: int = NOTES + 1) -> ServerState:
         """A sentence for the result, unless there are so many, or so many that begin with ``about``."""
         if len(self.notes) > NOTES or sum(t.startswith(about) for t in self.notes) >= most:
             return self
         return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "more happened than is said here."))
+
+    def fail(self, verdict: tuple[Status, str]) -> ServerState:
+        """The run ends here."""
+        status, message = verdict
+        return self.but(over=True, failed=message, diverged=status is Status.DIVERGED, asked=())
 
     def hear(self, i: int, base: int, digest: bytes) -> ServerState:
         """Client i is known to have committed this ticket."""
@@ -130,19 +142,20 @@ class ServerState:
         uploads = tuple(
             wire.upload_digest(self.answers[i][0]) if i in members else u for i, u in enumerate(self.uploads)
         )
-        outcomes = self._owed(counted, self.heard) | {self.ticket: outcome}
+        # an outcome is kept until all clients that it counted are known to have committed it
+        outcomes = self._owed(counted) | {self.ticket: outcome}
         return self.but(uploads=uploads, counted=counted, participated=participated, last=last, outcomes=outcomes)
 
     def adopt(self, i: int, h: Array) -> ServerState:
         """Client i is to take over this h: a ticket of its own counts it."""
         ticket = self.ticket + 1
         counted = _with(self.counted, i, ticket)
-        outcomes = self._owed(counted, self.heard) | {ticket: Outcome(".adopt", (h,))}
+        outcomes = self._owed(counted) | {ticket: Outcome(".adopt", (h,))}
         return self.but(ticket=ticket, counted=counted, outcomes=outcomes)
 
-    def _owed(self, counted: tuple[int, ...], heard: tuple[int, ...]) -> dict[int, Outcome]:
+    def _owed(self, counted: tuple[int, ...]) -> dict[int, Outcome]:
         """The outcomes that somebody has yet to hear."""
-        needed = {c for c, t in zip(counted, heard, strict=True) if c != t}
+        needed = {c for c, t in zip(counted, self.heard, strict=True) if c != t}
         return {t: o for t, o in self.outcomes.items() if t in needed}
 
     # -- on disk -------------------------------------------------------------------------------------------------------
@@ -161,6 +174,8 @@ class ServerState:
         floats = {k: repr(getattr(self, k)) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
+            "first_x": repr(self.first_x),
+            "sizes": {half: repr(size) for half, size in self.sizes.items()},
             "settles": {str(t): f"{len(o.vectors)} {o.settle}" for t, o in self.outcomes.items()},
             "lost": {str(i): 1 for i in sorted(self.lost)},
             "counts": asdict(self.counts),
@@ -176,9 +191,12 @@ class ServerState:
             outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
         per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
         per_client |= {k: tuple(row.tobytes() for row in arrays[k].astype("<u8").reshape(-1, 4)) for k in _DIGESTS}
-        plain: Any = {k: meta[k] for k in _PLAIN} | {k: float(meta[k]) for k in _FLOATS}
+        # version 0.1 saved no ceiling, and not whether a run diverged
+        plain: Any = {k: meta.get(k, False) for k in _PLAIN} | {k: float(meta.get(k, math.inf)) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
+            first_x=float(meta.get("first_x", 0.0)),  # version 0.1 kept neither
+            sizes={half: float(size) for half, size in meta.get("sizes", {}).items()},
             vectors={k.removeprefix("server."): v for k, v in arrays.items() if k.startswith("server.")},
             outcomes=outcomes,
             lost=frozenset(int(i) for i in meta["lost"]),
@@ -190,10 +208,10 @@ class ServerState:
 
 
 _PER_CLIENT = ("counted", "heard", "participated", "last")
-_PLAIN = ("ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed")
-_FLOATS = ("scale", "sum_h", "grad_norm", "f")
+_PLAIN = ("ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed", "diverged")
+_FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")
 
 
-def _with(values: tuple[Any, ...], i: int, v: Any) -> tuple[Any, ...]:
+def _with(values: tuple[Value, ...], i: int, v: Value) -> tuple[Value, ...]:
     return (*values[:i], v, *values[i + 1 :])

@@ -176,6 +176,7 @@ def _shared(ask: Ask) -> tuple[list[Array], bytes, bytes]:
 
     def place(v: Array) -> int:
         for k, u in enumerate(vectors):
+            # compared as bits: -0.0 is not 0.0 here, and NaN is NaN
             if u is v or np.array_equal(u.view(np.int64), v.view(np.int64)):
                 return k
         vectors.append(v)
@@ -185,6 +186,7 @@ def _shared(ask: Ask) -> tuple[list[Array], bytes, bytes]:
     outcome = b"" if ask.outcome is None else bytes(place(v) for v in ask.outcome)
     if len(vectors) > VECTORS or max(len(down), len(outcome)) > VECTORS:
         raise InputError(f"a message holds at most {VECTORS} vectors.")
+    # no outcome at all is not the same as one without vectors
     heard = bytes([NONE - 1]) if ask.outcome is None else b""
     return vectors, down.ljust(8, b"\xff"), (outcome + heard).ljust(8, b"\xff")
 
@@ -239,6 +241,7 @@ def _check_version(raw: bytes) -> None:
     end = _OLD_HEAD + 32
     if len(raw) < end or bytes(raw[:5]) != MAGIC + b"\x01":
         return
+    # a damaged message may look like an old one, so only a sound one is called old
     if _seal(bytes(raw[:_OLD_HEAD]), bytes(raw[end:])) == bytes(raw[_OLD_HEAD:end]):
         raise OtherVersion(
             f"the message has format version 1 (proxskip 0.1) and this program reads version {VERSION}; "

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.shards import pack
-from proxskip.engines.local import OneClient, pull_to_zero, pulled_steps
+from proxskip.engines.cpu.shards import Rows, pack
+from proxskip.engines.local import OneClient, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.oracles import can_sample
+from proxskip.problems.oracles import can_sample, in_double
 from proxskip.seam import Anchor, ClientHalf, Pull, Request, SettleHalf
 from proxskip.types import Array, InputError, Oracle, Vectors
 
@@ -80,32 +80,56 @@ class Worker(OneClient):
         until: float | None = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``; noise for privacy is added to where they lead."""
+        compiled = isinstance(self.shards, Rows) and self.shards.batch > 0
+        if anchor is not None and compiled and pull is None and not momentum and until is None:
+            return self._noisy(x, self._anchored_steps(x, h, gamma, K, anchor))
+        # no kernel for these: the plain loop of the reference engine
         if self.shards is None or anchor is not None or until is not None:
             return self._noisy(
                 x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
             )
         self.gradients += K * (self.batch or self.rows)
-        tau = pull_to_zero(pull)
-        if tau is not None and not momentum:
-            return self._noisy(x, self._steps(x, h, gamma, K, tau))
+        if pull is None and not momentum:
+            return self._noisy(x, self._steps(x, h, gamma, K))
         return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
 
-    def _one_step(self, z: Array, h: Array | float, gamma: float, active: Any) -> Array:
+    def _one_step(self, z: Array, h: Array | float, gamma: float, active: object) -> Array:
         return self._steps(z, h, gamma, 1)
 
-    def _steps(self, x: Array, h: Array | float, gamma: float, K: int, tau: float = 0.0) -> Array:
+    def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
         kind = self.shards.dtype
         X = np.empty((1, self.d), kind)
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
         steps, first = np.full(1, K, np.int64), self.step
         self.step += K
         work = self.shards.descend(
-            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first, tau
+            self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
         )
         work(0, 1)
         return np.asarray(X[0], dtype=np.float64)
 
+    def _anchored_steps(self, x: Array, h: Array | float, gamma: float, K: int, anchor: Anchor) -> Any:
+        kind, moved = self.shards.dtype, np.zeros(1, np.int64)
+        X, H, w, gw = (np.array(np.broadcast_to(v, (1, self.d)), kind, order="C") for v in (x, h, *anchor[:2]))
+        held = (w, gw, np.full(1, anchor[2]))
+        self.shards.descend_anchored(
+            self.member,
+            X,
+            H,
+            np.full(1, gamma, kind),
+            np.full(1, K),
+            held,
+            moved,
+            self.seed,
+            self.request.round,
+            self.step,
+        )(0, 1)
+        self.gradients += 2 * self.shards.batch * K + int(moved[0]) * self.rows
+        self.step += K
+        return tuple(np.asarray(v[0], dtype=np.float64) for v in (X, w, gw))
+
     def _noisy(self, x: Array, found: Any) -> Any:
+        # the noise is added before h is computed, so that h is a function of what was sent
         if self.noise is None:
             return found
         return self.noise(x, found) if isinstance(found, np.ndarray) else (self.noise(x, found[0]), *found[1:])
@@ -116,6 +140,11 @@ class Worker(OneClient):
             return np.zeros(self.d)
         self.gradients += self.rows
         return checked_gradient(self.oracle, x, self.i)
+
+    def measured_gradient(self, x: Array) -> Array:
+        """The full local gradient for a measurement: in double precision, whatever the precision of the data."""
+        self.gradients += self.rows
+        return checked_gradient(in_double(self.oracle), x, self.i)
 
     def send(self, v: Array, codec: Codec | None = None) -> Array:
         """v as the server will read it; its bytes are kept for the message."""
@@ -130,7 +159,7 @@ class Worker(OneClient):
 
     def value(self, x: Array) -> float:
         """The local value."""
-        return float(self.oracle.value(x))
+        return float(in_double(self.oracle).value(x))
 
 
 def _no_half(*_: Any) -> Any:

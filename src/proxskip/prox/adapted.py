@@ -42,6 +42,7 @@ class Adapted(Operator):
 
     def prox(self, x: Array, t: float) -> Array:
         flat = self._seen(as_point(x, t))
+        # a copy, since some operators work in place
         result = np.asarray(self.operator.prox(flat.copy(), t))
         if result.shape != flat.shape or (np.iscomplexobj(result) and max_abs(result.imag) > 1e-9 * max_abs(result)):
             raise InputError(
@@ -96,6 +97,7 @@ def _known_faults(obj: Any) -> None:
     """Refuse the one wrong operator of pyproximal and warn about those that are not convex, also inside sums."""
     if not _is_pyproximal(obj):
         return
+    # sums and stacks hold their parts in ops, wrappers in f
     for part in (*getattr(obj, "ops", ()), getattr(obj, "f", None)):
         _known_faults(part)
     name = type(obj).__name__

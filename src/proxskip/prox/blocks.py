@@ -68,6 +68,7 @@ class Blocks(Operator):
             y.append(np.ravel(psi.prox(part, t)))
             if isinstance(psi, Inexact) and psi.last is not None:  # read at once: the same operator may occur twice
                 calls.append(psi.last)
+        # blocks do not overlap, so their errors are orthogonal
         reached = math.sqrt(math.fsum(call.accuracy**2 for call in calls))
         self.last = Inner(reached, self.tolerance, sum(call.iterations for call in calls))
         self.calls += 1
@@ -88,6 +89,7 @@ class Blocks(Operator):
     @tolerance.setter
     def tolerance(self, value: float) -> None:
         for psi in self._inner:
+            # the squares of the errors of the blocks add up
             psi.tolerance = value / math.sqrt(len(self._inner))
 
     def reset(self) -> None:

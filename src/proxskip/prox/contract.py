@@ -174,6 +174,7 @@ class Checked(Operator):
                 self.error = max(self.error, error)
                 if error > ROUNDING * (norm(x) + norm(y)) + certified + also and not self.said:
                     self._warn(error, t)
+        # the oldest step goes; a step that is used again moved to the end
         elif len(self._earlier) >= self.MAX_STEPS_KEPT:
             del self._earlier[next(iter(self._earlier))]
         self._earlier[t] = (x.copy(), P.copy(), certified)

@@ -7,17 +7,7 @@ from operator import index
 
 import numpy as np
 
-from proxskip.prox.parts import (
-    Operator,
-    as_floats,
-    as_point,
-    at_least_zero,
-    norm,
-    positive,
-    shrink_factors,
-    sized,
-    soft_threshold,
-)
+from proxskip.prox.parts import Operator, as_floats, as_point, norm, shrink_factors, sized, soft_threshold
 from proxskip.types import Array, InputError
 
 
@@ -38,9 +28,6 @@ class L1(Operator):
 
     lam: float
 
-    def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
-
     def __call__(self, x: Array) -> float:
         return float(self.lam * np.abs(as_floats(x)).sum())
 
@@ -53,9 +40,6 @@ class L2(Operator):
     """``lam * |x|``, the norm and not its square; its prox shortens x by t * lam, at most to zero."""
 
     lam: float
-
-    def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
 
     def __call__(self, x: Array) -> float:
         return self.lam * norm(x)
@@ -71,9 +55,6 @@ class SquaredL2(Operator):
 
     lam: float
 
-    def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
-
     def __call__(self, x: Array) -> float:
         return 0.5 * self.lam * norm(x) ** 2
 
@@ -87,10 +68,6 @@ class ElasticNet(Operator):
 
     l1: float
     l2: float
-
-    def __post_init__(self) -> None:
-        at_least_zero(self, l1=self.l1)
-        at_least_zero(self, l2=self.l2)
 
     def __call__(self, x: Array) -> float:
         return L1(self.l1)(x) + SquaredL2(self.l2)(x)
@@ -107,7 +84,7 @@ class GroupL1(Operator):
     groups: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
+        Operator.__post_init__(self)
         try:
             sizes = tuple(index(size) for size in self.groups)
         except TypeError:
@@ -137,10 +114,6 @@ class Huber(Operator):
 
     lam: float
     alpha: float
-
-    def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
-        positive(self, alpha=self.alpha)
 
     def __call__(self, x: Array) -> float:
         r = np.abs(as_floats(x))

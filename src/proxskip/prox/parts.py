@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +21,12 @@ class Operator:
     __slots__ = ()
     _exact: ClassVar[bool] = True
     """False if nothing is known about the error of the prox."""
+
+    def __post_init__(self) -> None:
+        """Check the fields of an operator that is a dataclass: weights may be zero, sizes may not."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        at_least_zero(self, **{k: v for k, v in given.items() if k in ("lam", "l1", "l2")})
+        positive(self, **{k: v for k, v in given.items() if k in ("radius", "alpha")})
 
     def __call__(self, x: Array) -> float:
         """psi(x)."""

@@ -143,6 +143,7 @@ def _stacked(G: Any, l: Any, u: Any, E: Any, e: Any) -> tuple[Any, Array, Array]
         raise InputError("Polyhedron needs G with l or u, or E with e.")
     if G is None and not (l is None and u is None):
         raise InputError("Polyhedron was given bounds l or u without their rows G.")
+    # a missing e is not taken for zero
     if (E is None) != (e is None):
         raise InputError("Polyhedron needs E and e together.")
     if G is not None and l is None and u is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxskip.prox.parts import Operator, as_point, indicator, max_abs, norm, positive, sized
+from proxskip.prox.parts import Operator, as_point, indicator, max_abs, norm, sized
 from proxskip.types import Array, InputError
 
 
@@ -24,6 +24,7 @@ class Box(Operator):
         lo, hi = np.asarray(self.lo), np.asarray(self.hi)
         if lo.ndim and hi.ndim and lo.shape != hi.shape:
             raise InputError(f"Box has {lo.size} lower bounds but {hi.size} upper ones.")
+        # negated, so that nan counts as wrong
         wrong = np.atleast_1d(~((lo <= hi) & (lo < np.inf) & (hi > -np.inf)))
         if wrong.any():
             i = int(wrong.argmax())
@@ -61,9 +62,6 @@ class Simplex(Operator):
 
     radius: float = 1.0
 
-    def __post_init__(self) -> None:
-        positive(self, radius=self.radius)
-
     def __call__(self, x: Array) -> float:
         # The larger of two distances: to the right sum and to non-negative entries.
         outside = max(abs(float(np.sum(x)) - self.radius), -float(np.min(x, initial=0.0)))
@@ -79,9 +77,6 @@ class L1Ball(Operator):
 
     radius: float = 1.0
 
-    def __post_init__(self) -> None:
-        positive(self, radius=self.radius)
-
     def __call__(self, x: Array) -> float:
         return indicator(float(np.abs(x).sum()) - self.radius, self.radius)
 
@@ -89,6 +84,7 @@ class L1Ball(Operator):
         x = as_point(x, t)
         if np.abs(x).sum() <= self.radius:
             return x.copy()
+        # the projection keeps every sign
         return np.copysign(_onto_simplex(np.abs(x), self.radius), x)
 
 
@@ -97,9 +93,6 @@ class L2Ball(Operator):
     """``|x| <= radius``."""
 
     radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(self, radius=self.radius)
 
     def __call__(self, x: Array) -> float:
         return indicator(norm(x) - self.radius, self.radius)

@@ -14,16 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxskip.prox.norms import L1, L2, ElasticNet, Huber, SquaredL2, Zero
-from proxskip.prox.parts import (
-    INSIDE,
-    Operator,
-    as_point,
-    at_least_zero,
-    matrix_shape,
-    max_abs,
-    shaped,
-    sized,
-)
+from proxskip.prox.parts import INSIDE, Operator, as_point, matrix_shape, max_abs, shaped, sized
 from proxskip.prox.sets import Box, L1Ball, L2Ball, NonNegative, Simplex
 from proxskip.types import Array, InputError
 
@@ -41,7 +32,7 @@ class NuclearNorm(Operator):
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        at_least_zero(self, lam=self.lam)
+        Operator.__post_init__(self)
         object.__setattr__(self, "shape", matrix_shape(self, self.shape))
 
     def __call__(self, x: Array) -> float:
@@ -62,6 +53,7 @@ class SingularValues(Operator):
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
+        # one number for all entries, the same in both directions
         even = isinstance(self.psi, Box) and isinstance(self.psi.lo, float) and self.psi.lo == -np.asarray(self.psi.hi)
         if not (isinstance(self.psi, SIGN_SYMMETRIC) or even):
             raise InputError(f"SingularValues needs a psi that signs and order leave alone, not {self.psi!r}.")

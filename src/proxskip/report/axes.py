@@ -35,6 +35,7 @@ def domain(values: Sequence[float], log: bool, from_zero: bool = False) -> tuple
     good = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
     low, high = (min(good), max(good)) if good else (0.1 if log else 0.0, 1.0)
     if log:
+        # three percent of the axis, and something for a single value
         room = max(0.03 * math.log10(high / low), 0.02)
         return low / 10**room, high * 10**room
     if from_zero and 0 <= low <= 0.3 * high:
@@ -52,6 +53,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
         if 2 < len(inside) <= most + 1:
             return inside
     if b - a >= 1:
+        # every decade, every second one, ... until they fit
         step = next(s for s in (1, 2, 3, 4, 5, 10, 20, 50, 100, 1000) if (b - a) / s < most)
         return [(10.0**k, power(k)) for k in range(math.ceil(a / step) * step, b + 1, step)]
     return _linear_ticks(low, high, most)
@@ -73,6 +75,7 @@ def power(k: int) -> str:
 def short(v: float) -> str:
     """A tick label: 2.5k, 0.01, 1e-5."""
     for unit, suffix in _SUFFIXES:
+        # a tick k * step may lie just below the unit by rounding
         if abs(v) >= unit * 0.9999999:
             return _trim(f"{v / unit:.4g}") + suffix
     return number(v)

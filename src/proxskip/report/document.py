@@ -32,6 +32,7 @@ def page(report: ReproductionReport) -> str:
     """The whole page as one HTML file; long curves have fewer points, everything else is as in results.json."""
     shown = downsample(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    # ids of experiments may be any text, anchors are plain words
     anchors = _anchors([e.id for e in shown.experiments])
     # the policy names the page's own script and style by their hashes, and forbids everything else
     policy = (
@@ -43,6 +44,7 @@ def page(report: ReproductionReport) -> str:
         "dashes": svg.DASHES,
         "panels": [[[asdict(look) for look in styles] for styles in _styles(e)] for e in shown.experiments],
     }
+    # the static page first; its script replaces the pictures when it runs
     body = [
         _bar(shown, anchors),
         '<main id="top">',
@@ -102,6 +104,7 @@ def _bar(report: ReproductionReport, anchors: Sequence[str]) -> str:
 def _header(report: ReproductionReport) -> str:
     about = dict(report.about)
     command = about.pop("command", "")
+    # these two facts have a place of their own at the top
     quick = '<span class="tag">quick run</span>' if about.pop("quick", False) else ""
     facts = "".join(
         f'<div class="{"wide" if len(str(v)) > 24 and not isinstance(v, float) else "fact"}">'
@@ -116,6 +119,7 @@ def _header(report: ReproductionReport) -> str:
 
 
 def _fact(key: str, value: Any) -> str:
+    # raw seconds stay in the data element, readers see minutes or hours
     if key == "seconds" and isinstance(value, (int, float)):
         return data(value, duration(value))
     if isinstance(value, float) and math.isfinite(value) and 1e-3 <= abs(value) < 1e3:
@@ -136,12 +140,14 @@ def _command(command: str) -> str:
 
 # -- claims ------------------------------------------------------------------------------------------------------------
 def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
+    # in the order of VERDICTS, without verdicts that no claim has
     counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
     tally = "".join(
         f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
         for v, n in counts.items()
         if n
     )
+    # a claim links to its experiment, if that is part of this report
     where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
     rows = "".join(_claim(c, where.get(c.experiment)) for c in report.claims)
     head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
@@ -153,6 +159,7 @@ def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
 
 def _badge(verdict: str) -> str:
     path, _ = VERDICTS.get(verdict, VERDICTS["NOT RUN"])  # type: ignore[call-overload]
+    # a verdict that this version does not know looks like one that was not run
     css = verdict.lower().replace(" ", "-") if verdict in VERDICTS else "not-run"
     return (
         f'<span class="verdict {css}"><svg viewBox="0 0 16 16" width="14" height="14" aria-hidden="true">'
@@ -176,6 +183,7 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
     own = "".join(
         f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
     )
+    # a single panel fills the width of the page
     size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
     drawn = zip(e.panels, _styles(e), strict=True)
     panels = "".join(_panel(p, f"{index}-{k}", size, styles) for k, (p, styles) in enumerate(drawn))
@@ -227,6 +235,7 @@ def _switch(p: Panel, name: str) -> str:
 
 def _legend(p: Panel, styles: Sequence[CurveStyle]) -> str:
     """The curves with their last values, in the order of these values; bounds at the end."""
+    # nan never equals itself: the last value that can be drawn
     last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
     order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
     return "".join(
@@ -242,6 +251,7 @@ def _about(about: dict[str, Any]) -> str:
 
 
 def _table(t: Table) -> str:
+    # a column with one word in it is set as text
     numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
     css = ['class="n"' if n else "" for n in numeric]
     head = "".join(f'<th scope="col" {c}>{text(h)}</th>' for c, h in zip(css, t.columns, strict=True))

@@ -24,12 +24,11 @@ def downsample(report: ReproductionReport) -> ReproductionReport:
     long = [s for e in report.experiments for p in e.panels for s in p.series if len(s.y) > SHORT_CURVE]
     columns = sum(len(s.x) + (1 if s.low is None else 3) for s in long)
     most = min(MAX_POINTS, max(SHORT_CURVE, MAX_NUMBERS // max(columns, 1)))
-    experiments = [replace(e, panels=[_panel(p, most) for p in e.panels]) for e in report.experiments]
-    return replace(report, experiments=experiments)
 
+    def fewer(panel: Panel) -> Panel:
+        return replace(panel, series=[downsample_series(s, panel, most) for s in panel.series])
 
-def _panel(panel: Panel, most: int) -> Panel:
-    return replace(panel, series=[downsample_series(s, panel, most) for s in panel.series])
+    return replace(report, experiments=[replace(e, panels=list(map(fewer, e.panels))) for e in report.experiments])
 
 
 def downsample_series(s: Series, panel: Panel, most: int = MAX_POINTS) -> Series:
@@ -38,20 +37,14 @@ def downsample_series(s: Series, panel: Panel, most: int = MAX_POINTS) -> Series
         return s
     columns = [numbers(v) for v in (s.y, s.low, s.high) if v is not None]
     x, log = numbers(s.x.get(panel.x, [])), panel.x_scale == "log"
-    for share in range(
-        1, len(columns) + 1
-    ):  # a band often has its extremes where the curve has them, so try with many pieces first
+    # a band often has its extremes where the curve has them, so try with many pieces first
+    for share in range(1, len(columns) + 1):
         where = _pieces(x, len(s.y), max(1, (most - 2) // (2 * share)), log)
         at = sorted({0, len(s.y) - 1}.union(*(_extremes(v, where) for v in columns)))
         if len(at) <= most:
             break
-    return replace(
-        s,
-        x={name: [v[k] for k in at] for name, v in s.x.items()},
-        y=[s.y[k] for k in at],
-        low=None if s.low is None else [s.low[k] for k in at],
-        high=None if s.high is None else [s.high[k] for k in at],
-    )
+    y, low, high = (None if v is None else [v[k] for k in at] for v in (s.y, s.low, s.high))
+    return replace(s, x={name: [v[k] for k in at] for name, v in s.x.items()}, y=y or [], low=low, high=high)
 
 
 def _extremes(v: Array, where: Array) -> set[int]:

@@ -114,15 +114,11 @@ def to_json(report: ReproductionReport) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> ReproductionReport:
     """The report from what ``to_json`` returned."""
-    return ReproductionReport(
-        data["title"],
-        data["about"],
-        [Claim(**c) for c in data["claims"]],
-        [
-            Experiment(**{**e, "panels": [_panel(p) for p in e["panels"]], "tables": [Table(**t) for t in e["tables"]]})
-            for e in data["experiments"]
-        ],
-    )
+    experiments = [
+        Experiment(**{**e, "panels": [_panel(p) for p in e["panels"]], "tables": [Table(**t) for t in e["tables"]]})
+        for e in data["experiments"]
+    ]
+    return ReproductionReport(data["title"], data["about"], [Claim(**c) for c in data["claims"]], experiments)
 
 
 def _panel(p: dict[str, Any]) -> Panel:

@@ -15,6 +15,7 @@ import numpy as np
 from proxskip.report.figures import Panel, Series
 from proxskip.report.method_styles import CYCLE, PALETTE, style, title
 from proxskip.results.trace import Trace
+from proxskip.seam import Style
 from proxskip.types import Array, InputError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ Y_AXES = {
 """For each choice of the y axis: its label, and the floor at which smaller values are drawn."""
 
 _DASHES = ("-", "--", "-.", ":")
-_MARKERS_PER_CURVE = 8
+MARKERS_PER_CURVE = 8
 _LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "handlelength": 3.2}
 
 
@@ -67,6 +68,7 @@ def load_run(folder: str | Path) -> Curve:
     if (path / "trace.csv").is_file():
         method = _method(path)
         return Curve(title(method), (Trace.from_csv(path / "trace.csv"),), method)
+    # a folder of one method with several seeds has its runs one level below
     seeds = [load_run(p) for p in _children(path) if p.name.startswith("seed-")]
     if not seeds:
         raise InputError(f"{path} holds no finished run (there is no trace.csv in it); give a run folder.")
@@ -77,6 +79,9 @@ def load_runs(folders: Sequence[str | Path]) -> list[Curve]:
     """The curves of run folders, or of folders that contain run folders; equal labels get the name of their folder."""
     found = [p for folder in folders for p in _run_folders(Path(folder))]
     curves = [load_run(p) for p in found]
+    data = [_data(p) for p in found]
+    if len(set(data)) > 1:  # curves of different problems are not to be compared unawares
+        curves = [replace(c, label=f"{c.label}, {name}") for c, name in zip(curves, data, strict=True)]
     labels = [c.label for c in curves]
     return [
         replace(c, label=f"{c.label} ({p.name})") if labels.count(c.label) > 1 else c
@@ -97,7 +102,18 @@ def _is_seed(path: Path) -> bool:
 
 
 def _children(path: Path) -> list[Path]:
+    # by length first, so that seed-10 follows seed-9
     return sorted((p for p in path.iterdir() if p.is_dir()), key=lambda p: (len(p.name), p.name))
+
+
+def _data(path: Path) -> str:
+    """The data set of a run folder, or of its first seed's."""
+    for p in (path, *_children(path)):
+        try:
+            return str(json.loads((p / "summary.json").read_text(encoding="utf-8"))["data"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return "unknown data"
 
 
 def _method(path: Path) -> str:
@@ -120,10 +136,12 @@ def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", heading: st
     for x in xs:
         _known(x, X_AXES, "x")
     _known(y, Y_AXES, "y")
+    # f - f* is nan everywhere if f* is unknown
     shown = [c for c in runs if any(np.isfinite(t[y]).any() for t in c.traces)]
     if not shown:
         raise InputError(f"no run has a value of {y}; choose another --y, such as grad_norm.")
     figure = Figure(figsize=(4.6 * len(xs) + 2.6, 4.1), layout="constrained")
+    # one y axis for all panels, so that heights can be compared
     axes = figure.subplots(1, len(xs), sharey=True, squeeze=False)[0]
     styles = _styles(shown)
     floor = Y_AXES[y][1]
@@ -152,6 +170,7 @@ def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, 
     lines = [_line(t, x, y, floor) for t in curve.traces]
     lines = [(u, v) for u, v in lines if len(u)]
     end = min(u[-1] for u, _ in lines)
+    # every x at which some seed has a record; between records the others are interpolated
     grid = np.unique(np.concatenate([u for u, _ in lines]))
     grid = grid[grid <= end]
     logs = np.stack([np.interp(grid, u, v) for u, v in lines])
@@ -167,7 +186,7 @@ def _line(trace: Trace, x: str, y: str, floor: float) -> tuple[Array, Array]:
 def _draw(ax: Axes, curve: Curve, x: str, y: str, floor: float, line: dict[str, Any], shift: float) -> None:
     # markers of different curves are shifted against each other, so that they do not hide one another
     u, middle, low, high = median_and_band(curve, x, y, floor)
-    spread = max(1, len(u) // _MARKERS_PER_CURVE)
+    spread = max(1, len(u) // MARKERS_PER_CURVE)
     ax.semilogy(u, middle, markevery=(int(shift * spread), spread), **line)
     if len(curve.traces) > 1:
         ax.fill_between(u, low, high, color=line["color"], alpha=0.18, linewidth=0, zorder=1)
@@ -178,17 +197,16 @@ def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
     # every method its own style, or all by position where two would have the same colour
     distinct = len({entry.color for entry in own}) == len(shown)
     return [
-        {
-            "color": entry.color,
-            "linestyle": entry.dashes,
-            "marker": entry.marker,
-            "markersize": 5.0,
-            "markerfacecolor": "white" if not distinct and k >= len(CYCLE) else entry.color,
-            "linewidth": 2.4 if entry.highlighted else 1.5,
-            "zorder": 4 if entry.highlighted else 3,
-        }
+        _look(entry, 2.4 if entry.highlighted else 1.5, not distinct and k >= len(CYCLE))
         for k, entry in enumerate(own if distinct else [CYCLE[k % len(CYCLE)] for k in range(len(shown))])
     ]
+
+
+def _look(given: Style | CurveStyle, width: float, hollow: bool) -> dict[str, Any]:
+    """The style of a line as matplotlib's keywords; thick lines are drawn on top."""
+    look = {"color": given.color, "linestyle": given.dashes, "marker": given.marker, "markersize": 5.0}
+    face = "white" if hollow else given.color
+    return look | {"markerfacecolor": face, "linewidth": width, "zorder": 4 if width > 2 else 3}
 
 
 def _dress(ax: Axes, x: str, label: str, scale: str = "linear") -> None:
@@ -196,6 +214,7 @@ def _dress(ax: Axes, x: str, label: str, scale: str = "linear") -> None:
 
     ax.set_xlabel(label)
     if scale == "linear":
+        # costs start at zero, where every curve begins
         ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
     if x != "seconds" and scale == "linear":
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -206,6 +225,7 @@ def _dress(ax: Axes, x: str, label: str, scale: str = "linear") -> None:
 
 def _legend(figure: Figure, ax: Axes, shown: Sequence[Curve], y: str) -> None:
     """Outside the axes, in the order of the curves' last values."""
+    # the legend in the order in which the curves end
     last = [np.median([_last(t[y]) for t in c.traces]) for c in shown]
     order = np.argsort(-np.asarray(last), kind="stable")
     handles = [ax.lines[i] for i in order]
@@ -270,6 +290,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)
+    # bounds without a curve of their own are black, told apart by their dashes
     given, loose = iter(out), (CurveStyle(2, _DASHES[1 + k % 3], "", 1.1) for k in range(len(series)))
     return [
         next(given)
@@ -295,6 +316,7 @@ def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
         for name in (*keys, *named)
         if (entry := style(name)) and entry.color in PALETTE
     }
+    # colours of methods elsewhere in the figure are used last
     theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
     for key in dict.fromkeys(keys):
@@ -309,6 +331,7 @@ def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
 def numbers(values: Sequence[float | None]) -> Array:
     """A list from results.json as an array; None, which stands for infinities and nan, becomes nan."""
     v = np.array([np.nan if u is None else u for u in values], dtype=np.float64)
+    # a curve has a gap where a value is not finite
     v[~np.isfinite(v)] = np.nan
     return v
 
@@ -321,6 +344,7 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
         raise InputError("there is no panel to draw.")
     across = min(len(panels), 2)
     down = -(-len(panels) // across)
+    # panels with the same curves share one legend
     shared = len({tuple((s.label, s.method, s.kind) for s in p.series) for p in panels}) == 1
     width = 4.9 * across + (2.6 if shared else 0.0)
     tallest = 0 if shared else max(len(p.series) for p in panels)
@@ -358,10 +382,10 @@ def _draw_panel(ax: Axes, panel: Panel, figure: Collection[str]) -> list[str]:
     for s, look in zip(panel.series, curve_styles(panel.series, figure), strict=True):
         x, y = numbers(s.x.get(panel.x, [None] * len(s.y))), numbers(s.y)
         floored |= panel.y_floor is not None and bool(np.any(y < panel.y_floor))
-        low, high = (None if v is None else _at_floor(numbers(v), panel) for v in (s.low, s.high))
+        low, high = (None if v is None else at_floor(numbers(v), panel) for v in (s.low, s.high))
         if low is not None and high is not None:
             ax.fill_between(x, low, high, color=look.color, alpha=0.18, linewidth=0, zorder=1)
-        ax.plot(x, _at_floor(y, panel), **_line_style(s, look, len(y)))
+        ax.plot(x, at_floor(y, panel), **_line_style(s, look, len(y)))
     ax.set_xscale(panel.x_scale)
     ax.set_yscale(panel.y_scale)
     _dress(ax, panel.x, _plain(panel.xs.get(panel.x, panel.x)), panel.x_scale)
@@ -371,7 +395,7 @@ def _draw_panel(ax: Axes, panel: Panel, figure: Collection[str]) -> list[str]:
     return notes
 
 
-def _at_floor(y: Array, panel: Panel) -> Array:
+def at_floor(y: Array, panel: Panel) -> Array:
     """Values as they are drawn: at least the floor; nan where a logarithmic axis cannot show them."""
     if panel.y_floor is not None:
         return np.maximum(y, panel.y_floor)
@@ -379,19 +403,11 @@ def _at_floor(y: Array, panel: Panel) -> Array:
 
 
 def _line_style(s: Series, look: CurveStyle, points: int) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "color": look.color,
-        "linestyle": look.dashes,
-        "linewidth": look.width,
-        "marker": look.marker,
-        "markersize": 5.0,
-        "markerfacecolor": "white" if look.hollow else look.color,
-        "zorder": 4 if look.width > 2 else 3,
-    }
+    line = _look(look, look.width, look.hollow)
     if s.kind == "points":
         line |= {"linewidth": 0.9, "markersize": 6.0, "markevery": None}
     else:
-        spread = max(1, points // _MARKERS_PER_CURVE)
+        spread = max(1, points // MARKERS_PER_CURVE)
         line["markevery"] = ((look.slot * spread) // len(PALETTE), spread)
     return line
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from proxskip.report.axes import Scale, domain
 from proxskip.report.figures import Panel, Series
-from proxskip.report.plots import CurveStyle, numbers
+from proxskip.report.plots import MARKERS_PER_CURVE, CurveStyle, at_floor, numbers
 from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
@@ -25,7 +25,6 @@ SHAPES = {
 }
 """Markers around the origin as SVG paths, by matplotlib's letters."""
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
-MARKERS_PER_CURVE = 8
 Points = list[tuple[float, float]]
 
 
@@ -58,12 +57,7 @@ def describe(panel: Panel) -> str:
 
 def drawn(values: Sequence[float | None], panel: Panel) -> list[float]:
     """Values as they are drawn: at the floor if they are below it, nan if they cannot be drawn."""
-    v = numbers(values)
-    if panel.y_floor is not None:
-        v[v < panel.y_floor] = panel.y_floor
-    elif panel.y_scale == "log":
-        v[v <= 0] = math.nan
-    return [float(u) for u in v]
+    return [float(v) for v in at_floor(numbers(values), panel)]
 
 
 def swatch(look: CurveStyle, kind: str) -> str:
@@ -84,6 +78,7 @@ def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
     if measured and theory:
         least, most = domain(theory, log, from_zero=True)
         if log:
+            # half of the range in decades, but three decades at least
             half = max(math.sqrt(high / low), 1e3)
             return max(min(low, least), low / half), min(max(high, most), high * half)
         half = (high - low) / 2
@@ -117,6 +112,7 @@ def _points(s: Series, values: Sequence[float | None], panel: Panel, x: Scale, y
     """The pixels of a curve, in pieces between values that cannot be drawn."""
     pieces: list[Points] = [[]]
     for u, v in zip(numbers(s.x.get(panel.x, [])), drawn(values, panel), strict=False):
+        # a logarithmic axis has no place for x = 0, where costs begin
         if math.isfinite(u) and math.isfinite(v) and (u > 0 or not x.log):
             pieces[-1].append((x(float(u)), y(v)))
         elif pieces[-1]:
@@ -154,6 +150,7 @@ def _band(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str:
     if s.low is None or s.high is None:
         return ""
     low, high = (_points(s, v, panel, x, y) for v in (s.low, s.high))
+    # along the upper edge and back along the lower one
     pairs = zip(low, high, strict=False)
     return "".join(f'<path class="band c{look.slot}" d="{_d(b + a[::-1])}Z"/>' for a, b in pairs)
 

@@ -28,6 +28,7 @@ def attribute(value: str) -> str:
 def _visible(c: str) -> str:
     if c.isspace():
         return " "
+    # control, surrogate, unassigned and private characters: they hide or reorder what is read
     if c in _DIRECTION_MARKS or unicodedata.category(c) in ("Cc", "Cs", "Cn", "Co"):
         return "\N{REPLACEMENT CHARACTER}"
     return c
@@ -36,6 +37,7 @@ def _visible(c: str) -> str:
 def block(data: Any) -> str:
     """JSON for a script element: nothing in it can end the element; nan and infinities become null."""
     out = json.dumps(finite(data), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    # JSON may write any character as an escape, so the data stay the same
     return out.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -53,6 +55,7 @@ def finite(data: Any) -> Any:
         return str(data)
     if not math.isfinite(value):
         return None
+    # up to 2^53 every whole number is a float, so that nothing is lost
     return int(value) if value == int(value) and abs(value) < 2**53 else value
 
 

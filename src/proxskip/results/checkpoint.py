@@ -180,6 +180,7 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
             f"meta and array names take {len(header)} bytes of {HEADER_LIMIT}: put long lists into arrays."
         )
     pieces: list[bytes | memoryview] = [_PREFIX.pack(MAGIC, VERSION, len(header)), header, *data]
+    # over all pieces, so that a file cut anywhere is noticed
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -17,7 +17,7 @@ import scipy.sparse
 from proxskip import registry
 from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
-from proxskip.links.graphs import Graph, from_matrix
+from proxskip.links.graphs import Graph
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -46,7 +46,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": _cohort(participation),
+        "cohort": cohort(participation),
         "spec": spec,
     }
 
@@ -65,7 +65,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "data": problem.info.get("data"),
         "data_sha256": problem.info.get("data_sha256"),
         "split": problem.info.get("split"),
-        "weights": problem.info.get("weights", "equal" if np.ptp(problem.weights) == 0 else "given"),
+        "weights": problem.info.get("weights", weighting(problem)),
         "clients": problem.n,
         "samples": problem.N,
         "d": problem.d,
@@ -80,9 +80,15 @@ def identity(problem: Problem) -> dict[str, Any]:
     }
 
 
+def weighting(problem: Problem) -> str:
+    """Whether all clients have the same weight, in a word."""
+    return "equal" if np.ptp(problem.weights) == 0 else "given"
+
+
 def fingerprint(problem: Problem) -> str:
     """A digest of the clients' data and weights (for a user's own oracles, of L, mu and two gradients)."""
     digest = hashlib.sha256()
+    # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
     for f in problem.clients:
         if isinstance(f, RemoteClient):
@@ -110,6 +116,7 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     given = {k: _revived(v) for k, v in saved["parameters"].items()}
     kind: Any = registry.named(saved["method"])
     names = {f.name for f in fields(kind)}
+    # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
     decay = None if "decay" in names else given.pop("decay", None)
     if given.keys() - names:
         raise InputError(
@@ -130,15 +137,15 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
 def _revived(v: Any) -> Any:
     """A parameter again, from what ``_plain`` made of it."""
     if isinstance(v, dict):
-        return from_matrix(_mixing(v), v["name"])
+        return Graph(v["name"], _mixing(v), failure=v.get("failure", 0.0))
     return tuple(v) if isinstance(v, list) else v
 
 
-def _cohort(participation: Any) -> dict[str, Any]:
+def cohort(participation: Any) -> dict[str, Any]:
+    """A rule for cohorts as plain data: its name, and its one parameter."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    values = asdict(participation) if is_dataclass(participation) and not isinstance(participation, type) else {}
-    return {type(participation).__name__.lower(): next(iter(values.values()), None)}
+    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
 
 
 def _plain(v: Any) -> Any:
@@ -146,7 +153,7 @@ def _plain(v: Any) -> Any:
     if isinstance(v, Graph):
         W = scipy.sparse.coo_array(v.W)
         places = {"rows": W.row.tolist(), "columns": W.col.tolist(), "weights": W.data.tolist()}
-        return {"name": v.name, "n": v.n, **places}
+        return {"name": v.name, "n": v.n, **places} | ({"failure": v.failure} if v.failure else {})
     if isinstance(v, BUILT_IN):
         return str(v)
     if isinstance(v, tuple):
@@ -204,6 +211,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
         **{k: given.get(k) for k in SHOWN},
     }
+    # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
     return {
         **asked,

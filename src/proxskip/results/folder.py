@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from proxskip.results import atomic, checkpoint
 from proxskip.results.checkpoint import AnyArray, Checkpoint
+from proxskip.results.lock import FolderLock, refuse_if_held
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
@@ -41,6 +43,12 @@ class Folder:
     every: int | None = None
     checkpoint: Checkpoint | None = None
     last: float = field(default_factory=time.monotonic)
+    lock: FolderLock | None = None
+
+    def close(self) -> None:
+        """Let others write to the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     def due(self, round: int) -> bool:
         """Whether it is time for another checkpoint; when they are written never changes what the run computes."""
@@ -62,47 +70,96 @@ class Folder:
 
     def describe(self) -> None:
         """Write spec.toml: the configuration of the run."""
-        atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
+        with in_words(self.path):
+            atomic.atomic_write_text(self.path / "spec.toml", to_toml(self.config))
 
     def finish(self, result: Result, state: State) -> None:
         """Write the last checkpoint and all results."""
         self.save(state)
         self.describe()
-        result.trace.to_csv(self.path / "trace.csv")
-        result.trace.to_npz(self.path / "trace.npz")
-        buffer = io.BytesIO()
-        np.save(buffer, result.x, allow_pickle=False)
-        atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
-        atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+        # the summary comes last: a folder with a summary.json is complete
+        with in_words(self.path):
+            result.trace.to_csv(self.path / "trace.csv")
+            result.trace.to_npz(self.path / "trace.npz")
+            buffer = io.BytesIO()
+            np.save(buffer, result.x, allow_pickle=False)
+            atomic.atomic_write(self.path / "x.npy", buffer.getvalue())
+            atomic.atomic_write_json(self.path / "summary.json", dict(result.summary()))
+
+
+@contextmanager
+def in_words(path: Path) -> Iterator[None]:
+    """What the system says of a folder or a disk, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        where, reason = error.filename or path, error.strerror or str(error)
+        raise checkpoint.CheckpointError(
+            f"cannot write {where}: {reason}; free the disk, or give another folder."
+        ) from error
 
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
-    """Make the folder of a new run; one that already holds a run is refused unless ``force``."""
+    """Make the folder of a new run, and lock it; one that already holds a run is refused unless ``force``."""
+    held = check(out, force, every)
+    path = Path(out)
+    with in_words(path):
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(path).take()
+        try:
+            # the files of an older run are removed: a mixture of two runs must never be found in one folder
+            for name in held:
+                (path / name).unlink(missing_ok=True)
+        except BaseException:
+            lock.release()
+            raise
+    return Folder(path, config, every, lock=lock)
+
+
+def check(out: str | Path, force: bool, every: int | None) -> list[str]:
+    """The files of an older run in the folder; refused unless ``force``, and in any case while somebody writes it."""
     if every is not None and every < 1:
         raise InputError(f"checkpoint_every = {every} must be at least 1.")
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file; give a folder.")
-    # the files of an older run are removed: a mixture of two runs must never be found in one folder
+    with in_words(path):
+        refuse_if_held(path)
     held = [name for name in FILES if (path / name).exists()]
     if held and not force:
         raise InputError(
             f"{path} already holds a run ({held[0]}); choose another folder, resume it, or overwrite it with --force."
         )
-    path.mkdir(parents=True, exist_ok=True)
-    for name in held:
-        (path / name).unlink()
-    return Folder(path, config, every)
+    return held
 
 
 def reopen(path: Path) -> Folder:
-    """Open the folder of a run to resume."""
+    """Open the folder of a run to resume, and lock it."""
+    if not path.is_dir():
+        raise InputError(f"{path} is no run folder; there is nothing to resume.")
+    with in_words(path):
+        lock = FolderLock(path).take()
+    try:
+        found = read(path)
+    except BaseException:
+        lock.release()
+        raise
+    return replace(found, lock=lock)
+
+
+def read(path: Path) -> Folder:
+    """A run's folder with its checkpoint, to look at."""
     if not path.is_dir():
         raise InputError(f"{path} is no run folder; there is nothing to resume.")
     saved = checkpoint.load(path)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
-    meta = _arrays_to_lists(saved.meta, saved.arrays)
+    try:
+        meta = _arrays_to_lists(saved.meta, saved.arrays)
+    except (KeyError, TypeError) as error:
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} names an array that it lacks: {error}.") from None
+    if not isinstance(meta["config"], dict):
+        raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
     return Folder(path, meta["config"], None, replace(saved, meta=meta))
 
 
@@ -131,6 +188,7 @@ def _arrays_to_lists(data: Any, arrays: Mapping[str, AnyArray]) -> Any:
 
 def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume another problem, method or seed."""
+    # not the limits: to go on further is what most runs are resumed for
     kept = ("method", "parameters", "problem", "seed", "cohort", "engine")
     found = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
     if found:

@@ -14,7 +14,9 @@ class Status(IntEnum):
     """How a run or a minimisation ended; 0 is success, as in scipy.
 
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
-    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED.
+    ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
+    rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
+    update was lost, applied twice or changed.
     """
 
     CONVERGED = 0
@@ -24,6 +26,8 @@ class Status(IntEnum):
     STALLED = 3
     INEXACT = 4
     INTERRUPTED = 5
+    PRECISION = 6
+    CORRUPTED = 7
 
     def __str__(self) -> str:
         return f"Status.{self.name}"
@@ -36,6 +40,7 @@ class Summary(dict[str, Any]):
     """The content of summary.json; prints as two columns."""
 
     def __str__(self) -> str:
+        # what does not apply is left out of the print, not out of the file
         shown = {k: v for k, v in self.items() if v is not None and not isinstance(v, dict)}
         width = max(map(len, shown))
         return "\n".join(f"{k:<{width}}  {_text(v)}" for k, v in shown.items())

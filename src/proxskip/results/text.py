@@ -84,6 +84,7 @@ def _parameters(s: Mapping[str, Any]) -> str:
     if gammas is not None:
         words = [f"gamma_i from {min(gammas):.4g} to {max(gammas):.4g}"]
     else:
+        # both, since papers differ in which of them they call L
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
         words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
     named = ("p", "tau", "q", "eta_g", "beta", "chi", "decay", *_own(s["method"]), "K", "option")

@@ -19,11 +19,24 @@ What follows from it:
   round that averaged client i, with that round's ``x+``, once.
 """
 
-from proxskip.seam.engine import Carrier, Engine, Gossiper, Mixed, Request, Size, Witness, Work
+from proxskip.seam.engine import (
+    BrokenOff,
+    Carrier,
+    Engine,
+    Gossiper,
+    Mixed,
+    Request,
+    Rewinder,
+    Size,
+    Witness,
+    Work,
+    look,
+)
 from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, SettleHalf, as_sent
 from proxskip.seam.method import About, Claims, Lyapunov, Method, Style
 
 __all__ = [
-    "About", "Anchor", "Carrier", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Gossiper", "Lyapunov",
-    "Method", "Mixed", "Pull", "Request", "SettleHalf", "Size", "Style", "Witness", "Work", "as_sent",
+    "About", "Anchor", "BrokenOff", "Carrier", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Gossiper",
+    "Lyapunov", "Method", "Mixed", "Pull", "Request", "Rewinder", "SettleHalf", "Size", "Style", "Witness", "Work",
+    "as_sent", "look",
 ]  # fmt: skip

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Mixer
 from proxskip.problems.federated import Problem
 from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
@@ -26,6 +27,8 @@ class Request:
         attempt: how often the round was void before; with it a federation's codecs are keyed anew.
         first, asked: the place of the first member among all that were asked, and how many they are, where the cohort
             is only a part of them (an actor's).
+        halt: set when the run is interrupted; long local work looks at it, see ``look``. None where the round cannot be
+            broken off.
     """
 
     half: ClientHalf
@@ -38,6 +41,17 @@ class Request:
     attempt: int = 0
     first: int = 0
     asked: int | None = None
+    halt: Event | None = None
+
+
+class BrokenOff(Exception):
+    """The run was interrupted in the middle of a round, of which nothing counts."""
+
+
+def look(halt: Event | None) -> None:
+    """Leave the round if the run was interrupted; called between pieces of local work, at least every second."""
+    if halt is not None and halt.is_set():
+        raise BrokenOff
 
 
 class Size(NamedTuple):
@@ -50,6 +64,7 @@ class Size(NamedTuple):
     @staticmethod
     def total(sizes: Iterable[Size | None]) -> Size | None:
         """Of several clients; None where the vector travelled as it was."""
+        # all clients run the same half, so either all sizes are known or none
         known = [s for s in sizes if s is not None]
         return Size(*map(sum, zip(*known, strict=True))) if known else None
 
@@ -112,11 +127,11 @@ class Gossiper(Protocol):
 
     def run(self, request: Request) -> Work: ...
 
-    def mix(self, graph: Graph, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on a stack that came up."""
         return graph.mix(U)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
         """Run the half everywhere and mix what comes up."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)
@@ -139,7 +154,19 @@ class Witness(Protocol):
         return None, []
 
 
-class Engine(Carrier, Gossiper, Witness, Protocol):
+class Rewinder(Protocol):
+    """An ability with a default: breaking off a round. The default cannot, so that its rounds are always finished."""
+
+    def mark(self, several: bool) -> bool:
+        """A round begins, which may have several exchanges: whether ``rewind`` can come back to this point."""
+        return False
+
+    def rewind(self) -> None:
+        """Forget everything since ``mark``; only called where that returned True."""
+        return None
+
+
+class Engine(Carrier, Gossiper, Witness, Rewinder, Protocol):
     """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
 
     ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from proxskip.links.codecs import Codec
-from proxskip.links.graphs import Graph
+from proxskip.links.gossip import Links
 from proxskip.problems.federated import Problem
 from proxskip.types import Array, Indices, Vectors
 
@@ -119,12 +119,12 @@ class Exchange(Protocol):
             K: local steps, for all clients or for each of the n.
             own: numbers for each of the n clients by name; they travel with the message, are counted, and reach the
                 half as keyword arguments.
-            weights: in place of the problem's.
+            weights: in place of the problem's; a ``(k, n)`` array gives k means of each vector.
         """
         ...
 
-    def gossip(self, half: ClientHalf, graph: Graph, K: int) -> None:
-        """Run ``half`` everywhere and mix each vector that comes up along the graph's edges.
+    def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
+        """Run ``half`` everywhere and mix each vector that comes up along the graph's edges, or those awake.
 
         ``settle`` then hands every client its rows of the mixed vectors.
         """

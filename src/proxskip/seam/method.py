@@ -10,7 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from proxskip.links.cohorts import Participation
+from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
+from proxskip.problems.oracles import knows_L
 from proxskip.seam.exchange import Exchange
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
@@ -41,10 +43,12 @@ class About:
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
         parameters: what the command line offers as flags; all fields if not given.
         style: how it is drawn; from a palette if not given.
+        finds_gamma: it takes ``gamma="auto"``.
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.
-        whole_cohort: a round that misses one of those asked is void, and is tried again.
+        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
+            federation counts only if all of them answer.
     """
 
     name: str
@@ -56,10 +60,11 @@ class About:
     heals: bool = False
     parameters: tuple[str, ...] | None = None
     style: Style | None = None
+    finds_gamma: bool = False
     at_p_one: str = ""
     other_names: tuple[str, ...] = ()
+    needs_whole_cohort: bool = False
     equal_weights: bool = False
-    whole_cohort: bool = False
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
@@ -77,10 +82,12 @@ class Claims:
     Args:
         zeta: the Lyapunov function contracts by 1 - zeta per iteration, in expectation; None if unknown.
         lyapunov: the Lyapunov function of (x, server, memory) at a communication; None without a known solution.
+        ball: whether minibatches leave a ball of squared radius  gamma^2 es_C / zeta  that it does not enter.
     """
 
     zeta: float | None = None
     lyapunov: Lyapunov = _no_lyapunov
+    ball: bool = True
 
 
 class _FromAbout:
@@ -144,6 +151,7 @@ class Method:
         flags, known = cls.flags(), {f.name for f in fields(cls)}  # type: ignore[arg-type]
         make = cls.paper_figure if given.get("gamma") == "figure" else cls.theory
         takes = signature(make).parameters
+        # what ``theory`` takes shapes its other choices, so it is given to it and not replaced afterwards
         asked = {k: given[k] for k in (*flags, "seed") if k in given and k in takes}
         changed = {k: given[k] for k in flags if k in known and k in given and k not in asked}
         if changed.get("gamma") == "figure":
@@ -171,6 +179,13 @@ class Method:
         given = self.parameters()
         return float(given.get("p") or 1.0 / float(np.max(given.get("K") or 1)))
 
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """The slowest contraction per iteration that the parameters suggest, for telling that a run stalls; or None."""
+        p, rates = self.pace, [self.zeta(problem)]
+        if problem.mu is not None:
+            rates += [float(np.min(self.gamma)) * problem.mu, p * p]
+        return min((r for r in rates if r is not None), default=None)
+
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """Raise InputError for parameters the method cannot run with; return warnings for unsafe ones.
 
@@ -194,10 +209,14 @@ class Method:
             raise InputError(f"gamma = {self.gamma} must be positive.")
         if np.ndim(self.gamma) and len(gammas) != problem.n:
             raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
+        if not all(map(knows_L, problem.clients)):
+            return []  # there is nothing to compare with; whoever runs it says so
+        # with minibatches the A of expected smoothness takes the place of L
         one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
         worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
         limits = self.limits(Setting.of(float(smooth[worst]), **given))
+        # the limits themselves stay those of max_i L_i, so that a warning names them
         insist = insist or problem.L_kind == "global"
         return check_limits(self.name, float(gammas[worst]), limits, float(smooth[worst]), insist)
 
@@ -209,6 +228,16 @@ class Method:
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         """The control variates h_i, one row per client; None for methods without."""
         return memory.get("h")
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """How far the h_i are from what must hold after every round, where a run looks; None where nothing must.
+
+        By default max |sum_i w_i h_i|, which must be zero without psi.
+        """
+        h = self.controls(server, memory)
+        if h is None or problem.psi is not None or problem.n == 1:
+            return None
+        return float(np.abs(weighted_sum(problem.weights, h)).max())
 
     def claims(self, problem: Problem) -> Claims:
         """What a theorem promises; nothing by default."""

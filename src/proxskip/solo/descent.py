@@ -14,12 +14,16 @@ import numpy as np
 from proxskip.engines.cpu.kernels import distance
 from proxskip.loop.line import Ledger
 from proxskip.loop.watch import CertificateWatch
+from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.solo import functions
 from proxskip.solo.exchange import LimitReached, Overflow, SoloExchange, TooSteep, client_of
 from proxskip.solo.functions import CURVATURE_SLACK, Linear, Smooth
+from proxskip.solo.fused import round_of
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 COLUMNS = ("iteration", "ngrad", "passes", "nprox", "seconds", "certificate", "fun")
@@ -27,6 +31,8 @@ ROUNDS_BETWEEN_BOUNDS = 10
 """Rounds between two bounds that cost a product with D each, where every round has a dual step."""
 PASSES_BETWEEN_BOUNDS = 10
 """Passes of minibatches between two bounds, which cost a full gradient each."""
+ROUNDING_ULPS = 1e4
+"""A certificate that no longer falls counts as rounding up to this many units of it."""
 MAX_BACKTRACKING = 1e12
 """How far backtracking may raise the first guess of L."""
 
@@ -73,6 +79,12 @@ def skip_probability(method: Method) -> float | None:
     return p
 
 
+class _LastProx(NamedTuple):
+    """The prox of a certificate, which is counted and has an accuracy of its own."""
+
+    prox: Callable[[Array, float], Array]
+
+
 class Descent:
     """The state between rounds. ``advance`` makes one round; ``certify`` measures a point.
 
@@ -116,6 +128,8 @@ class Descent:
         self._begin(x0, dual)
         self.best = Point(math.inf, x0, dual, 0)
         self.bound = math.inf
+        self.rounding = 0.0
+        self.first_gradient = float(np.linalg.norm(g))
         self.watch = CertificateWatch()
         self.spent, self.began = 0.0, math.nan  # seconds of rounds that are over; when the one under way began
         self.round = 0
@@ -130,6 +144,8 @@ class Descent:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
+        # minibatches are drawn by the client's descend, which the fused rounds do not call
+        self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
         rare = (skip_probability(self.method) or 1.0) < 0.2
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
@@ -147,6 +163,16 @@ class Descent:
             memory["x"] = x
         self.server, self.solo.memory = server, memory
 
+    def switch(self, make: Callable[[Problem, Smooth], Method]) -> None:
+        """Go on from here with another method, which starts from x and the last subgradient of psi."""
+        x, dual = self.x, self.dual
+        if dual is None:
+            dual = -np.asarray(self.solo.subgradient) if self.solo.last is not None else None
+        self.make = make
+        self._set_method()
+        self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
+        self._begin(x, dual)
+
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
@@ -163,7 +189,7 @@ class Descent:
         server, memory, solo = self.server, self.solo.memory, self.solo
         solo.begin(self.round)
         try:
-            self.server = self.method.round(server, solo)
+            self.server = self.method_round(server, solo)
             self.round += 1
             return self._due() and self._bound()
         except TooSteep as steep:
@@ -206,7 +232,8 @@ class Descent:
         if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = distance(solo.start, x) / self.gamma
+            raw = (distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
+            solo.moved = None
             if not math.isfinite(raw):
                 solo.blame()
         else:
@@ -259,10 +286,17 @@ class Descent:
         """Whether the bound is no longer finite, or far beyond the first one."""
         return self.watch.diverged(self.bound)
 
+    def is_rounding(self, certificate: float) -> bool:
+        """Whether a certificate of this size may be nothing but the rounding of the method's own gradients."""
+        size = self.first_gradient + (self.f.L or 0.0) * float(np.linalg.norm(self.best.x))
+        return certificate <= ROUNDING_ULPS * self.client.eps * size
+
     @property
     def stalled(self) -> bool:
         """Whether the bound has stopped falling."""
-        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, self.f.mu)
+        # gamma mu is the rate of plain steps only; methods with larger steps claim none that a wrong mu could spoil
+        mu = self.f.mu if self.gamma * (self.f.L or 1.0) <= 2.0 else None
+        return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
     @property
@@ -298,34 +332,50 @@ class Descent:
 
     # -- measures ------------------------------------------------------------------------------------------------------
     def certify(self, point: Point) -> float:
-        """The certificate at a point, with one more prox; what its inexactness may hide is added.
+        """An upper bound on the certificate at a point, with one more prox; what is not exact about it is added.
 
         |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma with gamma = 1/L, or for psi(D x)
-        |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|.
+        |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|.  ``rounding`` is the part of it that rounding may account for.
         """
         start = time.perf_counter()
-        x, y, D = point.x, point.dual, self.task.D
         with np.errstate(all="ignore"):
-            g = self.client.gradient(x, hold=False)
+            self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
-                found = self._certificate(x, y, g, D)
+                found = self._certificate(point, extended=False)
+                if found.value - found.error <= self.tol < found.most and accuracy.can_extend([self.f.of]):
+                    found = min(found, self._certificate(point, extended=True), key=lambda b: b.most)
             except Overflow:
-                found = math.nan
+                found = accuracy.Bounded(math.nan, math.nan)
         self.spent += time.perf_counter() - start
-        return found
+        self.rounding = found.error
+        return found.most
 
-    def _certificate(self, x: Array, y: Array | None, g: Array, D: Linear | None) -> float:
+    def _certificate(self, point: Point, extended: bool) -> accuracy.Bounded:
+        x, D = point.x, self.task.D
+        g, error = self._accurate(x, extended)
         if self.task.psi is None:
-            return float(np.linalg.norm(g))
+            return accuracy.Bounded(float(np.linalg.norm(np.asarray(g, dtype=np.float64))), error)
         if D is None:
             seen = self.client.steepest  # what was measured overrides an L that is too small
             gamma = 1.0 / max(self.f.L or 1.0, seen if math.isfinite(seen) else 0.0)
-            gap = x - self._last_prox(x - gamma * g, gamma, gamma)
-            return (float(np.linalg.norm(gap)) + self._accuracy()) / gamma
-        assert y is not None
-        u = y + (D @ x)
-        gap = y - (u - self._last_prox(u, 1.0, 1.0))
-        return float(np.linalg.norm(g + D.T @ y)) + float(np.linalg.norm(gap)) + self._accuracy()
+            last = self._as_prox(gamma)
+            found = accuracy.prox_residual(last, x, g, error, gamma)
+            return accuracy.Bounded(found.value + self._accuracy() / gamma, found.error)
+        assert point.dual is not None
+        found = accuracy.dual_residual(self._as_prox(1.0), D, x, point.dual, g, error)
+        return accuracy.Bounded(found.value + self._accuracy(), found.error)
+
+    def _accurate(self, x: Array, extended: bool) -> tuple[Any, float]:
+        """grad f(x) with a bound on its error; of a user's own f, with an estimate."""
+        f = self.f.of
+        if isinstance(f, (LinearModel, Quadratic)):
+            return accuracy.gradient(f, x, extended)
+        g = self.client.gradient(x, hold=False)
+        size = float(np.linalg.norm(g)) + (self.f.L or 0.0) * float(np.linalg.norm(x))
+        return g, accuracy.ASSUMED_ULPS * self.client.eps / 2 * size
+
+    def _as_prox(self, scale: float) -> _LastProx:
+        return _LastProx(lambda m, t: self._last_prox(m, t, scale))
 
     def _last_prox(self, m: Array, t: float, scale: float) -> Array:
         inner = self.solo.inner

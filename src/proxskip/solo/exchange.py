@@ -29,8 +29,10 @@ from proxskip import prox
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.oracles import dtype_of
 from proxskip.randomness import minibatch, stream
-from proxskip.seam import ClientHalf, SettleHalf
+from proxskip.seam import ClientHalf, Pull, SettleHalf
+from proxskip.solo import kernels
 from proxskip.solo.functions import CURVATURE_SLACK, Smooth, curvature
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -66,6 +68,7 @@ class SoloClient:
         self.at: Array | None = None
         self.g: Array = np.zeros(0)
         self.round = self.calls = self.rows = 0
+        self.eps = float(np.finfo(dtype_of(f.of)).eps)
         self.steepest = 0.0
         """The largest curvature seen between two points."""
         self.enough: Callable[[], bool] = lambda: False
@@ -91,8 +94,12 @@ class SoloClient:
             self.g, self.at = g, x
         return self.g
 
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
-        """K times  x <- x - gamma (g(x) - h)."""
+    def descend(
+        self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
+    ) -> Array:
+        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
+        if pull is not None:
+            return self._pulled(x, h, gamma, K, pull, momentum)
         if self.batch is not None:
             return self._sample(x, h, gamma, K)
         g = self.gradient(x)
@@ -108,6 +115,22 @@ class SoloClient:
             x, g = new, there
         self._count(left)
         return _step(x, g, h, gamma)
+
+    def _pulled(self, x: Array, h: Any, gamma: float, K: int, pull: Pull, momentum: float) -> Array:
+        """K accelerated steps on  f(y) - <h, y> + tau/2 |y - centre|^2, two passes over the vectors for each."""
+        (tau, centre), y, z, g, left = pull, x, x, self.gradient(x), K - 1
+        for k in range(K - 1):
+            if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
+                left -= STEPS_BETWEEN_LIMIT_CHECKS
+                self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
+            y, ahead = kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum)
+            there = self.f.gradient(ahead)
+            if self.backtrack:
+                self._steep(z, g, ahead, there)
+            z, g = ahead, there
+        self._count(left)
+        out: Array = kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum)[0]
+        return out
 
     def _count(self, steps: int) -> None:
         self.calls += steps
@@ -130,7 +153,7 @@ class SoloClient:
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
         # a lower bound on L; above the current L, backtracking has to raise it
-        self.steepest = max(self.steepest, curvature(x, g, y, k))
+        self.steepest = max(self.steepest, curvature(x, g, y, k, self.f.L or 0.0, self.eps))
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
             raise TooSteep(self.steepest)
 
@@ -167,8 +190,12 @@ class CompiledClient(SoloClient):
         self.rate[0], self.count[0] = gamma, K
         return np.asarray(self.engine.descend(self.one, x[None], H, self.rate, self.count, self.round)[0])
 
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any) -> Array:
-        """K times  x <- x - gamma (g(x) - h)."""
+    def descend(
+        self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
+    ) -> Array:
+        """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
+        if pull is not None:
+            return self._pulled(x, h, gamma, K, pull, momentum)
         left = K
         if self.batch is None:
             x, left = _step(x, self.gradient(x), h, gamma), K - 1
@@ -216,6 +243,8 @@ class SoloExchange:
         self.hope = math.inf
         """The certificate that the next prox should not spoil."""
         self.start: Array | None = None
+        self.moved: float | None = None
+        """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""

@@ -17,6 +17,9 @@ from proxskip.types import Array, Indices, InputError
 
 MAX_WRITTEN_OUT = 500
 """Rows and columns up to which a linear operator is written out as a matrix where that helps."""
+EPS = float(np.finfo(np.float64).eps)
+CURVATURE_ULPS = 1e4
+"""A difference of gradients counts where it is this many times their rounding."""
 CURVATURE_SLACK = 1e-3
 """By how much (relative) a measured curvature may exceed L before L counts as too small; allows for rounding."""
 
@@ -114,14 +117,19 @@ def first_gradient(f: Smooth, x: Array) -> Array:
     return g.copy()
 
 
-def curvature(x: Array, g: Array, y: Array, k: Array) -> float:
-    """A lower bound on L from two points with gradients g and k:  |g - k|^2 / <g - k, x - y>  (Baillon and Haddad)."""
+def curvature(x: Array, g: Array, y: Array, k: Array, L: float = 0.0, eps: float = EPS) -> float:
+    """A lower bound on L from two points with gradients g and k:  |g - k|^2 / <g - k, x - y>  (Baillon and Haddad).
+
+    Args:
+        L: a guess of it; gradients are known up to eps (|g| + L |x|), which is more than |g| near the minimum.
+    """
     dg, dx = g - k, x - y
     moved, turned = float(np.dot(dg, dx)), float(np.dot(dg, dg))
     if not math.isfinite(turned):
         return math.inf
     # below this the difference of the gradients is rounding, and its quotient with the step would mean nothing
-    tiny = 1e-14 * (float(np.dot(g, g)) + float(np.dot(k, k)))
+    slack = CURVATURE_ULPS * eps
+    tiny = slack * slack * (float(np.dot(g, g)) + float(np.dot(k, k)) + L * L * float(np.dot(x, x)))
     return turned / moved if turned > tiny and moved > 0 else 0.0
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import scipy.sparse
 
 from proxskip import theory
-from proxskip.methods import PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
+from proxskip.loop.fit import check_parts
+from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
@@ -21,12 +22,12 @@ from proxskip.solo.functions import Linear, Smooth
 from proxskip.types import Array, InputError
 
 METHOD_NAMES = (
-    "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "splitskip", "papc", "pdhg",
+    "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "apda", "splitskip", "papc", "pdhg",
 )  # fmt: skip
 SOLVE_D = ("splitskip", "papc", "pdhg")
 """Methods for psi(D x)."""
-WITHOUT_P = ("proxgd", "fista", "fista-restart", "papc", "pdhg")
-"""Methods that take the prox at every step."""
+WITHOUT_P = ("proxgd", "fista", "fista-restart", "apda", "papc", "pdhg")
+"""Methods without a probability."""
 WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
 """Methods without h or y."""
 TAKE_P_FROM_MU = ("proxskip", "sproxskip", "splitskip")
@@ -104,7 +105,7 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: A
         raise InputError("eps lets the corollary choose p and gamma; leave them out.")
     if p is not None and method in WITHOUT_P:
         raise InputError(f"{method} has no p; leave it out.")
-    if tau is not None and method not in (*SOLVE_D, "auto"):
+    if tau is not None and method not in SOLVE_D:
         raise InputError(f"{method} has no tau; leave it out.")
     if dual is not None and method in WITHOUT_DUAL:
         raise InputError(f"{method} has no dual variable; leave dual out.")
@@ -112,9 +113,7 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: A
 
 def check_method(method: Method, task: Task) -> None:
     """Refuse a method object that would leave out a part of the problem."""
-    for part, there in (("psi", task.psi), ("D", task.D), ("batch", task.batch)):
-        if there is not None and part not in method.handles:
-            raise InputError(f"{method.name} has no {part}, and would leave it out; use another method.")
+    check_parts(method, task.psi, task.D, task.batch)
     if task.D is None and "D" in method.handles:
         raise InputError(f"{method.name} is for psi(D x) and no D was given.")
 
@@ -146,6 +145,8 @@ def method_maker(
             return Accelerated(step, (1.0 - root) / (1.0 + root))
         if name in ("fista", "fista-restart"):
             return Fista(step)
+        if name == "apda":
+            return APDA.theory(problem) if gamma is None else APDA(gamma)
         if name in ("proxskip", "sproxskip"):
             q = theory.best_p(step, f.mu) if p is None else p
             return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)

@@ -38,6 +38,7 @@ def nonnegative(name: str, value: float) -> float:
 
 def whole(name: str, value: int, least: int = 1) -> int:
     """The value as an int, refused unless it is a whole number of at least ``least``."""
+    # True is an int, but no count
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} = {value!r} must be a whole number of at least {least}.")
     return int(value)

@@ -70,6 +70,7 @@ class Setting:
         n, cohort = whole("n", n), whole("cohort", n if cohort is None else cohort)
         if cohort > n:
             raise InputError(f"a cohort of {cohort} is larger than n = {n} clients.")
+        # mu = 0 means unknown, and the limit is then the one for every mu
         L, mu = (positive("L", L), None) if mu is None or mu == 0 else ordered(L, mu)
         K, p, eta_g = whole("K", K), probability("p", p), positive("eta_g", eta_g)
         return Setting(L, K, p, eta_g, mu, cohort / n, lmax, sigma)
@@ -85,6 +86,7 @@ def check_limits(
     gamma = positive("gamma", gamma)
     if limits is None:
         return []
+    # all digits where the two numbers would look equal
     digits = "g" if f"{gamma:g}" != f"{limits.warn_above:g}" else ".17g"
     given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
     if gamma >= limits.refuse_at and not insist:

@@ -91,6 +91,7 @@ def table1(
     n, root = whole("n", n), math.sqrt(k)
     K = max(1, round(root)) if K is None else whole("K", K)
     width = None if d is None else whole("d", d)
+    # without heterogeneity the term with G vanishes
     drift = None if G2 is None or nonnegative("G2", G2) == 0 else G2 / (mu * n * K * eps)
     extra = 1.0 if q is None else probability("q", q)
 
@@ -108,6 +109,7 @@ def table1(
     ]
     if p is not None:
         p, formula = probability("p", p), "max(p kappa, 1/p) log(1/eps)"
+        # the paper marks Scaffnew for p in (1/kappa, 1)
         mark = 1 / k < p < 1
         rows.append(row(f"Scaffnew, p = {p:g}", 1 / p, one, (formula, max(p * k, 1 / p) * log), paper_better=mark))
     best = ("sqrt(kappa) log(1/eps)", root * log)

@@ -356,6 +356,7 @@ def cohort_constants(n: int, sizes: Mapping[int, float]) -> CohortConstants:
     rest = math.fsum(drawn.values())
     if n == 1 and rest > 0:
         return CohortConstants(1.0, 1.0)
+    # nu(1) = 0: a cohort of one learns nothing about disagreement
     chi = math.fsum(prob * nu(n, s) for s, prob in drawn.items())
     if chi <= 0:
         raise InputError(f"cohorts of one among n = {n} clients cannot work: h could never learn; take c >= 2.")
@@ -467,6 +468,7 @@ def decentralized_lyapunov(
     """
     ratio = positive("gamma", gamma) / (probability("p", p) * positive("tau", tau))
     x2, E = np.sum(_rows2(X, x_star, H)), _gap(H, H_star)
+    # the pseudoinverse drops the mean of H - H*, which is zero
     dual = np.sum(E * ((gossip_pinv(W) if pinv is None else pinv) @ E))
     return float(x2 + ratio * dual) / len(E)
 

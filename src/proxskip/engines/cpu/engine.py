@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,14 +16,14 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
-from proxskip.engines.cpu.shards import Census, pack
-from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.engines.cpu.shards import Census, RangeTask, Rows, pack
+from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.oracles import is_thread_safe, rows_of
-from proxskip.seam import Anchor, Pull, Request
+from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LAZY = 1 << 18
@@ -29,6 +32,13 @@ LAZY = 1 << 18
 
 WORTH_CUTTING = 4e6
 """Entries of a round from which the members are dealt to the threads in several pieces each, as they become free."""
+
+
+SHORT_WORK = 2e7
+"""Entries, about, that are one call of a kernel at most (a few hundredths of a second): between calls a thread looks
+whether the run was interrupted."""
+SECONDS_BETWEEN_LOOKS = 0.05
+"""How long a thread should work on one member before it looks again."""
 
 
 class Cohort(Sender):
@@ -61,20 +71,30 @@ class Cohort(Sender):
         x0 = np.atleast_2d(self.plain(x))
         H = np.broadcast_to(self.plain(h), shape)
         no_momentum = type(momentum) is float and momentum == 0.0
-        tau = pull_to_zero(pull) if no_momentum and until is None else None
-        plain = tau is not None and anchor is None and (tau == 0.0 or engine.shards is not None)
+        plain = pull is None and anchor is None and until is None and no_momentum
+        if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
+            held = self._held(anchor)
+            return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
         if not plain and (engine.shards is None or anchor is not None or until is not None):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
         self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
         if plain:
-            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step, tau or 0.0)
+            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step, self.request.halt)
             self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
             return out
         near = None if pull is None else (pull[0], self.plain(pull[1]))
         return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
 
+    def _held(self, anchor: Anchor) -> tuple[Array, Array, Array]:
+        """New arrays of w, gw and q, one row or number for each member."""
+        shape = (len(self.members), self.engine.problem.d)
+        w, gw = (np.array(np.broadcast_to(self.plain(v), shape), order="C") for v in anchor[:2])
+        return w, gw, np.array(numbers(anchor[2], shape[0]))
+
     def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
-        out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step)
+        halt = self.request.halt
+        look(halt)
+        out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step, halt)
         self.step = self.step + active
         return out
 
@@ -105,9 +125,8 @@ class Cohort(Sender):
         self.gradients += sum(c.gradients for c in clients)
         self.step = np.array([c.step for c in clients])
         if until is not None:
-            taken = np.array([steps for _, steps in out], dtype=np.int64)
-            self.taken = taken if self.taken is None else self.taken + taken
-            return np.stack([y for y, _ in out]), taken[:, None]
+            self.had_criterion = True
+            return np.stack([y for y, _ in out]), np.array([[steps] for _, steps in out], dtype=np.int64)
         if anchor is not None:
             return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
         return np.stack(out)
@@ -131,11 +150,12 @@ class Cohort(Sender):
         wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
         clients, number0 = self.engine.problem.clients, self.engine.number0
         self.gradients += int(self.engine.rows[self.members[wanted]].sum())
-        rows = [
-            checked_gradient(clients[i], x[j], number0 + int(i)) if wanted[j] else np.zeros(x.shape[1])
-            for j, i in enumerate(self.members)
-        ]
-        return np.stack(rows)
+        out = np.zeros(x.shape)
+        for j, i in enumerate(self.members):
+            if wanted[j]:
+                look(self.request.halt)
+                out[j] = checked_gradient(clients[i], x[j], number0 + int(i))
+        return out
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""
@@ -150,12 +170,14 @@ class CpuEngine(NearEngine):
 
     name = "cpu"
     together = True
+    atomic = True
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise InputError(f"threads = {threads} must be at least 1.")
         self.threads = threads or available_cores()
         self.pool: ThreadPoolExecutor | None = None
+        self.abandoned = threading.Event()  # set while threads are to leave work that nobody waits for any more
 
     def open(
         self, problem: Problem, memory: Vectors, seed: int, number0: int = 0, census: Census | None = None
@@ -177,6 +199,8 @@ class CpuEngine(NearEngine):
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
         if self.shards is not None:
+            # a step costs the entries of its rows and those of x; by how much the latter can matter
+            self.overhead = 1.0 + problem.d / float(self.shards.work.min())
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
 
@@ -189,18 +213,25 @@ class CpuEngine(NearEngine):
         return OneClient(self.problem, i, self.seed, request, place, self.number0)
 
     def descend(
-        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any = 0,
-        tau: float = 0.0,
-    ) -> Array:  # fmt: skip
-        """All local steps of all members, from x0 (a row each, or one for all), as a new stack; tau pulls them to zero.
+        self,
+        members: Indices,
+        x0: Array,
+        H: Array,
+        gamma: Array,
+        K: Indices,
+        round: int,
+        step0: Any = 0,
+        halt: threading.Event | None = None,
+    ) -> Array:
+        """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
 
         Each member is on one thread, or a large one's rows on all of them if there are few members. Minibatches are
-        numbered from step0 on (one number, or one per member).
+        numbered from step0 on (one number, or one per member). ``BrokenOff`` soon after ``halt`` is set.
         """
         X = self._room((len(members), self.problem.d))
         if self.shards is None:
             X[...] = x0
-            return self._descend_any(members, X, H, gamma, K, round, step0)
+            return self._descend_any(members, X, H, gamma, K, Request(_no_half, members, round, halt=halt), step0)
         kind = self.shards.dtype
         x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
         X = X if kind == X.dtype else np.empty(X.shape, kind)
@@ -208,19 +239,106 @@ class CpuEngine(NearEngine):
             X[...] = x0
             for j, i in enumerate(members):
                 first = int(step0 if np.ndim(step0) == 0 else step0[j])
-                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, self._spread, first, tau)
+
+                def share(task: RangeTask, ranges: list[tuple[int, int]]) -> None:
+                    look(halt)
+                    self._spread(task, ranges)
+
+                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, share, first)
         else:
-            work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0, tau)
             load = K * self.shards.work[members]
-            pieces = 16 if self.threads > 1 and float(load.sum()) > WORTH_CUTTING else 1
+            total = float(load.sum())
+            pieces = 16 if self.threads > 1 and total > WORTH_CUTTING else 1
+            if total * self.overhead <= SHORT_WORK:
+                work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
+            else:
+                work = self._in_calls(members, x0, X, H, gamma, K, round, step0, halt)
             self._spread(work, balanced(load, pieces * self.threads))
         return X.astype(np.float64, copy=False)
 
+    def _in_calls(
+        self, members: Indices, x0: Array, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any,
+        halt: threading.Event | None,
+    ) -> RangeTask:  # fmt: skip
+        """``f(lo, hi)`` does all steps of members lo to hi-1 in calls of about SHORT_WORK, and looks between them.
+
+        The steps of a member depend on its x and their number alone, so that the bytes are those of one call.
+        """
+        assert self.shards is not None
+        shards, seed = self.shards, self.seed
+        whole = shards.descend(members, x0, X, H, gamma, K, seed, round, step0)
+        load = K * (shards.work[members] + X.shape[1])
+        ends = np.append(0.0, np.cumsum(load))
+
+        def steps(j: int, done: int, count: int) -> None:
+            some, start = np.full(len(K), count, np.int64), x0 if done == 0 else X
+            shards.descend(members, start, X, H, gamma, some, seed, round, step0 + done)(j, j + 1)
+
+        def work(lo: int, hi: int) -> None:
+            while lo < hi:
+                self._look(halt)
+                if load[lo] > SHORT_WORK:
+                    self._timed_calls(partial(steps, lo), int(K[lo]), SHORT_WORK * K[lo] / load[lo], halt)
+                    lo += 1
+                else:
+                    last = int(np.searchsorted(ends, ends[lo] + SHORT_WORK, side="right")) - 1
+                    last = min(hi, max(lo + 1, last))
+                    whole(lo, last)
+                    lo = last
+
+        return work
+
+    def _timed_calls(
+        self, steps: Callable[[int, int], None], K: int, guess: float, halt: threading.Event | None
+    ) -> None:
+        """``steps(done, count)`` until K are done, each call of about SECONDS_BETWEEN_LOOKS."""
+        done, count = 0, max(1, int(guess))
+        while done < K:
+            self._look(halt)
+            began = time.perf_counter()
+            count = min(count, K - done)
+            steps(done, count)
+            done += count
+            took = time.perf_counter() - began
+            count = max(1, int(count * min(4.0, SECONDS_BETWEEN_LOOKS / max(took, 1e-9))))
+
+    def _look(self, halt: threading.Event | None) -> None:
+        look(halt)
+        if self.abandoned.is_set():
+            raise BrokenOff
+
+    def has_anchors(self) -> bool:
+        """Whether there is a kernel for the steps of L-SVRG: for minibatches that are read row by row."""
+        return isinstance(self.shards, Rows) and self.shards.batch > 0
+
+    def descend_anchored(
+        self, members: Indices, x0: Array, H: Array, gamma: Array, K: Indices, anchor: Any, count: Sender,
+        request: Request,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        """The steps with the gradients of L-SVRG, counted."""
+        assert isinstance(self.shards, Rows)
+        kind, round, halt = self.shards.dtype, request.round, request.halt
+        X = np.array(np.broadcast_to(x0, (len(members), self.problem.d)), dtype=kind, order="C")
+        H, gamma = np.ascontiguousarray(H, dtype=kind), np.ascontiguousarray(gamma, dtype=kind)
+        w, gw = (np.ascontiguousarray(v, dtype=kind) for v in anchor[:2])
+        moved = np.zeros(len(members), np.int64)
+        load, most = K * self.shards.work[members], int(K.max())
+        at_once = max(1, int(most * SHORT_WORK / max(float(load.sum()), 1.0)))
+        for done in range(0, most, at_once):  # the steps are numbered, so that calls in a row have the bytes of one
+            look(halt)
+            some = np.clip(K - done, 0, at_once)
+            work = self.shards.descend_anchored(
+                members, X, H, gamma, some, (w, gw, anchor[2]), moved, self.seed, round, count.step + done
+            )
+            self._spread(work, balanced(load, self.threads))
+        count.gradients += int(np.sum(2 * self.shards.batch * K + moved * self.rows[members]))
+        count.step = count.step + K
+        return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
+
     def _descend_any(
-        self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any
+        self, members: Indices, X: Array, H: Array, gamma: Array, K: Indices, request: Request, step0: Any
     ) -> Array:
         first = None if isinstance(step0, int) and step0 == 0 else np.broadcast_to(step0, (len(members),))
-        request = Request(_no_half, members, round)
 
         def one(j: int, _: int) -> None:
             client = OneClient(self.problem, int(members[j]), self.seed, request, j, self.number0)
@@ -246,8 +364,15 @@ class CpuEngine(NearEngine):
             for lo, hi in ranges:
                 work(lo, hi)
             return
-        for job in [self.pool.submit(work, lo, hi) for lo, hi in ranges]:
-            job.result()
+        jobs = [self.pool.submit(work, lo, hi) for lo, hi in ranges]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:  # an interrupt, or one thread's error: the others must not go on unseen
+            self.abandoned.set()
+            wait(jobs)
+            self.abandoned.clear()
+            raise
 
     def _of(self, cohort: Indices) -> Any:
         if self.problem.d > 1 and len(cohort) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column

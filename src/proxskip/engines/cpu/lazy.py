@@ -27,6 +27,7 @@ from proxskip.engines.cpu.lazy_kernels import (
     SUBTRACT,
     TEMPORARY,
 )
+from proxskip.engines.written import Written
 from proxskip.types import Array, Indices
 
 MAX_ARRAYS = 8
@@ -34,13 +35,15 @@ MAX_ARRAYS = 8
 so that one compilation serves all programs."""
 
 
-class Lazy:
+SIGNS = {"+": ADD, "-": SUBTRACT, "*": MULTIPLY, "/": DIVIDE}
+
+
+class Lazy(Written):
     """A ``(c, d)`` stack that is yet to be computed: a tree of operations over arrays.
 
     A leaf has a ``value``; an operation has the kind TEMPORARY and two operands.
     """
 
-    __array_ufunc__ = None  # numpy leaves mixed operations to us
     __slots__ = ("kind", "left", "op", "right", "value")
     ndim = 2
 
@@ -60,36 +63,12 @@ class Lazy:
             return Lazy(COLUMN, v)
         return Lazy(KEPT if kept else STACK, v)
 
-    def _with(self, op: int, other: Any, swapped: bool = False) -> Lazy:
-        a, b = self, Lazy.of(other)
-        return Lazy(TEMPORARY, None, op, b, a) if swapped else Lazy(TEMPORARY, None, op, a, b)
-
-    def __add__(self, other: Any) -> Lazy:
-        return self._with(ADD, other)
-
-    def __radd__(self, other: Any) -> Lazy:
-        return self._with(ADD, other, swapped=True)
-
-    def __sub__(self, other: Any) -> Lazy:
-        return self._with(SUBTRACT, other)
-
-    def __rsub__(self, other: Any) -> Lazy:
-        return self._with(SUBTRACT, other, swapped=True)
-
-    def __mul__(self, other: Any) -> Lazy:
-        return self._with(MULTIPLY, other)
-
-    def __rmul__(self, other: Any) -> Lazy:
-        return self._with(MULTIPLY, other, swapped=True)
-
-    def __truediv__(self, other: Any) -> Lazy:
-        return self._with(DIVIDE, other)
-
-    def __rtruediv__(self, other: Any) -> Lazy:
-        return self._with(DIVIDE, other, swapped=True)
+    def _with(self, sign: str, other: Any, swapped: bool = False) -> Lazy:
+        a, b = (Lazy.of(other), self) if swapped else (self, Lazy.of(other))
+        return Lazy(TEMPORARY, None, SIGNS[sign], a, b)
 
     def __neg__(self) -> Lazy:
-        return self._with(MULTIPLY, -1.0)
+        return self * -1.0
 
 
 class Sheet:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.minibatches import minibatch
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
@@ -139,27 +139,41 @@ class Rows:
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        step0: int | Indices = 0, tau: float = 0.0,
+        step0: int | Indices = 0,
     ) -> RangeTask:  # fmt: skip
         """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
-            tau: of a pull to zero, which is a change of the l2 term.
         """
-        first_step, reg = _per_member(step0, len(cohort)), self._pulled(tau)
+        first_step = _per_member(step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
-                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, reg,
+                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
                 self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(X.shape[1]),
                 first_step,
             )  # fmt: skip
 
         return work
 
-    def _pulled(self, tau: float) -> Any:
-        return self.reg + self.dtype.type(tau) if tau else self.reg
+    def descend_anchored(
+        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
+        moved: Indices, seed: int, round: int, step0: int | Indices,
+    ) -> RangeTask:  # fmt: skip
+        """The same with the gradients of L-SVRG; X and the anchors are changed in their place."""
+        data = self.kind, self.dense, self.sparse, self.b, self.loss, self.C
+        first_step = _per_member(step0, len(cohort))
+
+        def work(lo: int, hi: int) -> None:
+            g, part, picks, p, room = self._buffers(X.shape[1])
+            buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
+            anchored.descend_anchored(
+                lo, hi, cohort, X, H, gamma, K, *anchor, moved, self.row0, data, self.reg, self.batch, seed, round,
+                self.per_block, self.number0, buffers, first_step,
+            )  # fmt: skip
+
+        return work
 
     def _buffers(self, d: int) -> tuple[Any, ...]:
         g = np.empty((2, d), self.dtype)
@@ -167,7 +181,7 @@ class Rows:
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
-        step0: int = 0, tau: float = 0.0,
+        step0: int = 0,
     ) -> None:  # fmt: skip
         """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
         first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
@@ -189,7 +203,7 @@ class Rows:
             # in the order of the blocks, as ``descend_rows`` adds them
             for q in range(1, blocks):
                 parts[0] += parts[q]
-            kernels.step(x, 0, x.shape[0], gamma, parts[0], self._pulled(tau), h)
+            kernels.step(x, 0, x.shape[0], gamma, parts[0], self.reg, h)
 
     def large(self, i: int) -> bool:
         """Whether the client has several blocks of rows."""
@@ -299,27 +313,23 @@ class Tiles:
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
-        step0: int | Indices = 0, tau: float = 0.0,
+        step0: int | Indices = 0,
     ) -> RangeTask:  # fmt: skip
         """``f(lo, hi)`` does all the steps of members lo to hi-1, from X0 (one row per member, or one for all) into X.
 
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
-            tau: of a pull to zero, which is a change of the l2 term.
         """
-        first_step, reg = _per_member(step0, len(cohort)), self._pulled(tau)
+        first_step = _per_member(step0, len(cohort))
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_tiles(
                 lo, hi, cohort, X0, X, H, gamma, K, self.blocks, self.groups, self.row_data, self.column_data, self.b,
-                self.scale, reg, self.loss, self.longest, self._buffers(), *self._draw(seed, round),
+                self.scale, self.reg, self.loss, self.longest, self._buffers(), *self._draw(seed, round),
                 first_step,
             )  # fmt: skip
 
         return work
-
-    def _pulled(self, tau: float) -> Any:
-        return self.reg + self.dtype.type(tau) if tau else self.reg
 
     def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
         """The arguments of ``kernels.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
@@ -338,7 +348,7 @@ class Tiles:
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
-        step0: int = 0, tau: float = 0.0,
+        step0: int = 0,
     ) -> None:  # fmt: skip
         """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
         first, count = int(self.blocks[i]), int(self.blocks[i + 1] - self.blocks[i])
@@ -364,7 +374,7 @@ class Tiles:
             total[:] = 0.0
             for own in buffers:
                 total += own[2]
-            kernels.step(y, 0, self.d, gamma, total, self._pulled(tau), h)
+            kernels.step(y, 0, self.d, gamma, total, self.reg, h)
         x[:] = y[:-1]
 
     def large(self, i: int) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.device import need_cupy
-from proxskip.engines.gpu.engine import everywhere, only_plain_steps, only_plain_vectors, rows_taken
+from proxskip.engines.gpu.engine import need_cupy
 from proxskip.engines.gpu.launch import LocalSteps
+from proxskip.engines.gpu.limits import everywhere, only_plain_steps, only_plain_vectors, rows_taken
 from proxskip.engines.local import Sender
 from proxskip.engines.near import NearEngine
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
@@ -186,6 +186,10 @@ class Lane(NearEngine):
         """Keep the initial memory; the data are on the card already."""
         super().open(problem, memory, seed)
         self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+
+    def mark(self, several: bool) -> bool:
+        """Its rounds share launches with others, and are finished."""
+        return False
 
     def client(self, members: Indices, request: Request, place: int) -> LaneCohort:
         """The whole cohort; its half is run from its beginning."""

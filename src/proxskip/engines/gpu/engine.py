@@ -8,56 +8,77 @@ it is one launch. The host draws K, and reads vectors only when a record is due.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import importlib
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from proxskip.engines.gpu import cuda
-from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.local import Sender, key_of, pull_to_zero
-from proxskip.links.codecs import Identity, Key
+from proxskip.engines.gpu.limits import (
+    entries_of,
+    everywhere,
+    one_step0,
+    only_plain_steps,
+    only_plain_vectors,
+    rows_taken,
+)
+from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
-from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work
+from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
-MAX_DEPTH = 4
-"""Operations above one another in a vector of the server's, beyond which its parts are computed."""
+SECONDS_BETWEEN_LOOKS = 0.1
+"""How long one launch should take at most: after it the engine looks whether the run was interrupted."""
+STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
+"""A local step on a fast card takes about this long and one over that per stored entry; where this is far off, the
+second launch knows better."""
 
 
-class CardCohort(Sender):
+class CardCohort:
     """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
 
-    def __init__(self, engine: GpuEngine, members: Indices, request: Request) -> None:
-        self.engine, self.members, self.request = engine, members, request
+    def __init__(self, engine: GpuEngine, members: Indices, round: int, halt: Event | None = None) -> None:
+        self.engine, self.members, self.round, self.halt = engine, members, round, halt
+        self.gradients = 0
+        self.step: Any = 0  # the number of the next minibatch
 
-    def keys(self, vector: int) -> Sequence[Key]:
-        """One for each member."""
-        return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member; with a pull or momentum a launch for each."""
+        only_plain_steps(more)
+        if pull is None and isinstance(momentum, (int, float)) and not momentum:
+            return self._plain_steps(x, h, gamma, K)
+        if np.ndim(K):
+            raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
+        y = before = Term.of(x)
+        for k in range(int(K)):
+            z = y + momentum * (y - before) if k else y
+            shift = Term.of(h) if pull is None else h - pull[0] * (z - pull[1])
+            before, y = y, self._plain_steps(z, shift, gamma, 1)
+        return y
 
-    def descend(self, x: Any, h: Any, gamma: Any, K: Any, **more: Any) -> Any:
-        """K times  x <- x - gamma (g(x) - h),  for every member."""
-        tau = pull_to_zero(more.pop("pull", None))
-        only_plain_steps(more if tau is not None else {"a pull": True})
+    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
+        """K times  x <- x - gamma (g(x) - h)."""
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
         step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
-        start = self.request.round, step0, tau or 0.0
-        return self.engine.descend(self.members, Term.of(x), Term.of(h), Term.of(gamma), K, *start)
+        given = Term.of(x), Term.of(h), Term.of(gamma)
+        return self.engine.descend(self.members, *given, K, self.round, step0, self.halt)
 
     def send(self, v: Any, codec: Any = None) -> Any:
-        """As it is, on the card; through a codec, by way of the host, so that the bytes are those of every engine."""
-        if codec is None or isinstance(codec, Identity):
-            return super().send(v)
-        rows = super().send(self.engine.on_host(Term.of(v), len(self.members)), codec)
-        there = Term(STACK, self.engine.cupy.asarray(rows))
-        self._sent = (*self._sent[:-1], (there, self._sent[-1][1]))
-        return there
+        """As it is: vectors that go up do not leave the card."""
+        only_plain_vectors(codec)
+        return v
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each."""
@@ -125,8 +146,8 @@ class GpuEngine(Engine):
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
-        self.pulled: dict[float, LocalSteps] = {}
         self.oracles: list[Any] = []
+        self.entries = entries_of(problem)
         if LocalSteps.fit(problem):
             self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
             self.whole = None if problem.batch else self.local
@@ -134,6 +155,8 @@ class GpuEngine(Engine):
             self.oracles = [on_device(f) for f in problem.clients]
         self.pending: PendingLaunch | None = None
         self.settling = False
+        self.several = False
+        self.marked: dict[str, Any] | None = None
         self.twins: list[tuple[Array, Any]] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
         self.chosen: tuple[bytes, Any] = (b"", None)
@@ -141,30 +164,54 @@ class GpuEngine(Engine):
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
     def descend(
-        self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0, tau: float = 0.0
-    ) -> Term:
-        """All local steps of all members, in the launch to come; tau pulls them to zero."""
+        self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0,
+        halt: Event | None = None,
+    ) -> Term:  # fmt: skip
+        """All local steps of all members, in the launch to come; of long work all but the last part at once."""
         if self.local is None:
-            return Term(STACK, self._descend_any(members, x, h, gamma, K, tau))
+            return Term(STACK, self._descend_any(members, x, h, gamma, K, halt))
         how: dict[str, Any] = {"seed": self.seed, "round": round}
         if np.any(step0):
             how["step0"] = one_step0(step0)
         if np.ndim(K):
             how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
+        entries = self.entries * len(members) / self.problem.n
+        count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
+        if not self.settling and int(np.max(K)) > count:
+            x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)
+        if np.ndim(K):
             K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
-        return self._ask(self._pulled(tau), members, x, h, gamma, K, how)
+        return self._ask(self.local, members, x, h, gamma, K, how)
 
-    def _pulled(self, tau: float) -> LocalSteps:
-        """The kernel's data with another l2 term, made once."""
-        assert self.local is not None
-        if tau == 0.0:
-            return self.local
-        if tau not in self.pulled:
-            blocks, threads = self.blocks, self.threads
-            self.pulled[tau] = LocalSteps(
-                self.problem, self.problem.n, blocks=blocks, threads=threads, data=self.local.data, tau=tau
-            )
-        return self.pulled[tau]
+    def _ahead(
+        self, local: LocalSteps, members: Indices, x: Term, h: Term, gamma: Term, K: Any, how: dict[str, Any],
+        count: int, halt: Event | None,
+    ) -> tuple[Term, Any, dict[str, Any]]:  # fmt: skip
+        """Launch parts of long work, the first of ``count`` steps, and look between them: x there, and what is left.
+
+        A step depends on x and on its number alone, so that the bytes are those of one launch.
+        """
+        assert self.pending is not None
+        if self.pending.step is not None:
+            self._launch(self.pending.step)
+            self.pending.step = None
+        first, most = int(how.get("step0", 0)), int(np.max(K))
+        done = 0
+        while most - done > count:
+            look(halt)
+            part: Any = count
+            if np.ndim(K):
+                part = self.cupy.asarray(np.clip(np.asarray(K) - done, 0, count).astype(np.int32))
+            out, began = self.cupy.empty((len(members), self.problem.d)), time.perf_counter()
+            numbered = {"members": self._members(members)} | how | {"step0": first + done}
+            self._launch(Step(local, x, h, gamma, part, out, numbered))
+            self.cupy.cuda.get_current_stream().synchronize()
+            took = time.perf_counter() - began
+            x, done = Term(STACK, out), done + count
+            count = max(1, int(count * min(4.0, SECONDS_BETWEEN_LOOKS / max(took, 1e-9))))
+        look(halt)
+        left = np.maximum(np.asarray(K) - done, 0) if np.ndim(K) else K - done
+        return x, left, how | {"step0": first + done}
 
     def gradient(self, members: Indices, x: Term) -> Term:
         """The members' full gradients, likewise."""
@@ -188,7 +235,7 @@ class GpuEngine(Engine):
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
-    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, tau: float) -> Any:
+    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, halt: Event | None = None) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
         X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(self.plain(h)), shape)
         X[...] = xp.asarray(self.plain(x))
@@ -196,8 +243,8 @@ class GpuEngine(Engine):
         steps = np.broadcast_to(np.asarray(K), shape[:1])
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
-                slope = self._oracle(int(i), X[j]) - H[j]
-                X[j] = X[j] - gammas[j] * (slope + tau * X[j] if tau else slope)
+                look(halt)
+                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - H[j])
         return X
 
     def _oracle(self, i: int, x: Any) -> Any:
@@ -215,34 +262,19 @@ class GpuEngine(Engine):
         cohort = request.cohort
         there = [Term.of(self.there(v)) for v in request.down]
         now = self.pending
-        if now is None or now.step is not None or now.links or not self._alike(now.cohort, cohort):
+        mark = self.several and request.exchange == 0
+        if now is None or now.step is not None or now.links or mark or not self._alike(now.cohort, cohort):
             self.flush(there)
+            self.marked = {k: v.copy() for k, v in self.kept.items()} if mark else self.marked
             now = self.pending = PendingLaunch(cohort, self._remembered())
         for v in there:
-            if v.operator and depth(v) > MAX_DEPTH:  # it grows by a sum in every round
-                self._shorten(v)
-            elif v.operator:
+            if v.operator:
                 self.plain(v)
-        client: Any = CardCohort(self, cohort, request)
+        client: Any = CardCohort(self, cohort, request.round, request.halt)
         own = {k: Term(COLUMN, self._column(v, cohort)) for k, v in request.own.items()}
         up, memory = request.half(client, dict(now.memory), request.K, *there, **own)
         now.memory |= {k: Term.of(v) for k, v in memory.items()}
-        sizes = client.sizes(up) if client.used_codec else ()
-        return Work(tuple(map(Term.of, up)), client.gradients, sizes)
-
-    def _shorten(self, v: Term) -> None:
-        """Compute all parts of a term, the innermost first."""
-        for part in (v.left, v.right):
-            if part.operator:
-                self._shorten(part)
-        self.plain(v)
-
-    def on_host(self, v: Term, c: int) -> Array:
-        """A stack where numpy can read it; local steps that wait are launched first."""
-        if self.pending is not None and self.pending.step is not None:
-            self._launch(self.pending.step)
-            self.pending.step = None
-        return np.ascontiguousarray(np.broadcast_to(self.cupy.asnumpy(self.plain(v)), (c, self.problem.d)))
+        return Work(tuple(map(Term.of, up)), client.gradients)
 
     def _column(self, values: Array, cohort: Indices) -> Any:
         """A column of everybody's entries, of which each member of the cohort reads its own."""
@@ -250,7 +282,7 @@ class GpuEngine(Engine):
         full[cohort] = values
         return self.cupy.asarray(full).reshape(-1, 1)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
         """As any engine, on the card; whether all is finite is seen at the next record."""
         work = self.run(request)
         rows = tuple(self.mix(graph, U) for U in work.up)
@@ -262,7 +294,7 @@ class GpuEngine(Engine):
         if self.pending is None or not self._alike(self.pending.cohort, cohort):
             self.flush(there)
             self.pending = PendingLaunch(cohort, self._remembered())
-        client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
+        client: Any = CardCohort(self, cohort, 0)
         try:
             self.settling = True
             memory = half(client, dict(self.pending.memory), *there)
@@ -358,8 +390,10 @@ class GpuEngine(Engine):
         self.twins = [*self.twins[-3:], (host, out)]
         return host
 
-    def mix(self, graph: Graph, U: Any) -> Any:
+    def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on the card."""
+        if not isinstance(graph, Graph):
+            raise InputError('the gpu engine gossips along a fixed graph, one step a round; use engine="cpu".')
         lists = self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)
         return self._join(Link(Term.of(U), self.cupy.empty(tuple(U.shape)), lists=lists))
 
@@ -408,10 +442,20 @@ class GpuEngine(Engine):
         self.flush()
         return {k: self.cupy.asnumpy(v) for k, v in self.kept.items()}
 
+    def mark(self, several: bool) -> bool:
+        """Copy the memory on the card when the first exchange begins, if others may follow it in this round."""
+        self.several, self.marked = several, None
+        return True
+
+    def rewind(self) -> None:
+        """The memory as it was at the beginning of the round; an exchange that is broken off has changed nothing."""
+        if self.marked is not None:
+            self.kept, self.pending = self.marked, None
+
     def close(self) -> None:
         """Give the card's memory back."""
         self.local = self.whole = self.pending = None
-        self.kept, self.twins, self.columns, self.oracles, self.pulled = {}, [], {}, [], {}
+        self.kept, self.twins, self.columns, self.oracles = {}, [], {}, []
         self.cupy.get_default_memory_pool().free_all_blocks()
 
     # -- between host and card -----------------------------------------------------------------------------------------
@@ -443,42 +487,34 @@ class GpuEngine(Engine):
         return self.chosen[1]
 
 
-def depth(v: Term) -> int:
-    """Operations above one another."""
-    return 1 + max(depth(v.left), depth(v.right)) if v.operator else 0
+def need_cupy() -> Any:
+    """CuPy with a GPU behind it, or a sentence that says what is missing."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        raise InputError(
+            'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
+            '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
+        ) from None
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InputError(f'engine "gpu" finds no usable NVIDIA GPU ({error}); use engine="cpu".') from None
+    if not found:
+        raise InputError('engine "gpu" finds no NVIDIA GPU on this machine; use engine="cpu".')
+    return cupy
 
 
-def only_plain_steps(more: Mapping[str, Any]) -> None:
-    """Refuse what the kernels do not have."""
-    asked = [name for name, v in more.items() if v is not None and not (name == "momentum" and not np.any(v))]
-    if asked:
-        raise InputError(f'the gpu engine has no local steps with {asked[0]}; use engine="cpu".')
-
-
-def only_plain_vectors(codec: Any) -> None:
-    """Refuse what would have to leave the card."""
-    if codec is not None and not isinstance(codec, Identity):
-        raise InputError(f'the gpu engine cannot send through {type(codec).__name__}; use engine="cpu".')
-
-
-def everywhere(where: Any) -> None:
-    """Refuse a gradient of some members only."""
-    if where is not None:
-        raise InputError('the gpu engine computes gradients of all clients at once; use engine="cpu".')
-
-
-def one_step0(step0: Any) -> int:
-    """The number of the first step, which must be the same for all members."""
-    if np.ndim(step0) and len(set(np.ravel(step0).tolist())) > 1:
-        raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
-    return int(np.ravel(step0)[0])
-
-
-def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:
-    """Rows that K steps (a number, or one for each member) differentiate."""
-    if np.ndim(K):
-        return int(np.sum(np.asarray(K) * (problem.batch or rows[members])))
-    everyone = len(members) == len(rows)
-    return int(K) * (
-        problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
-    )
+def on_device(oracle: Any) -> Any:
+    """The oracle with its arrays on the card."""
+    cupy = importlib.import_module("cupy")
+    if isinstance(oracle, LinearModel):
+        raise InputError("clients of different losses or dtypes do not run on the GPU together; make them alike.")
+    moved = copy.copy(oracle)
+    for name, value in list(getattr(oracle, "__dict__", {}).items()):
+        if isinstance(value, np.ndarray):
+            moved.__dict__[name] = cupy.asarray(value)
+        elif scipy.sparse.issparse(value):
+            sparse = importlib.import_module("cupyx.scipy.sparse")
+            moved.__dict__[name] = sparse.csr_matrix(value)
+    return moved

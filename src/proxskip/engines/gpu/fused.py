@@ -23,6 +23,7 @@ import numpy as np
 
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.launch import NOTHING, start
+from proxskip.engines.written import Written
 
 NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "kept"
 # the kinds of leaves: a number; (d,) for all clients; (n, 1) one number per client; (c, d) a row per member of the
@@ -33,10 +34,9 @@ PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + 
 SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn"}
 
 
-class Term:
+class Term(Written):
     """A leaf (a number, or an array on the card and how to read it) or an operation on two terms."""
 
-    __array_ufunc__ = None
     __array_priority__ = 1000.0
     __slots__ = ("kind", "left", "operator", "right", "value")
 
@@ -75,29 +75,9 @@ class Term:
         """Make it a leaf: it has been computed."""
         self.kind, self.value, self.operator, self.left, self.right = kind, value, "", None, None
 
-    def __add__(self, other: Any) -> Term:
-        return Term(operator="+", left=self, right=Term.of(other))
-
-    def __radd__(self, other: Any) -> Term:
-        return Term(operator="+", left=Term.of(other), right=self)
-
-    def __sub__(self, other: Any) -> Term:
-        return Term(operator="-", left=self, right=Term.of(other))
-
-    def __rsub__(self, other: Any) -> Term:
-        return Term(operator="-", left=Term.of(other), right=self)
-
-    def __mul__(self, other: Any) -> Term:
-        return Term(operator="*", left=self, right=Term.of(other))
-
-    def __rmul__(self, other: Any) -> Term:
-        return Term(operator="*", left=Term.of(other), right=self)
-
-    def __truediv__(self, other: Any) -> Term:
-        return Term(operator="/", left=self, right=Term.of(other))
-
-    def __rtruediv__(self, other: Any) -> Term:
-        return Term(operator="/", left=Term.of(other), right=self)
+    def _with(self, sign: str, other: Any, swapped: bool = False) -> Term:
+        a, b = (Term.of(other), self) if swapped else (self, Term.of(other))
+        return Term(operator=sign, left=a, right=b)
 
     def __neg__(self) -> Term:
         return Term(operator="*", left=Term(NUMBER, -1.0), right=self)

@@ -89,7 +89,6 @@ class LocalSteps:
     Args:
         parallel: how many clients a launch usually has, to choose the number of blocks for each.
         full: full gradients although the problem has minibatches.
-        tau: of a pull to zero, which is a change of the l2 term.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class LocalSteps:
         threads: int | None = None,
         grid: bool | None = None,
         data: ClientRows | None = None,
-        tau: float = 0.0,
     ) -> None:
         models: list[Any] = list(problem.clients)
         first = models[0]
@@ -112,13 +110,15 @@ class LocalSteps:
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
+        if self.batch and any(np.ptp(f.s) > 0 for f in models):
+            raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
         self.data = data or ClientRows.of(models)
         self.unit = self.data.unit
         few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
         self.by_rows = bool(self.batch) or few_rows
         self.writers = 0
-        self.reg = np.stack([f.reg for f in models]) + tau
+        self.reg = np.stack([f.reg for f in models])
         if np.all(self.reg == self.reg[0]):
             self.reg = self.reg[:1]
         self.parallel = max(1, parallel)
@@ -340,46 +340,20 @@ class LocalSteps:
         return int(one) * self.card.processors
 
     # -- the launch ----------------------------------------------------------------------------------------------------
-    def descend(
-        self,
-        count: int,
-        X: Any,
-        H: Any,
-        gamma: Any,
-        K: Any,
-        *,
-        members: Any = None,
-        order: Any = None,
-        seeds: Any = None,
-        seed: int = 0,
-        rounds: Any = None,
-        round: int = 0,
-        step0: Any = 0,
-        want_gradient: bool = False,
-    ) -> Any:
+    def descend(self, count: int, X: Any, H: Any, gamma: Any, K: Any, **how: Any) -> Any:
         """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
 
         Args:
             X: (d,) for all clients, or (count, d); H likewise, or None for zero.
             gamma, K: a number, or an array with one for each.
-            members: whose data (int32); all clients in order if None.
-            order: who begins first (int32); those with many steps should.
-            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
-            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
-            want_gradient: with K = 1, the gradient at X in place of the step.
+            how: as for ``launch``.
         """
         import cupy
 
         out = cupy.empty((count, self.d))
-        arrays = (
-            X,
-            np.int64(0 if X.ndim == 1 else self.d),
-            NOTHING if H is None else H,
-            np.int64(0 if H is None or H.ndim == 1 else self.d),
-            *_one_or_many(gamma, np.float64),
-        )
-        how = {"members": members, "order": order, "seeds": seeds, "seed": seed, "rounds": rounds, "round": round}
-        self.launch(cuda.STEPS, arrays, count, K, out, step0=step0, want_gradient=want_gradient, **how)
+        strides = [np.int64(0 if v is None or v.ndim == 1 else self.d) for v in (X, H)]
+        arrays = (X, strides[0], NOTHING if H is None else H, strides[1], *_one_or_many(gamma, np.float64))
+        self.launch(cuda.STEPS, arrays, count, K, out, **how)
         return out
 
     def launch(
@@ -399,25 +373,23 @@ class LocalSteps:
         step0: Any = 0,
         want_gradient: bool = False,
     ) -> None:
-        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once."""
+        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once.
+
+        Args:
+            members: whose data (int32); all clients in order if None.
+            order: who begins first (int32); those with many steps should.
+            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
+            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
+            want_gradient: with K = 1, the gradient at X in place of the step.
+        """
         # a whole round: no more groups than are on the card at once, each with several clients in turn
         kernel, most = self.kernel(code)
         groups = self.groups if self.grid else min(count, most) if code.ends else count
+        whose, first, keys, numbers = (NOTHING if v is None else v for v in (members, order, seeds, rounds))
         arguments = (
-            self.plan,
-            *given,
-            *_one_or_many(K, np.int32),
-            NOTHING if members is None else members,
-            NOTHING if order is None else order,
-            out,
-            np.int32(count),
-            np.int32(want_gradient),
-            NOTHING if seeds is None else seeds,
-            np.uint64(seed),
-            NOTHING if rounds is None else rounds,
-            np.uint32(round),
-            *_one_or_many(step0, np.uint32),
-        )
+            self.plan, *given, *_one_or_many(K, np.int32), whose, first, out, np.int32(count), np.int32(want_gradient),
+            keys, np.uint64(seed), numbers, np.uint32(round), *_one_or_many(step0, np.uint32),
+        )  # fmt: skip
         start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 
     def describe(self) -> str:

@@ -22,12 +22,13 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.engine import balanced
 from proxskip.engines.cpu.shards import Census
+from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
-from proxskip.seam import Engine, Mixed, Request, SettleHalf, Size, Work
+from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -264,8 +265,13 @@ class RayEngine(Engine):
         steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
         return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
-    def gossip(self, request: Request, graph: Graph) -> Mixed:
-        """One call to every actor; the actors post vectors to each other along the graph's edges."""
+    def gossip(self, request: Request, graph: Mixer) -> Mixed:
+        """One call to every actor; the actors post vectors to each other along the graph's edges.
+
+        Links that are other ones in every round, and several gossips in one, are mixed here.
+        """
+        if not isinstance(graph, Graph):
+            return super().gossip(request, graph)
         from proxskip.engines.ray.talk import MixedThere
 
         self._guarded(lambda: self.talk.link(graph))
@@ -287,6 +293,14 @@ class RayEngine(Engine):
     def memory(self) -> Vectors:
         """A copy of what the clients remember; it also serves as the snapshot."""
         return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
+
+    def mark(self, several: bool) -> bool:
+        """The actors do that themselves."""
+        return True
+
+    def rewind(self) -> None:
+        """Back to where the round began, in every actor."""
+        self._guarded(self.talk.rewind)
 
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
@@ -310,6 +324,8 @@ class RayEngine(Engine):
         """An error that cannot be mended leaves no actors behind, unless they hold their loaded shards."""
         try:
             return act()
+        except BrokenOff:
+            raise
         except BaseException:
             if not self.loaded or None in self.pool.handles:
                 self.shutdown_pool()

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import ray
@@ -27,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from proxskip.engines.ray.cluster import ask_head, is_crowded, room, session
 from proxskip.engines.ray.worker import Aborted, Lost, actor_class, read_mark
+from proxskip.seam import BrokenOff
 from proxskip.types import Array, EngineError, InputError
 
 LOST_ACTOR_ERRORS = (RayActorError, ObjectLostError, WorkerCrashedError, OutOfMemoryError, RaySystemError)
@@ -39,6 +41,8 @@ ENQUIRY_SECONDS = 5.0
 """How long before the deadline, at most, the driver begins to ask which actors work and which wait for others."""
 MIN_STORE_BYTES = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
+SECONDS_BETWEEN_LOOKS = 0.25
+"""How long the driver waits for actors before it looks whether the run was interrupted."""
 UNLOADED = "did not load its shards"
 """What an error says of an actor whose shards take too long to load."""
 UNSTARTED = "did not start"
@@ -78,6 +82,10 @@ class Pool:
         """The calls that give an actor its shards, in order; repeated for an actor that takes another's place."""
         self.digests: list[str] | None = None
         """The digest of every client's data, once known."""
+        self.halt: Event | None = None
+        """Set when the run was interrupted; None while actors do what cannot be broken off."""
+        self.halted: set[int] = set()
+        """The actors that were told so."""
         self.rebuilt: list[dict[str, Any]] = []
         """Actors that were lost and rebuilt before a run."""
 
@@ -222,10 +230,10 @@ class Pool:
         try:
             # shortly before the deadline, ask who is only waiting for others: the error should name those who are slow
             try:
-                return self._all(refs, until - min(ENQUIRY_SECONDS, self.deadline / 4))
+                return self._all(refs, until - min(ENQUIRY_SECONDS, self.deadline / 4), on_death)
             except GetTimeoutError:
                 asked = {a: self.handles[a].is_waiting.remote() for a in refs}
-                return self._all(refs, until)
+                return self._all(refs, until, on_death)
         except GetTimeoutError:
             ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
             slow = [a for a, ref in refs.items() if ref not in ready] or list(refs)
@@ -235,9 +243,28 @@ class Pool:
         except RayError:  # something failed: find out what, actor by actor
             return self._one_by_one(refs, until, what, on_death)
 
-    @staticmethod
-    def _all(refs: Mapping[int, Any], until: float) -> dict[int, Any]:
-        return dict(zip(refs, ray.get(list(refs.values()), timeout=max(0.0, until - time.monotonic())), strict=True))
+    def _all(
+        self, refs: Mapping[int, Any], until: float, on_death: Callable[[list[int]], None] | None
+    ) -> dict[int, Any]:
+        while True:
+            left = max(0.0, until - time.monotonic())
+            try:
+                found = ray.get(list(refs.values()), timeout=min(left, SECONDS_BETWEEN_LOOKS))
+                return dict(zip(refs, found, strict=True))
+            except GetTimeoutError:
+                if self.halt is not None and self.halt.is_set():
+                    self._break_off(refs, on_death)
+                if left <= SECONDS_BETWEEN_LOOKS:
+                    raise
+
+    def _break_off(self, refs: Mapping[int, Any], on_death: Callable[[list[int]], None] | None) -> None:
+        """Let these actors leave what they are at, which they do at their next look."""
+        self.halted = set(refs)
+        for a in refs:
+            self.handles[a].halt.remote()
+        _tell(on_death, refs)
+        ray.wait(list(refs.values()), num_returns=len(refs), timeout=ENQUIRY_SECONDS)
+        raise BrokenOff
 
     @staticmethod
     def _waits(ref: Any) -> bool:

@@ -22,7 +22,7 @@ from proxskip.engines.ray.worker import MIXED, Message, Op
 from proxskip.links.graphs import Graph
 from proxskip.problems.federated import Problem
 from proxskip.seam import Request
-from proxskip.types import Array, Indices, Vectors
+from proxskip.types import Array, EngineError, Indices, Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
@@ -63,6 +63,8 @@ class Talk:
         self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
         self.busy = dict.fromkeys(everyone, 0.0)
         self.slow = dict.fromkeys(everyone, 0)
+        self.at_work: set[int] = set()
+        """Actors that were asked for local work in this round."""
         self.recoveries, pool.rebuilt = pool.rebuilt, []
         pool.nodes |= pool.call(self.begin, everyone, "did not begin", self.mend)
 
@@ -122,14 +124,19 @@ class Talk:
 
     def ask(self, verb: str, request: Request) -> dict[int, Any]:
         """Send an operation with what waits, and time it."""
-        self.round = request.round
         entries = self.entries(verb, request)
+        self.at_work = set(entries) | (self.at_work if request.exchange else set())
+        self.round = request.round
         began = time.perf_counter()
         due = self.since >= self.snapshot_every or self.worked > REPLAY_SECONDS
         news = {a: [e] for a, e in entries.items()}
         if due:  # those that sit this round out have done some of the others
             news |= {a: [] for a in self.pool.all if a not in news and (self.log[a] or self.queue[a])}
-        replies = self.send(news, snapshot=due)
+        self.pool.halt = request.halt
+        try:
+            replies = self.send(news, snapshot=due)
+        finally:
+            self.pool.halt = None
         replies = {a: replies[a] for a in entries}
         wall = time.perf_counter() - began
         seconds = {a: r.seconds for a, r in replies.items()}
@@ -142,6 +149,29 @@ class Talk:
         for a, s in seconds.items():
             self.busy[a] += s
         return replies
+
+    def rewind(self) -> None:
+        """Set the actors back to where this round began; what they remembered there is the snapshot."""
+        asked = self.at_work | self.pool.halted
+        refs = submit_all(lambda a: self.pool.handles[a].rewind.remote(self.round), asked)
+        try:
+            back = self.pool.gather(refs, time.monotonic() + self.pool.deadline, "did not go back to its last round")
+        except Died as end:
+            a = sorted(end.who)[0]
+            raise EngineError(
+                f"the actor with {self.pool.clients(a)} was lost while the run was interrupted; resume it from its "
+                "last checkpoint."
+            ) from None
+        for a, found in back.items():
+            if found is None:
+                continue
+            # those that sat the round out may have heard what waited for them
+            heard = found[0] - self.count[a]
+            self.queue[a] = [] if a in self.at_work else self.queue[a][heard:]
+            (self.count[a], memory), self.log[a] = found, []
+            lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
+            for k, v in memory.items():
+                self.saved[k][lo:hi] = v
 
     def send(self, news: dict[int, list[Entry]], snapshot: bool) -> dict[int, Any]:
         """What waits and what is new to these actors, in one call each; where asked, a snapshot between the two."""

@@ -24,8 +24,9 @@ from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
 from proxskip.problems import spectrum
 from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.oracles import in_double
 from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
-from proxskip.seam import Request, Size, Work
+from proxskip.seam import Request, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
 
 MIXED = -1
@@ -114,6 +115,8 @@ class ActorWorker:
         self.letters: dict[tuple[str, int, int], dict[int, Array]] = {}
         self.broken: tuple[str, int] | None = None
         self.waits = False
+        self.halted = threading.Event()
+        self.marked: tuple[int, int, Vectors] = (-1, 0, {})
 
     # -- data ----------------------------------------------------------------------------------------------------------
     def take(self, first: int, clients: Sequence[Any]) -> None:
@@ -152,8 +155,9 @@ class ActorWorker:
         """f_i(x) and grad f_i(x) of every client, as asked."""
         x = np.array(x)
         with np.errstate(all="ignore"):
-            found = [float(f.value(x)) for f in self.clients] if values else []
-            rows = [checked_gradient(f, x, self.first + k) for k, f in enumerate(self.clients)] if gradients else []
+            found = [float(in_double(f).value(x)) for f in self.clients] if values else []
+            each = enumerate(self.clients if gradients else ())
+            rows = [checked_gradient(in_double(f), x, self.first + k) for k, f in each]
         return found, np.stack(rows) if gradients else None
 
     # -- a run ---------------------------------------------------------------------------------------------------------
@@ -169,6 +173,8 @@ class ActorWorker:
         if run != self.run:
             self.halves: dict[int, Any] = {}
         self.run, self.done, self.answered, self.reply, self.mixed = run, start, (-1, 0), None, ()
+        self.marked = (-1, 0, {})
+        self.halted.clear()
         return str(ray.get_runtime_context().get_node_id())
 
     def step(self, message: Message, *vectors: Array) -> Reply:
@@ -204,12 +210,25 @@ class ActorWorker:
         if op.verb == "tell":
             self.engine.tell(half, members, down)
             return Work((), 0)
-        request = Request(half, members, op.round, op.K, down, op.own, op.exchange, 0, op.first, op.asked)
+        if op.exchange == 0:  # a round begins: ``rewind`` may come back to this point
+            self.marked = (op.round, index, self.engine.memory())
+        look(self.halted)
+        request = Request(half, members, op.round, op.K, down, op.own, op.exchange, 0, op.first, op.asked, self.halted)
         work = self.engine.run(request)
         if op.verb == "run":
             return work
         self.mixed = self._gossip(work.up, index, patience)
         return Work((), work.gradients)
+
+    def rewind(self, round: int) -> tuple[int, Vectors] | None:
+        """Go back to where this round began for its clients, if it did: the next operation there, and the memory."""
+        self.halted.clear()
+        began, index, memory = self.marked
+        if began != round:
+            return None if self.done < 0 else (self.done, self.engine.memory())
+        self.engine.kept = {k: v.copy() for k, v in memory.items()}
+        self.done, self.answered, self.reply = index, (-1, 0), None
+        return index, memory
 
     # -- gossip --------------------------------------------------------------------------------------------------------
     def connect(
@@ -261,6 +280,11 @@ class ActorWorker:
         with self.post:
             self.broken = (run, epoch)
             self.post.notify_all()
+
+    @ray.method(concurrency_group="mail")
+    def halt(self) -> None:
+        """Break off the message at work, and any other, until ``rewind``."""
+        self.halted.set()
 
     @ray.method(concurrency_group="mail")
     def is_waiting(self) -> bool:

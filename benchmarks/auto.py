@@ -1,0 +1,262 @@
+"""minimize's "auto" against every fixed method: total seconds over many problems, half of them not used in tuning it.
+
+python benchmarks/auto.py --jobs 16            all of it, some minutes on 16 cores; --only TEXT for a part
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before numpy is imported
+
+import numpy as np
+
+import proxskip as ps
+
+FIXED = ("proxgd", "fista", "fista-restart", "proxskip", "apda")
+RATIOS = (0.3, 1.0, 3.0, 10.0, 100.0)
+GRADIENT = 2e-4
+"""Seconds of a gradient where costs are imposed."""
+SHORTEST = 0.2
+"""Problems whose best fixed method takes less are shown and not judged."""
+LIMIT = 8.0
+"""Seconds after which a method is given up."""
+
+
+def spin(until: float) -> None:
+    while time.perf_counter() < until:
+        pass
+
+
+class Costly:
+    """f whose gradient takes GRADIENT seconds."""
+
+    def __init__(self, f: Any) -> None:
+        self.f, self.L, self.mu, self.d = f, f.L, f.mu, f.d
+
+    def value(self, x: Any) -> float:
+        return float(self.f.value(x))
+
+    def gradient(self, x: Any) -> Any:
+        end = time.perf_counter() + GRADIENT
+        g = self.f.gradient(x)
+        spin(end)
+        return g
+
+
+class CostlyProx(ps.prox.Operator):
+    """psi whose prox takes ``ratio`` gradients."""
+
+    def __init__(self, psi: Any, ratio: float) -> None:
+        self.psi, self.seconds = psi, ratio * GRADIENT
+
+    def __call__(self, x: Any) -> float:
+        return float(self.psi(x))
+
+    def prox(self, x: Any, t: float) -> Any:
+        end = time.perf_counter() + self.seconds
+        y = self.psi.prox(x, t)
+        spin(end)
+        return y
+
+
+# -- problems ----------------------------------------------------------------------------------------------------------
+def quadratic(kappa: float, seed: int, d: int = 100) -> Any:
+    rng = np.random.default_rng(seed)
+    Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    H = (Q * np.geomspace(1 / kappa, 1, d)) @ Q.T
+    H = (H + H.T) / 2
+    truth = np.where(rng.random(d) < 0.2, rng.standard_normal(d), 0.0)
+    return ps.Quadratic(H, H @ truth + 1e-2 * rng.standard_normal(d))
+
+
+def imposed(kappa: float, seed: int, kind: str, ratio: float) -> tuple[Any, Any]:
+    psi = ps.prox.L1(1e-3) if kind == "l1" else ps.prox.NonNegative()
+    return Costly(quadratic(kappa, seed)), CostlyProx(psi, ratio)
+
+
+def breast_cancer(lam: float, l2: float, ratio: float) -> tuple[Any, Any]:
+    from sklearn.datasets import load_breast_cancer
+
+    A, b = load_breast_cancer(return_X_y=True)
+    A = (A - A.mean(axis=0)) / A.std(axis=0)
+    return Costly(ps.Logistic(A, b, l2=l2, l2_relative=True)), CostlyProx(ps.prox.L1(lam), ratio)
+
+
+def logistic(rows: int, d: int, l2: float) -> tuple[Any, Any]:
+    rng = np.random.default_rng(rows)
+    A = rng.standard_normal((rows, d)) * np.geomspace(1, 0.05, d)
+    b = A[:, ::7].sum(axis=1) + rng.standard_normal(rows) > 0
+    return ps.Logistic(A, b, l2=l2, l2_relative=True), ps.prox.L1(1e-3)
+
+
+def lasso(rows: int, d: int, l2: float = 0.0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(d)
+    A = rng.standard_normal((rows, d)) * np.geomspace(1, 0.1, d)
+    return ps.LeastSquares(A, A[:, :10].sum(axis=1) + 0.1 * rng.standard_normal(rows), l2=l2), ps.prox.L1(1e-3)
+
+
+def group(rows: int, d: int) -> tuple[Any, Any]:
+    f, _ = lasso(rows, d)
+    return f, ps.prox.GroupL1(3e-3, (10,) * (d // 10))
+
+
+def tv1d(d: int, spread: float) -> tuple[Any, Any]:
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((2 * d, d)) * np.geomspace(1, spread, d)
+    return ps.LeastSquares(A, A @ np.repeat(rng.standard_normal(d // 25), 25), l2=1e-4), ps.prox.TV1D(1e-3)
+
+
+def low_rank(m: int, share: float, l2: float) -> tuple[Any, Any]:
+    rng = np.random.default_rng(m)
+    A = rng.standard_normal((int(share * m * m), m * m))
+    M = rng.standard_normal((m, 2)) @ rng.standard_normal((2, m))
+    b = A @ M.ravel() + 0.1 * rng.standard_normal(len(A))
+    return ps.LeastSquares(A, b, l2=l2, l2_relative=True), ps.prox.NuclearNorm(0.05, (m, m))
+
+
+def deblurring(side: int, mu: float) -> tuple[Any, Any]:
+    import scipy.linalg
+
+    away = np.minimum(np.arange(side), side - np.arange(side))
+    K = scipy.linalg.circulant(np.exp(-0.5 * (away / 1.5) ** 2) / np.exp(-0.5 * (away / 1.5) ** 2).sum())
+    picture = np.kron(np.random.default_rng(0).random((4, 4)), np.ones((side // 4, side // 4)))
+    b = K @ picture @ K + 3e-3 * np.random.default_rng(1).standard_normal(picture.shape)
+
+    class Blur:
+        L, d = 1.0 + mu, side * side
+
+        def __init__(self) -> None:
+            self.mu = mu
+
+        def value(self, x: Any) -> float:
+            X = x.reshape(side, side)
+            return 0.5 * float(np.sum((K @ X @ K - b) ** 2)) + 0.5 * mu * float(np.sum(x**2))
+
+        def gradient(self, x: Any) -> Any:
+            return (K @ (K @ x.reshape(side, side) @ K - b) @ K).ravel() + mu * x
+
+    return Blur(), ps.prox.TV2D(3e-4, (side, side), isotropic=False, threads=1)
+
+
+def polyhedron(d: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(2)
+    M = rng.standard_normal((d // 2, d))
+    return quadratic(1e3, 5, d), ps.prox.Polyhedron(G=M, u=np.ones(d // 2))
+
+
+Problem = tuple[str, bool, float, Callable[..., Any], tuple[Any, ...]]
+
+
+def problems() -> list[Problem]:
+    """Name, whether the rule was tuned on it, tolerance, and how to make it."""
+    out: list[Problem] = []
+    for seed in (0, 1, 2, 3):
+        for kappa in (1e2, 1e3, 1e4):
+            for kind in ("l1", "x >= 0"):
+                ratios = RATIOS[seed % 2 :: 2] if kappa > 1e2 else RATIOS[2 + seed % 2 :: 2]
+                for r in ratios:
+                    name = f"{kind}, kappa {kappa:g}, seed {seed}, prox = {r:g}"
+                    out.append((name, seed < 2, 1e-7, imposed, (kappa, seed, kind, r)))
+    for r in RATIOS:
+        out.append((f"breast cancer, prox = {r:g}", True, 1e-7, breast_cancer, (1e-3, 1e-3, r)))
+        out.append((f"breast cancer, mu = 0, prox = {r:g}", False, 1e-6, breast_cancer, (3e-3, 0.0, r)))
+    for rows, d, l2 in ((2000, 200, 1e-4), (10_000, 300, 1e-4), (40_000, 400, 1e-3), (10_000, 300, 0.0)):
+        out.append((f"logistic l1, {rows} x {d}, l2 {l2:g}", False, 1e-7, logistic, (rows, d, l2)))
+    out += [
+        ("lasso, 300 x 1000, mu = 0", True, 1e-7, lasso, (300, 1000)),
+        ("lasso, 2000 x 1500", False, 1e-7, lasso, (2000, 1500, 1e-4)),
+        ("group l1, 1000 x 2000", False, 1e-7, group, (1000, 2000)),
+        ("TV1D, 200", True, 1e-7, tv1d, (200, 0.03)),
+        ("TV1D, 1000", False, 1e-7, tv1d, (1000, 0.1)),
+        ("low rank, 20", True, 1e-7, low_rank, (20, 0.6, 1e-3)),
+        ("low rank, 40", False, 1e-7, low_rank, (40, 0.6, 1e-3)),
+        ("low rank, 40, mu = 0", False, 1e-6, low_rank, (40, 0.5, 0.0)),
+        ("deblurring, 32", False, 1e-6, deblurring, (32, 1e-4)),
+        ("deblurring, 64", False, 1e-5, deblurring, (64, 1e-4)),
+        ("polyhedron, 60", False, 1e-5, polyhedron, (60,)),
+    ]
+    return out
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+def seconds_of(f: Any, psi: Any, method: str, tol: float, runs: int, limit: float) -> tuple[float, Any]:
+    """The median over the runs; infinite where the method fails or cannot be used."""
+    took = []
+    for _ in range(runs):
+        then = time.perf_counter()
+        try:
+            found = ps.minimize(f, psi, method=method, tol=tol, seconds=limit)
+        except ps.InputError:  # needs a mu
+            return math.inf, None
+        took.append(time.perf_counter() - then)
+        if not found.success:
+            return math.inf, found
+    return statistics.median(took), found
+
+
+def judge(problem: Problem, runs: int) -> dict[str, Any]:
+    name, tuned, tol, make, given = problem
+    warnings.simplefilter("ignore")
+    f, psi = make(*given)
+    for method in (*FIXED, "auto"):  # compiles, and lets f compute its constants
+        try:
+            ps.minimize(f, psi, method=method, tol=tol, max_grad=40)
+        except ps.InputError:
+            continue
+    times: dict[str, float] = {}
+    for method in ("fista-restart", "apda", "fista", "proxskip", "proxgd"):
+        limit = min(LIMIT, 3 * min(times.values(), default=math.inf))
+        times[method], _ = seconds_of(f, psi, method, tol, runs, limit)
+    auto, found = seconds_of(f, psi, "auto", tol, runs, 3 * LIMIT)
+    chosen = " ".join(f"{r}:{m}" for r, m in found.choices) if found is not None else "-"
+    return {"name": name, "tuned": tuned, "times": times, "auto": auto, "choices": chosen}
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    head = [
+        "| problem | " + " | ".join(FIXED) + " | auto | auto / best | choices of the last run |",
+        "|---" * (len(FIXED) + 4) + "|",
+    ]
+    lines, ratios = [], {True: [], False: []}
+    for row in rows:
+        best = min(row["times"].values())
+        ratio = row["auto"] / best
+        judged = SHORTEST <= best < math.inf
+        if judged:
+            ratios[row["tuned"]].append(ratio)
+        cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in FIXED]
+        shown = f"{ratio:.2f}" + ("" if judged else " (short)")
+        label = row["name"] + ("" if row["tuned"] else " *")
+        lines.append(f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |")
+    tail = [
+        "",
+        "Seconds; - is a method that failed, needs mu, or took three times the best so far; * not used in tuning.",
+    ]
+    for label, some in (("tuned", ratios[True]), ("not tuned", ratios[False]), ("all", ratios[True] + ratios[False])):
+        if some:
+            tail.append(
+                f"{label}: {len(some)} problems of {SHORTEST} s or more, auto / best: median "
+                f"{statistics.median(some):.3f}, worst {max(some):.3f}, {sum(r <= 1.1 for r in some)} at most 1.1."
+            )
+    return "\n".join([*head, *lines, *tail])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", default="")
+    asked = parser.parse_args()
+    chosen = [p for p in problems() if asked.only in p[0]]
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        print(report(list(pool.map(judge, chosen, [asked.runs] * len(chosen)))))

@@ -1,0 +1,214 @@
+"""The family on two axes: what each method costs in rounds and in gradients, tuned for each of the two.
+
+``AXES`` lists the costs and ``PANELS`` the pairs of them that are drawn; ``CLAIMS`` the claims. To add a cost, such as
+bits, add it to the first two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxskip import experiments
+from proxskip.experiments import claims
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+from proxskip.problems.federated import Problem
+from proxskip.registry import METHODS
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.method_styles import title
+from proxskip.types import InputError
+
+AXES: dict[str, tuple[str, str]] = {
+    "rounds": ("round", "communication rounds"),
+    "gradients": ("passes", "full gradients per client"),
+}
+"""Costs: the column of the trace, and the label."""
+PANELS = (("rounds", "gradients"),)
+"""What is drawn against what; the first is the x axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate that was run: its costs to eps (None if it did not get there), and whether a theorem covers it."""
+
+    method: str
+    label: str
+    costs: Mapping[str, float | None]
+    proved: bool
+    flags: Mapping[str, Any]
+
+    def cost(self, axis: str) -> float:
+        """Infinite if it did not get there."""
+        found = self.costs[axis]
+        return math.inf if found is None else found
+
+
+def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """All methods on all data sets that are on this machine."""
+    asked = workspace.preset
+    panels: list[Panel] = []
+    tables: list[Table] = []
+    found: list[Claim] = []
+    missing = []
+    for k, data in enumerate(asked["data"]):
+        try:
+            tried = on_data(workspace, data, (k + 1) / len(asked["data"]))
+        except InputError as error:
+            if "is not on this machine" not in str(error):
+                raise
+            missing.append(data)
+            continue
+        best = {axis: winners(tried, axis) for axis in AXES}
+        panels += [draw(data, best, x, y, asked["eps"]) for x, y in PANELS]
+        tables.append(costs_table(data, best, asked["eps"]))
+        found += [claim(data, best) for claim in CLAIMS]
+    parameters = {k: asked[k] for k in ("eps", "candidates", "rounds", "iterations", "l2", "l2_relative")}
+    experiment = workspace.experiment("family", parameters | {"not on this machine": missing}, panels, tables)
+    return claims.with_findings(experiment, found)
+
+
+# -- what is run -------------------------------------------------------------------------------------------------------
+def members() -> list[str]:
+    """Every method for clients with a server that reaches the solution."""
+    plain = [name for name, kind in METHODS.items() if "clients" in kind.handles and "graph" not in kind.handles]
+    return [name for name in plain if name not in ("proxgd", "local-gd")]
+
+
+def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
+    """At most so many settings: the theorem's first, then others in and outside of it."""
+    times, steps = (1.0, 2.0, 4.0, 8.0), (10, 30, 100)
+    if name == "5gcs":
+        own: list[dict[str, Any]] = [{"K": 2}, {"gamma": "auto"}, {"c": 3.0, "K": 5}, {"c": 3.0, "K": 10}, {"K": 1}]
+        own += [{"K": 5}, {"c": 2.0, "K": 3}, {"c": 3.0, "K": 20}, {"c": 5.0, "K": 30}, {"K": 3}]
+        return [{}, *own][:most]
+    if name in ("gd", "accelerated", "fista"):
+        return [{}, *({"gamma": t / problem.L_global} for t in (1.2, 1.5, 1.9))][:most]
+    if name == "scaffnew":
+        pairs = [(2.0, 30), (4.0, 30), (8.0, 30), (1.0, 30), (2.0, 10), (4.0, 100), (8.0, 10), (1.0, 10), (8.0, 100)]
+        return [{}, *({"gamma": t / problem.L_max, "p": 1 / K} for t, K in pairs)][:most]
+    flag = "p" if "p" in METHODS[name].flags() else "K"
+    pairs = [(t / K, K) for K in steps for t in times]
+    return [{"gamma": t / problem.L_max, flag: 1 / K if flag == "p" else K} for t, K in pairs][:most]
+
+
+def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
+    """Every candidate of every method on one data set."""
+    asked = workspace.preset
+    bases = experiments.preset("data")
+    flags = {"data": data, "l2": asked["l2"], "l2_relative": asked["l2_relative"]}
+    flags |= bases.get(data, bases["default"])
+    problem = workspace.problem(**flags)
+    stop = {"rounds": asked["rounds"], "iterations": asked["iterations"], "target": asked["eps"]}
+    jobs = [
+        RunRequest(f"{title(name)} on {data}", name, given, flags, stop)
+        for name in members()
+        for given in grid(name, problem, asked["candidates"])
+        if fits(workspace, name, problem, given)
+    ]
+    return [judged(workspace, problem, run, asked["eps"]) for run in workspace.runs(jobs, upto)]
+
+
+def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:
+    """Whether the method can run with these flags at all."""
+    try:
+        workspace.method(name, problem, **given).check(problem, insist=True)
+    except InputError:
+        return False
+    return True
+
+
+def judged(workspace: Workspace, problem: Problem, run: CachedRun, eps: float) -> Tried:
+    """What a run cost, and whether a theorem covers it."""
+    method = workspace.method(run.job.method, problem, **run.job.flags)
+    costs = {axis: run.first(eps, column) for axis, (column, _) in AXES.items()}
+    # a method without a linear rate is inside its theorem at the theorem's own parameters
+    proved = not run.summary["warnings"] and (method.zeta(problem) is not None or not run.job.flags)
+    told = ", ".join(f"{k} = {v:.3g}" if isinstance(v, float) else f"{k} = {v}" for k, v in run.job.flags.items())
+    return Tried(run.job.method, told or "theory", costs, proved, run.job.flags)
+
+
+def winners(tried: Sequence[Tried], axis: str) -> dict[tuple[str, bool], Tried]:
+    """The best on this axis by method, inside and outside its theorem, of those that reached eps."""
+    out: dict[tuple[str, bool], Tried] = {}
+    for t in tried:
+        now = out.get((t.method, t.proved))
+        if math.isfinite(t.cost(axis)) and (now is None or t.cost(axis) < now.cost(axis)):
+            out[t.method, t.proved] = t
+    return out
+
+
+Best = Mapping[str, Mapping[tuple[str, bool], Tried]]
+
+
+def least(best: Best, method: str, axis: str) -> float:
+    """The least cost of a method on an axis, tuned for it, in or outside its theorem."""
+    return min((t.cost(axis) for (name, _), t in best[axis].items() if name == method), default=math.inf)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other beats on both axes."""
+    out: list[tuple[float, float]] = []
+    for x, y in sorted(set(points)):
+        if not out or y < out[-1][1]:
+            out.append((x, y))
+    return out
+
+
+def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
+    """One mark for each winner, and the Pareto front of all of them."""
+    drawn, every = [], []
+    for key in sorted({key for axis in (x, y) for key in best[axis]}):
+        name, proved = key
+        mine = sorted({(t.cost(x), t.cost(y)) for axis in (x, y) if (t := best[axis].get(key)) is not None})
+        every += mine
+        label = title(name) if proved else f"{title(name)}, outside its theorem"
+        drawn.append(Series(label, {x: [a for a, _ in mine]}, [b for _, b in mine], name, kind="points"))
+    front = pareto(every)
+    drawn.append(Series("Pareto front", {x: [a for a, _ in front]}, [b for _, b in front], kind="bound"))
+    labels = AXES[x][1], AXES[y][1]
+    return Panel(f"{data}-{x}-{y}", f"{data}, to {eps:g}", drawn, x, {x: labels[0]}, labels[1], "log", "log")
+
+
+def costs_table(data: str, best: Best, eps: float) -> Table:
+    """The winners, with their costs on all axes."""
+    rows: list[list[str | float | int | None]] = []
+    for axis, found in best.items():
+        for (name, proved), t in sorted(found.items(), key=lambda pair: pair[1].cost(axis)):
+            inside = "inside" if proved else "outside"
+            rows.append([axis, title(name), inside, t.label, *(t.costs[a] for a in AXES)])
+    return Table(
+        f"costs-{data}", f"Costs to {eps:g} on {data}", ["tuned for", "method", "theorem", "setting", *AXES], rows
+    )
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+def fewer(data: str, best: Best, a: str, b: str, axis: str) -> Claim:
+    """a needs less than b on this axis, each tuned for it."""
+    mine, theirs = least(best, a, axis), least(best, b, axis)
+    ok = mine < theirs if math.isfinite(min(mine, theirs)) else None
+    numbers = {k: v if math.isfinite(v) else None for k, v in ((a, mine), (b, theirs))}
+    said = f"{mine:.0f} against {theirs:.0f}" if math.isfinite(theirs) else f"{mine:.0f}; {title(b)} did not get there"
+    text = f"On {data}, tuned for {axis}, {title(a)} needs fewer {axis} than {title(b)}."
+    return Claim(f"family-{data}-{axis}", "family", text, claims.judge(ok, True), said, numbers, holds=ok)
+
+
+def on_front(data: str, best: Best) -> Claim:
+    """5gcs is on the Pareto front of rounds and gradients."""
+    points = [(t.cost("rounds"), t.cost("gradients"), t.method) for found in best.values() for t in found.values()]
+    front = pareto([(a, b) for a, b, _ in points])
+    mine = [(a, b) for a, b, name in points if name == "5gcs" and (a, b) in front]
+    ok = bool(mine) if points else None
+    said = ", ".join(f"{a:.0f} rounds with {b:.0f} gradients" for a, b in sorted(set(mine))) or "not on it"
+    text = f"On {data}, 5gcs is on the Pareto front of rounds and gradients."
+    return Claim(f"family-{data}-front", "family", text, claims.judge(ok, True), said, holds=ok)
+
+
+CLAIMS: tuple[Callable[[str, Best], Claim], ...] = (
+    lambda data, best: fewer(data, best, "5gcs", "accelerated", "rounds"),
+    lambda data, best: fewer(data, best, "5gcs", "scaffnew", "gradients"),
+    on_front,
+)
+"""One claim of each for every data set."""

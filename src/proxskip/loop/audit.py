@@ -1,0 +1,46 @@
+"""The audit of a run: at every record, the method's control variates must add up to what its theorem says.
+
+A lost, doubled or altered update of one client leaves x finite and quiet, and the answer wrong. It shows in the sum of
+the h_i, which is zero after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y). What
+rounding leaves there is at most some units of the largest h and of (p/gamma) x that there have been: h is updated with
+differences of x, and what was rounded off while they were large stays when they have become small.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxskip.problems.federated import Problem
+from proxskip.seam import Method
+from proxskip.types import Array, Vectors
+
+TOLERANCE = 1e-12
+"""How large the sum may be, relative to the largest h and (p/gamma) x so far, in the first rounds."""
+ROUNDS_PER_TOLERANCE = 10_000
+"""Rounding adds up like a random walk: after this many rounds the tolerance is twice as large."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """The largest h and (p/gamma) x so far, and the last verdict."""
+
+    scale: float = 0.0
+
+    def found(
+        self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int
+    ) -> tuple[float, float] | None:
+        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit."""
+        h = method.controls(server, memory)
+        if h is None:
+            return None
+        rate = method.pace / float(np.min(method.gamma))
+        now = float(np.abs(h).max(initial=0.0)) + rate * float(np.abs(x).max(initial=0.0))
+        self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
+        if rounds == 0:  # the first round may mend what it starts from
+            return None
+        excess = method.excess(problem, x, server, memory)
+        allowed = TOLERANCE * self.scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
+        return None if excess is None or not excess > allowed else (excess, allowed)

@@ -1,0 +1,118 @@
+"""APDA: one prox, then as many accelerated gradient steps as its large step size pays for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import About, Client, Exchange, Method, Style
+from proxskip.types import Array, InputError, Vectors
+
+ROUNDS_BETWEEN_BALANCES = 5
+"""Rounds after which gamma is balanced anew."""
+MAX_BALANCE = 2.0
+"""The largest factor of one change of gamma."""
+FIRST_STEP = 4.0
+"""gamma L at the start, where mu is unknown."""
+MIN_STABLE_SHARE = 0.85
+"""Below this share of sqrt(1 + gamma L) a fixed K can diverge on quadratics, for gamma L above MIN_UNSTABLE."""
+MIN_UNSTABLE = 250.0
+
+
+@dataclass(frozen=True, slots=True)
+class APDA(Method):
+    """The accelerated primal-dual algorithm with an inexact local solver, for an expensive prox.
+
+    A. Sadiev, D. Kovalev, P. Richtarik, Communication Acceleration of Local Gradient Methods via an Accelerated
+    Primal-Dual Algorithm with Inexact Prox, NeurIPS 2022, arXiv:2207.03957; M. Grudzien, G. Malinovsky, P. Richtarik,
+    Can 5th Generation Local Training Methods Support Client Sampling? Yes!, AISTATS 2023, arXiv:2212.14370. For one
+    function with exact local solves the rule is that of Douglas and Rachford (Lions, Mercier, 1979).
+
+        y  = K accelerated gradient steps from x on  f(y) - <h, y> + |y - x|^2/(2 gamma)
+        h+ = h + (x - y)/gamma
+        x+ = prox_{gamma psi}(y - gamma h+)
+        gamma+ = gamma sqrt(sum |x+ - x| / sum |x - y|)     every 5 rounds, by at most a factor of 2
+
+    Args:
+        K: steps per round; ceil(sqrt(gamma L)) if not given, which solves the local problem well enough.
+        balance: whether gamma follows the iterates (He, Yang, Wang, 2000, for ADMM); its fixed points do not depend on
+            gamma, so a wrong start costs time only.
+    """
+
+    gamma: float
+    K: int | None = None
+    balance: bool = True
+
+    about = About(
+        name="apda",
+        title="APDA",
+        reference="Sadiev, Kovalev, Richtarik, APDA-Inexact, NeurIPS 2022, arXiv:2207.03957",
+        handles=frozenset({"psi"}),
+        remembers=("h",),
+        heals=True,
+        parameters=("gamma", "K"),
+        style=Style("#009E73", "-", "s"),
+    )
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """x, and the step with the two sums and the count by which it is balanced."""
+        return {"x": x0, "step": np.array([self.gamma, 0.0, 0.0, 0.0])}
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """K local steps, and the prox."""
+        x, gamma = server["x"], steps.first_of(server["step"])
+        K = self.K or max(2, math.ceil(math.sqrt(gamma * exchange.problem.L_global)))
+        y, m = exchange(partial(self.local, gamma=gamma, L=exchange.problem.L_global), x, K=K)
+        new = m if exchange.problem.psi is None else exchange.prox(m, gamma)
+        return {"x": new, "step": self._balanced(server["step"], x - y, new - x)}
+
+    def local(
+        self, client: Client, memory: Vectors, K: int, x: Array, gamma: float, L: float
+    ) -> tuple[tuple[Array, ...], Vectors]:
+        """Nesterov's method on a function of smoothness L + 1/gamma and strong convexity 1/gamma."""
+        q = math.sqrt(1.0 / (1.0 + gamma * L))
+        y = client.descend(
+            x, memory["h"], gamma / (1.0 + gamma * L), K, pull=(1.0 / gamma, x), momentum=(1.0 - q) / (1.0 + q)
+        )
+        h = memory["h"] + (x - y) / gamma
+        return (client.send(y), client.send(y - gamma * h)), {"h": h}
+
+    def _balanced(self, step: Array, dual: Array, primal: Array) -> Array:
+        if not self.balance:
+            return step
+        gamma = float(step[0])
+        duals, primals = float(step[1]) + math.sqrt(dual.dot(dual)), float(step[2]) + math.sqrt(primal.dot(primal))
+        count = float(step[3]) + 1
+        if count < ROUNDS_BETWEEN_BALANCES:
+            return np.array([gamma, duals, primals, count])
+        # In a mode of curvature s, gamma |h+ - h| = |x - y| is gamma s times |x+ - x|. Modes with gamma s far from 1
+        # are slow, on either side; those that are left at the end tell in which direction gamma has to move.
+        if 0 < duals < math.inf and 0 < primals < math.inf:
+            gamma *= min(MAX_BALANCE, max(1.0 / MAX_BALANCE, math.sqrt(primals / duals)))
+        return np.array([gamma, 0.0, 0.0, 0.0])
+
+    @classmethod
+    def theory(cls, problem: Problem) -> APDA:
+        """gamma = 1/sqrt(mu L), the best of the theorem for exact local solves; 4/L where mu is unknown."""
+        L, mu = problem.L_global, problem.mu
+        return cls(gamma=FIRST_STEP / L if not mu else 1.0 / math.sqrt(mu * L))
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma > 0 and K >= 1; a K that is too small for a large gamma can diverge."""
+        notes = self.check_steps(problem, insist)
+        if self.K is None:
+            return notes
+        steps.check_count("K", self.K)
+        size = self.gamma * problem.L_global
+        least = math.ceil(MIN_STABLE_SHARE * math.sqrt(1.0 + size))
+        if size <= MIN_UNSTABLE or not 5 <= self.K < least:
+            return notes
+        said = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {least}"
+        if not insist:
+            raise InputError(f"{said}, or leave it out.")
+        return [*notes, f"{said}."]

@@ -1,0 +1,305 @@
+"""Few rounds and few gradients: a primal-dual method whose clients take a few accelerated steps a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.links.cohorts import Everyone, Participation, as_participation
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.types import Array, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class FiveGCS(Method):
+    """A primal-dual method with an accelerated local solver, between Nesterov's method and Scaffnew.
+
+    In the line of M. Grudzien, G. Malinovsky, P. Richtarik, "Can 5th Generation Local Training Methods Support Client
+    Sampling? Yes!", 2022, arXiv:2212.14370 (5GCS), and of APDA-Inexact (A. Sadiev, D. Kovalev, P. Richtarik, 2022,
+    arXiv:2207.03957); here with own steps tau_m, weights, psi, and the dual update in the form of a step, which is
+    stable with few local steps. v is sum_m w_m v_m, and the answer is xhat:
+
+        xhat = prox_{gamma/(1 + gamma mu) psi}( (z - gamma v)/(1 + gamma mu) )
+        y_m  = K accelerated steps from xhat on  f_m(y) - (mu/2)|y|^2 - <v_m, y> + (tau_m/2)|y - xhat|^2
+        v_m+ = v_m + tau_m (xhat - y_m)                                         for the m of the cohort S
+        z+   = xhat - gamma sum_{m in S} (w_m/pi_m) (v_m+ - v_m)
+
+    With ``theta`` a client ends its steps (at most K) at the first point whose local gradient is below theta tau_m
+    times its distance from xhat. With ``auto`` gamma is the first one, and grows while the residual falls slowly.
+    """
+
+    gamma: float
+    tau: float | tuple[float, ...]
+    L: float | tuple[float, ...]
+    beta: float | tuple[float, ...]
+    mu: float = 0.0
+    K: int = 2
+    theta: float | None = None
+    pi: tuple[float, ...] | None = None
+    rho: float = 1.0
+    auto: bool = False
+
+    about = About(
+        name="5gcs",
+        title="5GCS, accelerated local steps",
+        reference="after Grudzien, Malinovsky, Richtarik, 5GCS, 2022, arXiv:2212.14370, and Sadiev, Kovalev, "
+        "Richtarik, APDA-Inexact, 2022, arXiv:2207.03957",
+        handles=frozenset({"clients", "cohort", "psi"}),
+        remembers=("v",),
+        heals=True,
+        parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
+        style=Style("#009E73", "-", "D", highlighted=True),
+        finds_gamma=True,
+        other_names=("fivegcs",),
+    )
+
+    def start(self, problem: Problem, x0: Array) -> Vectors:
+        """z = x0 and v = 0; with ``auto`` also ``pace``, see ``next_gamma``."""
+        return {"x": x0, "z": x0, "v": 0.0 * x0} | ({"pace": np.array([self.gamma, 0, 0, -1, 0])} if self.auto else {})
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        gamma, z, v = steps.first_of(server["pace"]) if self.auto else self.gamma, server["z"], server["v"]
+        xhat = (z - gamma * v) / (1.0 + gamma * self.mu)
+        if exchange.problem.psi is not None:
+            xhat = exchange.prox(xhat, gamma / (1.0 + gamma * self.mu))
+        if self.auto:
+            numbers = self.at_gamma(gamma, exchange.problem.n)
+            new, r = exchange(self.local_watched, xhat, K=self.K, own=numbers)
+            pace = self.next_gamma(server["pace"], exchange.problem, r + (z - xhat) / gamma)
+            return {"x": xhat, "z": xhat - gamma * (new - v), "v": new, "pace": pace}
+        if exchange.everyone:
+            (new,) = exchange(self.local, xhat, K=self.K)
+            return {"x": xhat, "z": xhat - gamma * (new - v), "v": new}
+        w, S = exchange.problem.weights, exchange.cohort
+        by_pi = w / np.asarray(self.pi or 1.0)
+        plain, scaled = exchange(self.local_in_cohort, xhat, K=self.K, weights=np.stack([w, by_pi]))
+        scaled = gamma * float(by_pi[S].sum()) * scaled
+        return {"x": xhat, "z": xhat - scaled, "v": v + float(w[S].sum()) * plain}
+
+    def _solve(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Array:
+        """tau_m (xhat - y_m); - (mu/2)|y|^2 is a part of the pull."""
+        tau, beta = client.own(self.tau), client.own(self.beta)
+        h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)
+        y = client.descend(xhat, h, step, K, pull=(tau - self.mu, xhat), momentum=beta, until=self.theta)
+        return tau * (xhat - (y if self.theta is None else y[0]))  # type: ignore[no-any-return]
+
+    def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """With everybody: v_m itself goes up, so that a v_m that was lost does not leave the sum wrong."""
+        sent = client.send(memory["v"] + self._solve(client, memory, K, xhat))
+        return (sent,), {"v": sent}
+
+    def local_in_cohort(
+        self, client: Client, memory: Vectors, K: int, xhat: Array
+    ) -> tuple[tuple[Array, ...], Vectors]:
+        """On a cohort: the change of v_m."""
+        sent = client.send(self._solve(client, memory, K, xhat))
+        return (sent,), {"v": memory["v"] + sent}
+
+    def local_watched(
+        self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any
+    ) -> tuple[tuple[Array, ...], Vectors]:
+        """Also sends the gradient at xhat less v_m, which its first step has computed."""
+        tau = client.own(self.tau) * smaller
+        h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)
+        before, y = xhat, client.descend(xhat, h, step, 1)
+        slope = (xhat - y) / step
+        for _ in range(K - 1):
+            z = y + beta * (y - before)
+            before, y = y, client.descend(z, h, step, 1, pull=(tau - self.mu, xhat))
+        sent = client.send(memory["v"] + tau * (xhat - y))
+        return (sent, client.send(slope)), {"v": sent}
+
+    # -- gamma that is found on the way --------------------------------------------------------------------------------
+    def at_gamma(self, gamma: float, n: int) -> dict[str, Array]:
+        """The factor of tau, and the momentum, at another gamma than the first."""
+        L, tau = np.max(self.L) - self.mu, np.max(self.tau) * self.gamma / gamma  # their ratio is the same for all
+        beta = theory.local_momentum(np.asarray(L), np.asarray(tau))
+        return {"smaller": np.full(n, self.gamma / gamma), "beta": np.full(n, float(beta))}
+
+    def next_gamma(self, pace: Array, problem: Problem, r: Array) -> Array:
+        """Judge gamma after ceil(gamma Lbar) rounds by the residual r at xhat; a heuristic.
+
+        If r fell by 4, gamma stays. Otherwise it is doubled, unless the last doubling made r fall more slowly: then
+        the doubling is taken back, and gamma stays for four such times.
+
+        Args:
+            pace: gamma, the rounds and the residual since it was judged, the rate before a doubling (or -1), and how
+                many times it stays.
+        """
+        gamma, since, norm, before, stays = (float(u) for u in pace)
+        now = float(np.linalg.norm(r))
+        if 0.0 < since < math.ceil(gamma * mean_smoothness(problem.weights, self.L, self.mu)):
+            return np.array([gamma, since + 1.0, norm, before, stays])
+        rate = math.log(norm / now) / since if min(norm, now) > 0 else 0.0
+        if since == 0.0 or now <= norm / 4:
+            return np.array([gamma, 1.0, now, -1.0, stays])
+        if before > 0 and rate < before:
+            return np.array([gamma / 2, 1.0, now, -1.0, 4.0])
+        if stays > 0:
+            return np.array([gamma, 1.0, now, before, stays - 1.0])
+        return np.array([2 * gamma, 1.0, now, rate, 0.0])
+
+    # -- its parameters ------------------------------------------------------------------------------------------------
+    @classmethod
+    def theory(cls, problem: Problem, *, cohort: Any = None, c: float = 1.0, sigma: float = 0.5) -> FiveGCS:
+        """gamma = c/sqrt(mu Lbar), gamma sum_m w_m tau_m = sigma, and theta (with K steps that are sure to reach it).
+
+        Args:
+            cohort: as in ``run``; Lbar is then sum_m w_m (L_m - mu)/pi_m, and tau_m as the theorem needs it.
+            c: 1 is the best in the worst case; more for clients that are alike.
+            sigma: below 1; the rest is for errors of the local solves.
+        """
+        if not 0 < sigma < 1:
+            raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
+        made = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
+        L, tau = np.asarray(made.L) - made.mu, np.asarray(made.tau)
+        a, b = sigma / (made.gamma * made.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
+        theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
+        return made.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
+
+    @classmethod
+    def practical(
+        cls, problem: Problem, *, gamma: float | str | None = None, cohort: Any = None, c: float = 1.0,
+        sigma: float = 1.0, K: int = 2, tau: float | None = None, theta: float | None = None,
+    ) -> FiveGCS:  # fmt: skip
+        """What measurements support: c = 1, sigma = 1 and K = 2.
+
+        Args:
+            gamma: in place of c; "auto" begins with 2/Lbar and needs no mu.
+            tau: for all clients, in place of sigma.
+        """
+        auto = gamma == "auto"
+        mu = problem.mu if not auto else problem.mu or 0.0
+        mu = min(theory.known(mu) if not auto else float(mu or 0.0), float(problem.L_i.min()) / 2)
+        participation = as_participation(cohort)
+        participation.check(problem.n)
+        pi, rho = participation.inclusion(problem.n)
+        w, L = problem.weights, problem.L_i - mu
+        if auto:
+            first = 2.0 / mean_smoothness(w, problem.L_i, mu)
+        else:
+            first = c / math.sqrt(mu * float(w @ (L / pi))) if gamma is None else float(gamma)
+        dual = theory.local_dual_steps(first, L, w, pi, rho, sigma) if tau is None else np.full(problem.n, tau)
+        beta = theory.local_momentum(L, dual)
+        everyone = isinstance(participation, Everyone) or bool(np.all(pi == 1.0))
+        return cls(
+            first, _one(dual), _one(problem.L_i), _one(beta), mu, K, theta,
+            None if everyone else tuple(pi.tolist()), 1.0 if everyone else rho, auto,
+        )  # fmt: skip
+
+    def but(self, **changes: Any) -> FiveGCS:
+        """A copy with some fields changed."""
+        return type(self)(**(self.parameters() | changes))
+
+    @classmethod
+    def paper_figure(cls, problem: Problem) -> FiveGCS:
+        """``practical``."""
+        return cls.practical(problem)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> FiveGCS:
+        """The theorem's, unless K, gamma, tau or theta is given: then ``practical`` with these."""
+        known = {k: given[k] for k in ("gamma", "tau", "K", "theta", "c", "sigma", "cohort") if k in given}
+        if not known.keys() & {"gamma", "tau", "K", "theta"}:
+            return cls.theory(problem, **known)
+        if known.get("gamma") == "figure":
+            del known["gamma"]
+        return cls.practical(problem, **known)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """gamma sum_m w_m tau_m <= 1; settings that diverge on a quadratic are refused."""
+        insist = insist or problem.L_kind == "global"
+        steps.check_count("K", self.K)
+        theory.positive("gamma", self.gamma)
+        for name in ("tau", "L", "beta", "pi"):
+            values = np.atleast_1d(np.asarray(1.0 if self.parameters()[name] is None else self.parameters()[name]))
+            if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:
+                raise InputError(f"{name} must be one positive number, or one for each of the {problem.n} clients.")
+        if self.theta is not None and not 0 < self.theta < 1:
+            raise InputError(f"theta = {self.theta:g} must lie between 0 and 1.")
+        if np.min(self.tau) <= 0 or np.min(self.L) <= self.mu:
+            raise InputError("tau must be positive, and L above mu.")
+        return self._unsafe(problem, insist)
+
+    def _unsafe(self, problem: Problem, insist: bool) -> list[str]:
+        L, tau, pi = self._numbers(problem)
+        sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
+        Lbar = mean_smoothness(problem.weights, self.L, self.mu)
+        radius = theory.local_radius(self.gamma, self.mu, Lbar, float(problem.weights @ tau), self.K)
+        notes = []
+        if sigma > 1 + 1e-9:
+            notes.append(f"tau is {sigma:.4g} times its bound for this gamma, beyond which 5gcs can diverge")
+        elif radius >= 1 and not self.auto and self.mu > 0 and self.theta is None:
+            notes.append(f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; take another K, or c = 1")
+        if notes and not insist:
+            raise InputError(notes[0] + ".")
+        few = 0.9 * math.sqrt(1.0 + self.gamma * Lbar)
+        c = self.gamma * math.sqrt(self.mu * float(problem.weights @ (L / pi)))
+        if not notes and c > 1 + 1e-9 and sigma > 0.5 + 1e-9 and few > self.K and self.theta is None:
+            notes.append(f"c = {c:.3g} is above 1 with K = {self.K} below {few:.3g}, where 5gcs may be unstable")
+        if problem.mu is not None and self.mu > problem.mu * (1 + 1e-9):
+            notes.append(f"mu = {self.mu:g} is above the problem's {problem.mu:g}, so that no theorem holds")
+        return [note + "." for note in notes]
+
+    def for_cohorts(self, cohorts: Participation, n: int) -> tuple[FiveGCS, list[str]]:
+        """It must have been made for them: tau_m depends on the probabilities."""
+        if self.auto:
+            raise InputError('gamma = "auto" needs everybody in every round; give gamma, or leave out the cohort.')
+        pi, rho = cohorts.inclusion(n)
+        mine = np.ones(n) if self.pi is None else np.asarray(self.pi)
+        if len(mine) != n or not np.allclose(pi, mine, rtol=1e-9) or (self.pi and not math.isclose(rho, self.rho)):
+            raise InputError(
+                "this 5gcs was made for other cohorts; make it with FiveGCS.practical(problem, cohort=...)."
+            )
+        return self, []
+
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """The exact theorem's without its factors of 2, per iteration; nothing with ``auto``."""
+        L, tau, pi = self._numbers(problem)
+        dual = float(np.min(pi * tau / (L + tau)))
+        return None if self.auto else min(self.gamma * self.mu / (1.0 + self.gamma * self.mu), dual) / self.K
+
+    # -- what is claimed -----------------------------------------------------------------------------------------------
+    def _numbers(self, problem: Problem) -> tuple[Array, Array, Array]:
+        """L_m - mu, tau_m and pi_m of every client."""
+        given = np.asarray(self.L) - self.mu, self.tau, 1.0 if self.pi is None else self.pi
+        L, tau, pi = (np.broadcast_to(np.asarray(v, dtype=np.float64), (problem.n,)) for v in given)
+        return L, tau, pi
+
+    def claims(self, problem: Problem) -> Claims:
+        """The inexact theorem's, where it covers these local solves; per round, hence 1/K of it per iteration."""
+        L, tau, pi = self._numbers(problem)
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            if s is None or self.auto:
+                return None
+            far = np.sum((memory["v"] - (s.h - self.mu * s.x)) ** 2, axis=1)
+            dual = problem.weights / pi * (1.0 / tau + 1.0 / L)
+            return float(np.sum((server["z"] - s.x) ** 2) / self.gamma + dual @ far)
+
+        theta = max(self.theta or 0.0, theory.local_accuracy(L, tau, self.K))
+        sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
+        fits = not self.auto and problem.mu is not None and self.mu <= problem.mu * (1 + 1e-9)
+        fits = fits and bool(np.all(np.asarray(self.L) >= problem.L_i * (1 - 1e-9)))
+        fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
+        rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
+        return Claims(None if rate is None else -math.expm1(math.log(rate) / self.K), lyapunov)
+
+
+def mean_smoothness(w: Array, L: Any, mu: float) -> float:
+    """Lbar = sum_m w_m (L_m - mu)."""
+    return float(w @ (np.broadcast_to(np.asarray(L, dtype=np.float64), w.shape) - mu))
+
+
+def _one(values: Array) -> float | tuple[float, ...]:
+    """One number where all are equal."""
+    return float(values[0]) if np.ptp(values) <= 1e-15 * abs(values[0]) else tuple(values.tolist())

@@ -1,0 +1,120 @@
+"""GradSkip: Scaffnew whose clients may stop their local steps early, each with its own probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits
+from proxskip.types import Array, Indices, InputError, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class GradSkip(Method):
+    """Scaffnew in which client i falls asleep before each step with probability 1 - q_i, until the communication.
+
+    A. Maranjyan, M. Safaryan, P. Richtarik, GradSkip: Communication-accelerated local gradient methods with better
+    computational complexity, 2022, arXiv:2210.16402. We read its abstract; the rate and the limit of gamma were derived
+    again (``theory.gradskip_L``). K ~ Geom(p); G_i ~ Geom(1 - q_i) is the step before which client i falls asleep. A
+    client that sleeps has moved its shift to its gradient, where further steps would do nothing, so it takes none.
+
+        xhat_i = min(K, G_i - 1) times  y <- y - gamma (grad f_i(y) - h_i)   from y = x
+        hhat_i = h_i if G_i > K, else grad f_i(xhat_i)
+        x+     = sum_i w_i (xhat_i - (gamma/p) hhat_i)
+        h_i+   = hhat_i + (p/gamma) (x+ - xhat_i)
+    """
+
+    gamma: float
+    p: float
+    q: tuple[float, ...]
+
+    about = About(
+        name="gradskip",
+        title="GradSkip",
+        reference="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402",
+        handles=frozenset({"clients"}),
+        remembers=("h", "hhat", "xhat"),
+        heals=True,
+        parameters=("gamma", "p"),
+        style=Style("#0072B2", "-.", ">"),
+        at_p_one="gd",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication; the server draws for everybody, so that no coin has to travel back."""
+        K, asleep = self.draw(exchange.rng)
+        (x,) = exchange(self.local, server["x"], K=K, own={"asleep": asleep})  # type: ignore[arg-type]
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
+        """Each client's steps, and whether it is asleep at their end."""
+        K = steps.geometric(rng, self.p)
+        G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
+        return np.minimum(G - 1, K), G <= K
+
+    def local(
+        self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any
+    ) -> tuple[tuple[Array, ...], Vectors]:
+        """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
+        xhat = client.descend(x, memory["h"], self.gamma, K)
+        hhat = memory["h"] + asleep * (client.gradient(xhat, where=asleep) - memory["h"])
+        up = xhat - (self.gamma / self.p) * hhat
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent), "hhat": hhat}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h, from the shift at the end of the steps."""
+        return {"h": memory["hhat"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+    @classmethod
+    def theory(cls, problem: Problem, p: float | None = None) -> GradSkip:
+        """gamma = 1/L, p = 1/sqrt(kappa_max), q_i = (1 - 1/kappa_i)/(1 - 1/kappa_max).
+
+        Args:
+            p: given, q_i follows from it and from the ratios of the L_i, and mu need not be known.
+        """
+        gamma = theory.largest_step(problem.L)
+        p = theory.best_p(gamma, problem.mu) if p is None else p
+        steps.check_probability("p", p)
+        return cls(gamma, p, tuple(theory.gradskip_q(problem.L_i, p, problem.L).tolist()))
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> GradSkip:
+        """p at its best for the gamma that is taken, and q of p."""
+        gamma = steps.gamma_of(given, problem)
+        p = steps.p_of(given, lambda: theory.best_p(gamma, problem.mu))
+        return cls(gamma, p, cls.theory(problem, p).q)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p in (0, 1], a q_i in [0, 1] for each client, gamma <= min_i p^2/(L_i (1 - q_i (1 - p^2)))."""
+        steps.check_probability("p", self.p)
+        q = np.asarray(self.q, dtype=np.float64)
+        if q.shape != (problem.n,) or not (q.min() >= 0 and q.max() <= 1):
+            raise InputError(f"q must hold a probability for each of the {problem.n} clients.")
+        return self.check_steps(problem, insist, L=theory.gradskip_L(problem.L_i, q, self.p))
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/L, where L also knows the q_i: see ``theory.gradskip_L``."""
+        return StepLimits.one_over_L(s.L, "Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived")
+
+    def claims(self, problem: Problem) -> Claims:
+        """Scaffnew's Psi contracts by 1 - min(gamma mu, 1 - q_max (1 - p^2))."""
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            if s is None:
+                return None
+            psi = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
+            return self.gamma * psi
+
+        known = problem.mu is not None
+        return Claims(theory.gradskip_zeta(self.gamma, problem.mu, self.q, self.p) if known else None, lyapunov)

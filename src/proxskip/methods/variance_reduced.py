@@ -1,0 +1,208 @@
+"""Scaffnew-VR and ProxSkip-VR: minibatches whose noise vanishes at the solution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.methods import steps
+from proxskip.problems.federated import Problem
+from proxskip.problems.glm import LinearModel
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.theory.steps import Setting, StepLimits, check_limits
+from proxskip.types import Array, Vectors
+
+PAPER = "Malinovsky, Yi, Richtarik, Variance Reduced ProxSkip, NeurIPS 2022, arXiv:2207.04338"
+
+
+@dataclass(frozen=True, slots=True)
+class ScaffnewVR(Method):
+    """Scaffnew with the gradients of L-SVRG: exact with minibatches.
+
+    G. Malinovsky, K. Yi, P. Richtarik, Variance Reduced ProxSkip: Algorithm, theory and application to federated
+    learning, NeurIPS 2022, arXiv:2207.04338, with the estimator of D. Kovalev, S. Horvath, P. Richtarik (2020). We read
+    its abstract; step size and rate were derived again (``theory.lsvrg_zeta``). w_i is an anchor with its full gradient
+    gw_i; g_j is the mean gradient of a minibatch j, the same one at y and w_i. K ~ Geom(p).
+
+        xhat_i = K times  y <- y - gamma (g_j(y) - g_j(w_i) + gw_i - h_i)   from y = x,
+                          and with probability q  w_i becomes the y before this step, gw_i = grad f_i(w_i)
+        x+     = prox_{(gamma/p) psi}( sum_i w_i (xhat_i - (gamma/p) h_i) )
+        h_i+   = h_i + (p/gamma) (x+ - xhat_i)
+    """
+
+    gamma: float
+    p: float
+    q: float
+
+    about = About(
+        name="scaffnew-vr",
+        title="Scaffnew-VR",
+        reference=PAPER,
+        handles=frozenset({"batch", "clients", "psi"}),
+        remembers=("h", "xhat", "w", "gw"),
+        heals=True,
+        style=Style("#009E73", "-", "h"),
+        at_p_one="gd",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """One communication."""
+        half = self.local if exchange.round else self.first
+        (x,) = exchange(half, server["x"], K=steps.geometric(exchange.rng, self.p))
+        if exchange.problem.psi is not None:
+            x = exchange.prox(x, self.gamma / self.p)
+        exchange.settle(self.settle, x)
+        return {"x": x}
+
+    def first(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The anchors begin at x0."""
+        return self.local(client, {"h": memory["h"], "w": x, "gw": client.gradient(x)}, K, x)
+
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The local steps, which move the anchor too."""
+        anchor = (memory["w"], memory["gw"], self.q)
+        xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=anchor)
+        up = xhat - (self.gamma / self.p) * memory["h"]
+        sent = client.send(up)
+        return (sent,), {"xhat": as_sent(xhat, up, sent), "w": w, "gw": gw}
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """The update of h."""
+        return {"h": memory["h"] + (self.p / self.gamma) * (x - memory["xhat"])}
+
+    @classmethod
+    def theory(cls, problem: Problem) -> ScaffnewVR:
+        """gamma = 1/(6 L_b), p = sqrt(gamma mu), q = 2 gamma mu; gamma = 1/L with full gradients."""
+        return cls.at(_largest_step(problem), problem)
+
+    @classmethod
+    def at(cls, gamma: float, problem: Problem, p: float | None = None, q: float | None = None) -> ScaffnewVR:
+        """The best p and q for this gamma, unless they are given."""
+        p = theory.best_p(gamma, problem.mu) if p is None else p
+        return cls(gamma, p, min(1.0, 2.0 * gamma * theory.known(problem.mu)) if q is None else q)
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ScaffnewVR:
+        """p and q at their best for the gamma that is taken; without mu, q = batch/m moves an anchor once a pass."""
+        gamma = given.get("gamma")
+        gamma = gamma if isinstance(gamma, float) else _largest_step(problem)
+        once = 1.0 if problem.batch is None or problem.sizes is None else problem.batch / max(problem.sizes)
+        q = given.get("q", once if problem.mu is None else None)
+        return cls.at(gamma, problem, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), q)
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """p and q in (0, 1], gamma <= 1/(6 L_b), or 1/L with full gradients."""
+        steps.check_probability("p", self.p)
+        steps.check_probability("q", self.q)
+        if problem.batch is None:
+            exact = StepLimits.one_over_L(problem.L_max, PAPER)
+            return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.L_kind == "global")
+        L = float(problem.L_batch_i.max())
+        return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, insist)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/(6 L) with L = L_b of the minibatches; below 1/(4 L) a rate is known too."""
+        return StepLimits(1 / (6 * s.L), 1 / (6 * s.L), 1 / (4 * s.L), 2 / s.L, PAPER + ", rederived")
+
+    def claims(self, problem: Problem) -> Claims:
+        """Psi of Scaffnew plus gamma^2 W sum_i w_i sigma_i, with sigma_i = E |g_j(w_i) - g_j(x*)|^2: no noise ball."""
+        full = problem.batch is None
+        W, rate = (0.0, 1.0) if full else theory.lsvrg_constants(self.gamma, float(problem.L_batch_i.max()), self.q)
+
+        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+            s = problem.solution
+            spread = 0.0 if full else _spread(problem, x, memory)
+            if s is None or spread is None:
+                return None
+            psi = theory.scaffnew_lyapunov(problem.weights, self.gamma, self.p, x, memory["h"], s.x, s.h)
+            return self.gamma * psi + self.gamma**2 * W * spread
+
+        known = problem.mu is not None and rate > 0
+        return Claims(min(theory.zeta(self.gamma, problem.mu, self.p), rate) if known else None, lyapunov, ball=False)
+
+
+def _largest_step(problem: Problem) -> float:
+    """1/(6 L_b), or 1/L with full gradients."""
+    full = problem.batch is None
+    return theory.largest_step(problem.L if full else 6.0 * float(problem.L_batch_i.max()))
+
+
+def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
+    """sum_i w_i sigma_i, where the clients' rows are at hand; anchors that are not set yet are at x."""
+    s, total = problem.solution, 0.0
+    if s is None:
+        return None
+    for i, f in enumerate(problem.clients):
+        if not isinstance(f, LinearModel) or problem.batch is None:
+            return None
+        w, gw = memory["w"][i], memory["gw"][i]
+        if not gw.any():
+            w = np.broadcast_to(x, memory["w"].shape)[i]
+            gw = f.gradient(w)
+        noise = theory.minibatch_variance(f.N, problem.batch, f.gradient_variance(w, less=s.x))
+        total += float(problem.weights[i]) * (float(np.sum((gw - s.h[i]) ** 2)) + noise)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class ProxSkipVR(Method):
+    """ProxSkip with the gradients of L-SVRG: SProxSkip without its ball.
+
+    The same paper and derivation as for ScaffnewVR, whose lines these are for one client.
+
+        xhat = K times  y <- y - gamma (g_j(y) - g_j(w) + gw - h)   from y = x,
+                        and with probability q  w becomes the y before this step, gw = grad f(w)
+        x+   = prox_{(gamma/p) psi}(xhat - (gamma/p) h)
+        h+   = h + (p/gamma) (x+ - xhat)
+    """
+
+    gamma: float
+    p: float
+    q: float
+
+    about = About(
+        name="proxskip-vr",
+        title="ProxSkip-VR",
+        reference=PAPER,
+        handles=frozenset({"batch", "psi"}),
+        remembers=("h", "xhat", "w", "gw"),
+        heals=True,
+        style=Style("#009E73", "-", "h"),
+        at_p_one="proxgd",
+    )
+
+    def round(self, server: Vectors, exchange: Exchange) -> Vectors:
+        """From one prox to the next."""
+        return self._same.round(server, exchange)
+
+    @property
+    def _same(self) -> ScaffnewVR:
+        return ScaffnewVR(self.gamma, self.p, self.q)
+
+    @classmethod
+    def theory(cls, problem: Problem) -> ProxSkipVR:
+        """gamma = 1/(6 L_b), p = sqrt(gamma mu), q = 2 gamma mu; gamma = 1/L with full gradients."""
+        return cls(**ScaffnewVR.theory(problem).parameters())
+
+    @classmethod
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ProxSkipVR:
+        """As ScaffnewVR."""
+        return cls(**ScaffnewVR.configure(problem, given).parameters())
+
+    def check(self, problem: Problem, insist: bool = False) -> list[str]:
+        """As ScaffnewVR."""
+        return self._same.check(problem, insist)
+
+    @staticmethod
+    def limits(s: Setting) -> StepLimits:
+        """1/(6 L_b)."""
+        return ScaffnewVR.limits(s)
+
+    def claims(self, problem: Problem) -> Claims:
+        """As ScaffnewVR."""
+        return self._same.claims(problem)

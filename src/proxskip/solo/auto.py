@@ -1,0 +1,165 @@
+"""``method="auto"``: a run that measures what its gradients and proxes cost, and changes its method while it runs.
+
+It begins with FISTA with restart, which needs nothing to be known and takes a prox at every gradient. After a few
+iterations the seconds of a prox and of a gradient are known. If a prox is cheap, nothing can be saved. If it is
+expensive, APDA goes on from there: it takes 2 to 15 times fewer proxes and 1.5 to 4 times more gradients. In between,
+what decides is how fast the bound on the certificate falls per second. Each method is tried for as long as the run has
+taken so far, and goes on if it was not slower than the other one when that was last tried. A trial is not lost: it
+starts from the best iterate and moves it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from proxskip.methods import APDA, Fista
+from proxskip.problems.federated import Problem
+from proxskip.seam import Method
+from proxskip.solo.descent import Descent, Task
+from proxskip.solo.functions import Smooth
+from proxskip.solo.setup import method_maker
+from proxskip.types import Array, InputError
+
+WARM_UP, FIRST_LOOK = 2, 6
+"""Rounds in which kernels are compiled and which nobody measures, and rounds before the first choice."""
+MAX_CHEAP = 1.0
+"""A prox that costs fewer gradients than this is not worth skipping."""
+MIN_EXPENSIVE = 3.2
+"""A prox that costs more gradients than this is skipped at once."""
+FIRST_TRIAL = 400
+"""Rounds of FISTA, over the cost of a prox in gradients, before APDA is tried."""
+TRIAL = 0.5
+"""The length of the first trial, relative to the seconds until then."""
+SETTLED, SMALL_STEP = 30, 16.0
+"""Rounds after which the step of APDA has settled, and gamma L up to which it counts as small."""
+CLEARLY = 1.5
+"""How much faster the other method must have been for a change."""
+
+Choice = tuple[int, str]
+"""The number of rounds done, and the method that goes on from there; the last one is the end of the run."""
+
+
+def arms(D: Any) -> tuple[str, str]:
+    """The two methods to choose from; the first one begins."""
+    return ("fista-restart", "apda") if D is None else ("papc", "pdhg")
+
+
+def _capped_fista(problem: Problem, f: Smooth) -> Method:
+    """FISTA with restart, and with no more momentum than a known mu asks for."""
+    root = math.sqrt(min(1.0, (f.mu or 0.0) / problem.L))
+    return Fista(1.0 / problem.L, (1.0 - root) / (1.0 + root))
+
+
+class AutoDescent(Descent):
+    """A minimisation that chooses its method while it runs, or repeats the choices of an earlier one.
+
+    Args:
+        replay: the choices to repeat.
+    """
+
+    def __init__(self, task: Task, x0: Array, *, replay: tuple[Choice, ...] = (), **given: Any) -> None:
+        self.arms = arms(task.D)
+        self.replay = tuple((int(r), str(name)) for r, name in replay)
+        if replay and not ({name for _, name in self.replay} <= {*self.arms, "end"} and self.replay[0][0] == 0):
+            raise InputError(f"these choices are not those of a run on a problem like this one: {replay!r}.")
+        # a dual variable to start from is of use to APDA alone
+        first = self.replay[0][1] if self.replay else self.arms[1 if given.get("dual") is not None else 0]
+        self.arm, self.steps = first, dict[str, float]()
+        super().__init__(task, self._maker(first), x0, **given)
+        self.choices: list[Choice] = [(0, first)]
+        self.solo.prox_times = None if self.replay else []
+        self.rates: dict[str, float] = {}
+        self.look = WARM_UP
+        self.until = 0.0  # seconds up to which nothing is reconsidered
+        self._mark()
+
+    def _maker(self, name: str) -> Callable[[Problem, Smooth], Method]:
+        gamma = self.steps.get(name)
+        if gamma is not None:
+            return lambda problem, f: APDA(gamma)  # goes on with the step that it had found
+        return _capped_fista if name == "fista-restart" else method_maker(name)
+
+    def advance(self) -> bool:
+        """One round, and now and then a look at the clock."""
+        known = super().advance()
+        if self.replay:
+            done = len(self.choices)
+            if done < len(self.replay) and self.round >= self.replay[done][0] and self.replay[done][1] != "end":
+                self._take(self.replay[done][1])
+        elif self.round >= self.look and known:
+            self._reconsider()
+        return known
+
+    # -- the choice ----------------------------------------------------------------------------------------------------
+    def cost(self) -> tuple[float, float]:
+        """Seconds of a prox, and of a gradient with the loop around it, since the last look."""
+        times, (spent, calls) = self.solo.prox_times or [0.0], self.last_look
+        steps = max(self.client.calls - calls, 1)
+        found = float(np.median(times)), max(self.spent - spent - math.fsum(times), 1e-9) / steps
+        self._looked()
+        return found
+
+    def _looked(self) -> None:
+        self.last_look = (self.spent, self.client.calls)
+        if self.solo.prox_times is not None:
+            self.solo.prox_times.clear()
+
+    def _reconsider(self) -> None:
+        if self.task.psi is None:
+            self.look = sys.maxsize
+            return
+        if self.round < FIRST_LOOK:
+            self.look = FIRST_LOOK
+            self._looked()
+            return
+        self.look = self.round + max(4, self.round // 20)
+        here, other = self.arm, self.arms[1 - self.arms.index(self.arm)]
+        call, step = self.cost()
+        ratio = call / step if self.task.D is None else 2.0  # with D neither method is the one with fewer proxes
+        self.seen.append((self.spent, self.best.bound))
+        if other in self.rates:
+            self.rates[here] = self._rate()
+            if self.spent >= self.until and self.rates[other] > CLEARLY * self.rates[here]:
+                self._take(other, 1.0)
+        elif here == self.arms[0]:
+            if ratio > MIN_EXPENSIVE:
+                self._take(other, math.inf)  # the rate of a few rounds says nothing: the beginning is fast
+            elif ratio > MAX_CHEAP and self.round * ratio >= FIRST_TRIAL:
+                self.rates[here] = self._rate()
+                self._take(other, TRIAL)
+        elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._well_conditioned()):
+            self.rates[here] = self._rate()
+            self._take(other, TRIAL)
+
+    def _well_conditioned(self) -> bool:
+        """Whether APDA has settled at a small step, where FISTA may need no more proxes."""
+        settled = self.round - self.choices[-1][0] >= SETTLED
+        return settled and float(self.server["step"][0]) * (self.f.L or 1.0) <= SMALL_STEP
+
+    def _rate(self) -> float:
+        """How fast the logarithm of the best bound has fallen per second, in the second half since the last change."""
+        (now, bound), begin = self.seen[-1], self.seen[0][0]
+        then, before = next(seen for seen in self.seen if seen[0] >= begin + 0.4 * (now - begin))
+        return math.log(before / max(bound, 1e-300)) / (now - then) if now > then else 0.0
+
+    def _take(self, name: str, share: float = 1.0) -> None:
+        if "step" in self.server:
+            self.steps[self.arm] = float(self.server["step"][0])
+        self.arm = name
+        self.switch(self._maker(name))
+        self.choices.append((self.round, name))
+        self._mark()
+        self.until = (1.0 + share) * self.spent if share < math.inf else 3.0 * self.spent
+
+    def _mark(self) -> None:
+        self._looked()
+        self.seen = [(self.spent, self.best.bound)] if self.best.bound < math.inf else []
+
+    def all_choices(self) -> tuple[Choice, ...]:
+        """The choices with the end of the run."""
+        return (*self.choices, (self.round, "end"))

@@ -1,0 +1,49 @@
+"""Compiled vector work of the loop of ``minimize``: one call where numpy needs five."""
+
+import numpy as np
+from numba import njit
+
+from proxskip.engines.cpu.kernels import distance
+
+_FUSED = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+@njit(**_FUSED)
+def pulled_step(z, g, h, centre, y, tau, gamma, momentum):
+    """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
+    new, ahead = np.empty_like(z), np.empty_like(z)
+    for j in range(len(z)):
+        v = z[j] - gamma * (g[j] - h[j] + tau * (z[j] - centre[j]))
+        new[j] = v
+        ahead[j] = v + momentum * (v - y[j])
+    return new, ahead
+
+
+@njit(**_FUSED)
+def plain_step(y, g, gamma):
+    """y - gamma g."""
+    new = np.empty_like(y)
+    for j in range(len(y)):
+        new[j] = y[j] - gamma * g[j]
+    return new
+
+
+@njit(fastmath={"reassoc", "nsz"}, **_FUSED)
+def _turn(x, before, y):
+    """<y - x, x - before>; only its sign is used, so its sum may be reordered."""
+    turn = 0.0
+    for j in range(len(x)):
+        turn += (y[j] - x[j]) * (x[j] - before[j])
+    return turn
+
+
+@njit(**_FUSED)
+def look_ahead(x, before, y, momentum, restarts):
+    """x + momentum (x - before), |y - x|, and whether to restart: <y - x, x - before> > 0; then the point is x."""
+    moved = distance(y, x)
+    if restarts and _turn(x, before, y) > 0.0:
+        return x, moved, True
+    ahead = np.empty_like(x)
+    for j in range(len(x)):
+        ahead[j] = x[j] + momentum * (x[j] - before[j])
+    return ahead, moved, False

@@ -1,0 +1,85 @@
+"""Theorems of the papers that followed ProxSkip: GradSkip, variance reduction, random gossip.
+
+Of these papers we could read abstracts and introductions. The statements here were derived again, each in its
+docstring's few lines, and the tests check them as eigenvalues with all randomness enumerated.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from proxskip.theory.numbers import known, nonnegative, positive, probability
+from proxskip.theory.theorems import Numbers
+from proxskip.types import Array
+
+__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants", "random_gossip_omega", "random_gossip_tau"]
+
+
+# -- GradSkip ----------------------------------------------------------------------------------------------------------
+def gradskip_q(L_i: Numbers, p: float, L: float | None = None) -> Array:
+    """``q_i = (1 - p^2 L/L_i)/(1 - p^2)``, cut at 0 and 1: the smallest that leave gamma = 1/L, with L = max_i L_i.
+
+    For p = 1/sqrt(kappa_max) it is (1 - 1/kappa_i)/(1 - 1/kappa_max), GradSkip's choice. Only p and the ratios of the
+    L_i enter, so mu need not be known.
+    """
+    smooth, p = np.asarray(L_i, dtype=np.float64), probability("p", p)
+    largest = float(smooth.max()) if L is None else positive("L", L)
+    if p == 1.0:
+        return np.ones(len(smooth))
+    return np.clip((1.0 - p**2 * largest / smooth) / (1.0 - p**2), 0.0, 1.0)
+
+
+def gradskip_L(L_i: Numbers, q: Numbers, p: float) -> float:
+    """``max_i L_i (1 - q_i (1 - p^2))/p^2``: GradSkip's theorem needs gamma <= 1/this.
+
+    With dg_i = grad f_i(x_i) - grad f_i(x*), the mean over both coins is E Psi+ <= sum_i |x_i - x* - gamma dg_i|^2
+    + (gamma/p)^2 (1 - p^2) (q_i |h_i - h_i*|^2 + (1 - q_i) |dg_i|^2), and <x_i - x*, dg_i> >= |dg_i|^2/L_i.
+    It is never below max_i L_i; the rounding of the q_i, which 1/p^2 magnifies, is forgiven.
+    """
+    smooth, p = np.asarray(L_i, dtype=np.float64), probability("p", p)
+    needed = float(np.max(smooth * (1.0 - np.asarray(q) * (1.0 - p**2)))) / p**2
+    return max(float(smooth.max()), needed - 4 * np.finfo(np.float64).eps * float(smooth.max()) / p**2)
+
+
+def gradskip_zeta(gamma: float, mu: float | None, q: Numbers, p: float) -> float:
+    """``min(gamma mu, 1 - q_max (1 - p^2))`` for gamma <= 1/``gradskip_L``."""
+    return min(positive("gamma", gamma) * known(mu), 1.0 - float(np.max(q)) * (1.0 - probability("p", p) ** 2))
+
+
+# -- variance reduction by L-SVRG --------------------------------------------------------------------------------------
+def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
+    """``(W, q (1 - 2/c))`` with c = 1/(gamma L_b) - 2 and W = c/q: the weight of sigma in Psi, and its contraction.
+
+    sigma = E |g_j(w) - g_j(x*)|^2 over minibatches j. Since g = g_j(x) - g_j(w) + grad f(w),
+    E |g - grad f(x*)|^2 <= 4 L_b D_f(x, x*) + 2 sigma, and E sigma+ <= 2 q L_b D_f(x, x*) + (1 - q) sigma. In
+    |x - x*|^2 + (gamma/p)^2 |h - h*|^2 + gamma^2 W sigma the terms with D_f cancel if gamma L_b (2 + c) <= 1, and sigma
+    contracts by 2/W + 1 - q. At gamma = 1/(6 L_b) this is 1 - q/2; from 1/(4 L_b) on there is no rate, and it is 0.
+    """
+    c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
+    q = probability("q", q)
+    return (c / q, q * (1.0 - 2.0 / c)) if c > 2 else (0.0, 0.0)
+
+
+# -- random gossip by RandProx -----------------------------------------------------------------------------------------
+def random_gossip_tau(gamma: float, omega: float, lmax: float, w: float) -> float:
+    """``tau = 1/(gamma (lmax + 2 omega w))``, with the largest weight w of a link.
+
+    In the link variables u, with h = -B'u, B'B = I - W and independent unbiased masks R of variance omega, a round is
+    xhat = x - gamma (grad f + B'u), D = R(tau B xhat), u+ = u + D/(1 + omega), x+ = xhat - gamma B'D. A row of B has
+    the squared norm 2 W_ij, so E |B'(D - tau B xhat)|^2 <= 2 omega w |tau B xhat|^2. Then |x - x*|^2 +
+    gamma (1 + omega)/tau |u - u*|^2, u in the range of B, contracts by max((1 - gamma mu)^2, (gamma L - 1)^2,
+    1 - gamma tau delta/(1 + omega)).
+    """
+    return 1.0 / (positive("gamma", gamma) * (positive("lmax", lmax) + 2.0 * nonnegative("omega", omega) * w))
+
+
+def random_gossip_omega(gamma: float, mu: float | None, delta: float, lmax: float, w: float) -> float:
+    """The largest omega for which the links' part of the rate is not below gamma mu; 0 if there is none.
+
+    (1 + omega)(lmax + 2 omega w) <= delta/(gamma mu), a quadratic inequality.
+    """
+    goal = positive("delta", delta) / (positive("gamma", gamma) * known(mu))
+    b = lmax + 2.0 * w
+    return max(0.0, (math.sqrt(b * b + 8.0 * w * max(goal - lmax, 0.0)) - b) / (4.0 * w))

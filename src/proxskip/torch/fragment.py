@@ -1,0 +1,148 @@
+"""A part of a network that is averaged as one vector, with its control variate and its own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxskip.types import InputError
+
+try:
+    from torch.distributed.tensor import DTensor
+except ImportError:  # a build without torch.distributed has no sharded parameters
+    DTensor = None
+
+
+class Fragment:
+    """Parameters that are averaged together.
+
+    Args:
+        number: keys the draws of K.
+        params: with the parameter group of each, for its learning rate.
+
+    ``x`` is the last common point, ``h`` the control variate and ``c`` the sum of raw gradients since x, each one flat
+    vector in float32 (float64 for float64 parameters), whatever the precision of the local work.
+    """
+
+    def __init__(self, number: int, params: list[tuple[Tensor, int]]) -> None:
+        self.number = number
+        self.params = [q for q, _ in params]
+        self.groups = [g for _, g in params]
+        devices = {q.device for q in self.params}
+        if len(devices) > 1:
+            raise InputError(f"the parameters are on {len(devices)} devices; give each process one device.")
+        self.shapes = [local(q).shape for q in self.params]
+        self.sizes = [s.numel() for s in self.shapes]
+        self.x = self.flat()
+        self.h, self.c = torch.zeros_like(self.x), torch.zeros_like(self.x)
+        self.round = self.local_step = self.taken = 0
+        self.lr_sum: dict[int, float] = dict.fromkeys(self.groups, 0.0)
+        self.K = 0
+
+    def flat(self) -> Tensor:
+        """The parameters as one new vector."""
+        parts = [local(q).detach().reshape(-1) for q in self.params]
+        precise = torch.float64 if all(v.dtype == torch.float64 for v in parts) else torch.float32
+        return torch.cat([v.to(precise) for v in parts])
+
+    def views(self, v: Tensor) -> list[Tensor]:
+        """The part of each parameter in a flat vector, in its shape."""
+        return [part.view(s) for part, s in zip(v.split(self.sizes), self.shapes, strict=True)]
+
+    def put(self, v: Tensor) -> None:
+        """Set the parameters to v."""
+        for q, part in zip(self.params, self.views(v), strict=True):
+            local(q).copy_(part)
+
+    def shift(self, keep_raw: bool) -> None:
+        """Take h off the gradients, and add the raw ones to c where they are needed."""
+        for q, h, c in zip(self.params, self.views(self.h), self.views(self.c), strict=True):
+            if not q.requires_grad:
+                continue  # frozen since: it stays where it is, and so does its h
+            if q.grad is None:
+                q.grad = torch.zeros_like(q)  # unused in this step, so its gradient is zero, and h still acts
+            g = local(q.grad)
+            if g.is_sparse:
+                raise InputError("a gradient is sparse; make the embedding with sparse=False.")
+            if keep_raw:
+                c += g
+            g -= h.to(g.dtype)
+
+    def count(self, groups: list[dict[str, Any]], stepped: bool) -> None:
+        """One more local step, with today's learning rates."""
+        self.local_step += 1
+        self.taken += stepped
+        for g in self.lr_sum:
+            self.lr_sum[g] += float(groups[g]["lr"])
+
+    def mean_lrs(self) -> list[float]:
+        """The mean learning rate of each parameter group over the local steps of this round."""
+        return [s / self.local_step for s in self.lr_sum.values()]
+
+    def over_lr(self, v: Tensor) -> Tensor:
+        """v / lr, each parameter with the mean learning rate of its group; 0 where that is 0: nothing moved there."""
+        mean = dict(zip(self.lr_sum, self.mean_lrs(), strict=True))
+        out = torch.zeros_like(v)
+        for part, into, g in zip(v.split(self.sizes), out.split(self.sizes), self.groups, strict=True):
+            if mean[g]:
+                torch.div(part, mean[g], out=into)
+        return out
+
+    def restart(self) -> None:
+        """Begin a round at x."""
+        self.c.zero_()
+        self.local_step = self.taken = 0
+        self.lr_sum = dict.fromkeys(self.lr_sum, 0.0)
+
+    def draw(self, seed: int, p: float | None, period: int | None, fragments: int) -> None:
+        """The number of local steps of this round: the same on all ranks, drawn or fixed.
+
+        Fixed periods of several fragments are spread evenly over time, so that the first one is shorter.
+        """
+        if period is not None:
+            first = max(1, period * (self.number + 1) // fragments)
+            self.K = first if self.round == 0 else period
+            return
+        assert p is not None
+        key = np.random.Philox(key=seed, counter=[0, self.number, self.round, 0])
+        self.K = int(np.random.Generator(key).geometric(p))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Any]:
+        """Everything but the parameters themselves, as tensors and numbers."""
+        numbers = {"round": self.round, "local_step": self.local_step, "taken": self.taken}
+        lrs = torch.tensor(list(self.lr_sum.values()), dtype=torch.float64)
+        return {"x": self.x.clone(), "h": self.h.clone(), "c": self.c.clone(), "lr_sum": lrs, **numbers}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """What ``state`` gave."""
+        for name in ("x", "h", "c"):
+            kept, saved = getattr(self, name), state[name]
+            if saved.shape != kept.shape:
+                raise InputError(f"the saved {name} has {saved.numel()} numbers, and this network {kept.numel()}.")
+            kept.copy_(saved)
+        self.round, self.local_step, self.taken = (int(state[k]) for k in ("round", "local_step", "taken"))
+        self.lr_sum = dict(zip(self.lr_sum, state["lr_sum"].tolist(), strict=True))
+
+
+def local(v: Tensor) -> Tensor:
+    """The part of a tensor on this rank: all of it, unless FSDP has sharded it."""
+    return v.to_local() if DTensor is not None and isinstance(v, DTensor) else v
+
+
+def fragments_of(optim: Any, count: int) -> list[Fragment]:
+    """The trainable parameters in their order, cut into ``count`` parts of about the same size."""
+    params = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
+    if not 1 <= count <= len(params):
+        raise InputError(f"fragments = {count} must be between 1 and the number of trainable tensors, {len(params)}.")
+    ends = np.cumsum([local(q).numel() for q, _ in params])
+    # Each tensor belongs to the part in which its middle lies; empty parts are then filled from their neighbours.
+    middles = ends - np.array([local(q).numel() for q, _ in params]) / 2
+    part = np.minimum((middles * count / max(ends[-1], 1)).astype(int), count - 1)
+    for j in range(len(part)):  # at most one part further at a time, and enough tensors left for the rest
+        low = count - (len(part) - j)
+        part[j] = max(min(part[j], part[j - 1] + 1 if j else 0), low, part[j - 1] if j else 0)
+    return [Fragment(j, [q for q, at in zip(params, part, strict=True) if at == j]) for j in range(count)]

@@ -1,0 +1,304 @@
+"""Scaffnew around any optimizer of PyTorch: local steps with a control variate, then one all-reduce."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from proxskip.torch.fragment import Fragment, fragments_of, local
+from proxskip.torch.wire import SynchronizationError, Wire
+from proxskip.types import InputError
+
+CONTROLS = ("step", "gradient", "none")
+
+
+class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
+    """Local steps of an optimizer, each shifted by a learnt control variate h, and an average now and then.
+
+    K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357. With y the parameters
+    of this rank, x the last common point and g the gradient that ``backward`` left:
+
+        local step   y  <- one step of ``optim`` with the gradient  g - h
+        then, after K of them,
+        average      x+  = x + mean (y - x),  or  ``outer`` applied to the gradient  x - mean y
+        "step"       h  += chi (p/lr) (mean y - y)         one vector; for plain SGD, with p = 1/K where K is fixed
+        "gradient"   h   = c - mean c,  c the mean of g    two vectors; for any optimizer
+        "none"       h   = 0                               LocalSGD or, with ``outer``, DiLoCo: for comparison
+
+    The sum of h over the ranks stays zero. Call ``step()`` once per local step, on every rank; it communicates by
+    itself. x and h are changed together, after the all-reduce has succeeded.
+
+    Args:
+        optim: the local optimizer.
+        p: communicate after each step with this probability, drawn from ``seed`` alike on all ranks.
+        period: or communicate after every ``period`` steps. Give one of the two.
+        control: how h is learnt.
+        outer: an optimizer over the same parameters, for the outer step of DiLoCo (Douillard et al., 2023,
+            arXiv:2311.08105).
+        chi: damps the update of h, for networks; 1 is the paper's. Only for ``control="step"``.
+        seed: the same on all ranks.
+        group: the process group to average over; all ranks if not given.
+        fragments: split the parameters into so many parts, which are averaged at different times.
+        codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
+            y - x, and c - h. Both go to zero at a solution, so that the rounding does too.
+    """
+
+    _step_supports_amp_scaling = True
+    """GradScaler then always calls ``step``, so that a rank whose gradients overflowed still comes to the average."""
+
+    def __init__(
+        self,
+        optim: Optimizer,
+        *,
+        p: float | None = None,
+        period: int | None = None,
+        control: str = "step",
+        outer: Optimizer | None = None,
+        chi: float = 1.0,
+        seed: int = 0,
+        group: Any = None,
+        fragments: int = 1,
+        codec: str = "float32",
+    ) -> None:
+        _check(optim, p, period, control, chi, seed)
+        self.optim, self.outer = optim, outer
+        self.p, self.period, self.control, self.chi, self.seed = p, period, control, float(chi), int(seed)
+        super().__init__(optim.param_groups, optim.defaults)
+        self.wire = Wire(group, codec, seed)
+        self.fragments = fragments_of(optim, fragments)
+        self._settings = f"{p} {period} {control} {chi} {seed} {fragments} {codec}"
+        self._met = self._loaded = False
+        for f in self.fragments:
+            f.draw(seed, p, period, fragments)
+
+    # The learning rates and the state live in the local optimizer, so that schedulers and checkpoints reach them there.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the local optimizer."""
+        groups: list[dict[str, Any]] = self.optim.param_groups
+        return groups
+
+    @param_groups.setter
+    def param_groups(self, value: Any) -> None:
+        """Ignored: the base class sets its own."""
+
+    @property
+    def state(self) -> Any:
+        """That of the local optimizer."""
+        return self.optim.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        """Ignored: the base class sets its own."""
+
+    @property
+    def rounds(self) -> int:
+        """Communications so far, of all fragments together."""
+        return sum(f.round for f in self.fragments)
+
+    @property
+    def synchronized(self) -> bool:
+        """Whether the parameters of all ranks are equal now, as after the last local step of a round."""
+        return all(f.local_step == 0 for f in self.fragments)
+
+    @property
+    def bytes_sent(self) -> int:
+        """The payload that this rank has sent."""
+        return self.wire.bytes_sent
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the ranks would not agree on what they average."""
+        if any(param_group is g for g in self.optim.param_groups):
+            return  # the base class adds the groups of the local optimizer one by one
+        raise InputError("parameters cannot join later; make the optimizer anew with all of them.")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in the local optimizer."""
+        self.optim.zero_grad(set_to_none)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One local step, and the average if it is due."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._met:
+            self.meet()
+        stepped = self._unscale()
+        if stepped:
+            for f in self.fragments:
+                f.shift(keep_raw=self.control == "gradient")
+            self.optim.step()
+        for f in self.fragments:
+            f.count(self.param_groups, stepped)
+        for f in self.fragments:
+            if f.local_step >= f.K:
+                self._average(f)
+        return loss
+
+    def _unscale(self) -> bool:
+        """Undo the scale of a GradScaler; False where the gradients overflowed, and the step is left out."""
+        scale, overflow = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
+        if overflow is not None and float(overflow) > 0:
+            return False
+        if scale is not None:
+            for f in self.fragments:
+                for q in f.params:
+                    if q.grad is not None:
+                        q.grad.div_(scale.to(q.grad.device))
+        return True
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _average(self, f: Fragment) -> None:
+        """Communicate one fragment; up to the last check nothing is changed."""
+        vectors = [f.flat() - f.x]
+        if self.control == "gradient":
+            vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so that its mean is the mean of c
+        self._compare(f)
+        means, sents = self.wire.average(vectors, (f.number, f.round))
+        if not all(bool(torch.isfinite(m).all()) for m in means):
+            raise SynchronizationError(
+                f"the average of round {f.round} is not finite, so a rank diverged; nothing of this round was "
+                "committed: take a smaller learning rate, or a smaller chi."
+            )
+        if self.control == "gradient":
+            f.h += sents[1] - means[1]
+        elif self.control == "step":
+            rate = self.chi * (1.0 / f.local_step if self.p is None else self.p)
+            f.h += rate * f.over_lr(means[0] - sents[0])
+        self._move(f, means[0])
+        f.round += 1
+        f.restart()
+        f.draw(self.seed, self.p, self.period, len(self.fragments))
+
+    def _compare(self, f: Fragment) -> None:
+        """Refuse learning rates that differ between the ranks: the sum of h would not stay zero."""
+        mine = torch.tensor(f.mean_lrs(), dtype=torch.float64, device=f.x.device)
+        if any(not torch.equal(other, mine) for other in self.wire.gather(mine)):
+            raise InputError("the ranks have different learning rates; give all of them the same schedule.")
+
+    def _move(self, f: Fragment, mean: Tensor) -> None:
+        if self.outer is None:
+            f.x += mean
+            f.put(f.x)
+            return
+        f.put(f.x)
+        # The outer optimizer leaves out what has no gradient, so that only this fragment moves.
+        inside = {id(q) for q in f.params}
+        others = [q for g in self.outer.param_groups for q in g["params"] if id(q) not in inside]
+        kept = [(q, q.grad) for q in (*others, *f.params)]
+        for q in others:
+            q.grad = None
+        for q, part in zip(f.params, f.views(-mean), strict=True):
+            q.grad = torch.zeros_like(q)
+            local(q.grad).copy_(part)
+        self.outer.step()
+        for q, g in kept:
+            q.grad = g
+        f.x.copy_(f.flat())
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def meet(self) -> None:
+        """Compare notes with the other ranks, and mend what differs; the first ``step`` does it by itself.
+
+        Ranks that were started anew, or stand at an older round, take over the x of the rank that is furthest. h keeps
+        what each rank knows (nothing, on a new one), and its mean is then taken off, so that it sums to zero again.
+        """
+        first = self.fragments[0]
+        where = [v for f in self.fragments for v in (f.round, f.local_step)]
+        tensors = [_digest(self._settings), _digest(str([f.shapes for f in self.fragments])), int(self._loaded), *where]
+        mine = torch.tensor(tensors, dtype=torch.int64, device=first.x.device)
+        notes = torch.stack(self.wire.gather(mine)).cpu()
+        for column, what in ((0, "settings of the optimizer"), (1, "shapes of the parameters")):
+            if (notes[:, column] != notes[0, column]).any():
+                raise InputError(f"the {what} differ between the ranks; make them equal.")
+        self._met = True
+        if (notes[:, 2:] == notes[0, 2:]).all():
+            return
+        self._take_over(notes[:, 3:])
+        if not self._loaded:
+            warnings.warn(
+                f"rank {self.wire.rank} joins at round {first.round} without a control variate; the others' sum to "
+                "zero without it from now on.",
+                stacklevel=3,
+            )
+        self._loaded = True
+
+    def _take_over(self, where: Tensor) -> None:
+        """Everybody at the x of the furthest rank, at the beginning of a round, with h summing to zero."""
+        leader = int(where[:, 0::2].sum(1).argmax())
+        for j, f in enumerate(self.fragments):
+            f.round = int(where[leader, 2 * j])
+            self.wire.spread(f.x, leader)
+            total = torch.stack(self.wire.gather(f.h)).mean(0)
+            f.h -= total
+            f.restart()
+            f.put(f.x)
+            f.draw(self.seed, self.p, self.period, len(self.fragments))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Everything of this rank besides the parameters, in tensors and numbers; every rank saves its own."""
+        return {
+            "settings": self._settings,
+            "optim": self.optim.state_dict(),
+            "outer": None if self.outer is None else self.outer.state_dict(),
+            "fragments": [f.state() for f in self.fragments],
+            "bytes_sent": self.wire.bytes_sent,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
+        if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
+            raise InputError(
+                f"the checkpoint is of an optimizer with other settings ({state_dict['settings']}) than this one "
+                f"({self._settings}); make it with the same."
+            )
+        for f, saved in zip(self.fragments, state_dict["fragments"], strict=True):
+            f.load(saved)
+        self.optim.load_state_dict(state_dict["optim"])
+        if self.outer is not None:
+            self.outer.load_state_dict(state_dict["outer"])
+        self.wire.bytes_sent = int(state_dict["bytes_sent"])
+        for f in self.fragments:
+            f.draw(self.seed, self.p, self.period, len(self.fragments))
+        self._met, self._loaded = False, True
+
+
+def _check(optim: Any, p: float | None, period: int | None, control: str, chi: float, seed: int) -> None:
+    """Refuse settings that cannot work."""
+    if not isinstance(optim, Optimizer) or isinstance(optim, (ScaffnewOptimizer, torch.optim.LBFGS)):
+        raise InputError(f"{type(optim).__name__} cannot be the local optimizer; give one that takes single steps.")
+    if (p is None) == (period is None):
+        raise InputError("give p, the probability of a communication, or period, the number of local steps.")
+    if p is not None and not 0 < p <= 1:
+        raise InputError(f"p = {p} must be above 0 and at most 1.")
+    if period is not None and period < 1:
+        raise InputError(f"period = {period} must be at least 1.")
+    if control not in CONTROLS:
+        raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
+    if not 0 <= chi <= 1:
+        raise InputError(f"chi = {chi} must be between 0 and 1.")
+    if seed < 0:
+        raise InputError(f"seed = {seed} must not be negative.")
+    plain = type(optim) is torch.optim.SGD and not any(g["momentum"] or g["maximize"] for g in optim.param_groups)
+    if control == "step" and not plain:
+        raise InputError(
+            'control="step" reads the gradient off the steps, so it needs SGD without momentum; use control="gradient" '
+            f"with {type(optim).__name__}."
+        )
+    if control != "step" and chi != 1.0:
+        raise InputError('chi damps control="step" only; leave it out.')
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

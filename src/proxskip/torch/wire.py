@@ -1,0 +1,141 @@
+"""What one all-reduce carries: vectors as they are, or encoded, with their bytes counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from proxskip.randomness import codec_words
+from proxskip.types import InputError
+
+CODECS = ("float32", "bfloat16", "natural")
+_SIGN, _EXPONENT, _MANTISSA = 0x80000000, 0xFF, 0x7FFFFF
+"""Parts of a float32; the exponent once it is shifted down by 23 bits."""
+
+
+class SynchronizationError(RuntimeError):
+    """Ranks could not be averaged, and nothing of the round was committed; the message is one sentence."""
+
+
+class Wire:
+    """Averages flat vectors over the ranks of a group.
+
+    With "float32" the sum is one all-reduce. The other codecs gather every rank's payload and add up in the order of
+    the ranks, so that no sum is ever rounded to few bits.
+
+    Args:
+        group: a process group; None for all ranks, or this process alone where none was initialized.
+        bytes_sent: the payload of this rank so far; what the backend adds or repeats is not counted.
+    """
+
+    def __init__(self, group: Any, codec: str, seed: int) -> None:
+        if codec not in CODECS:
+            raise InputError(f'codec = "{codec}" is not known; use {", ".join(CODECS)}.')
+        self.group, self.codec, self.seed, self.bytes_sent = group, codec, seed, 0
+        alone = not (dist.is_available() and dist.is_initialized())
+        self.n = 1 if alone else dist.get_world_size(group)
+        self.rank = 0 if alone else dist.get_rank(group)
+        if self.rank < 0:
+            raise InputError("this rank is not a member of the group; give each rank a group that it belongs to.")
+
+    def average(self, vectors: list[Tensor], key: tuple[int, int]) -> tuple[list[Tensor], list[Tensor]]:
+        """The mean of each vector over the ranks, and this rank's own ones as the others read them.
+
+        Args:
+            key: (fragment, round), for the random rounding of "natural".
+        """
+        flat = torch.cat(vectors)
+        if self.codec == "float32":
+            sent = flat
+            self.bytes_sent += flat.numel() * flat.element_size()
+            mean = self._reduced(flat.clone()).div_(self.n) if self.n > 1 else flat
+        else:
+            payload = self._encode(flat, key)
+            self.bytes_sent += payload.numel()
+            everyone = self.gather(payload)
+            sent = self._decode(payload, flat)
+            mean = torch.zeros_like(flat)
+            for other in everyone:
+                mean += self._decode(other, flat)
+            mean /= self.n
+        sizes = [v.numel() for v in vectors]
+        return list(mean.split(sizes)), list(sent.split(sizes))
+
+    def gather(self, v: Tensor) -> list[Tensor]:
+        """The v of every rank, in their order."""
+        if self.n == 1:
+            return [v]
+        out = [torch.empty_like(v) for _ in range(self.n)]
+        with _sentence():
+            dist.all_gather(out, v, group=self.group)
+        return out
+
+    def spread(self, v: Tensor, source: int) -> Tensor:
+        """v of the rank ``source`` of the group, on all ranks."""
+        if self.n > 1:
+            with _sentence():
+                dist.broadcast(v, group=self.group, group_src=source)
+        return v
+
+    def _reduced(self, v: Tensor) -> Tensor:
+        with _sentence():
+            dist.all_reduce(v, group=self.group)
+        return v
+
+    # -- codecs --------------------------------------------------------------------------------------------------------
+    def _encode(self, v: Tensor, key: tuple[int, int]) -> Tensor:
+        if self.codec == "bfloat16":
+            return v.to(torch.bfloat16).view(torch.uint8)
+        return self._natural(v.float(), key)
+
+    def _natural(self, v: Tensor, key: tuple[int, int]) -> Tensor:
+        """Natural compression (Horvath et al., 2019, arXiv:1905.10988): sign and exponent, randomly rounded.
+
+        The mantissa is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and
+        subnormal numbers become 0 or the smallest normal one.
+        """
+        fragment, round = key
+        bits = v.view(torch.int32)
+        words = codec_words(v.numel(), "rounding", self.seed, round, 1 + self.rank, exchange=fragment)
+        draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
+        up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
+        exponent = ((bits >> 23) & _EXPONENT) + up
+        return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
+
+    def _decode(self, payload: Tensor, like: Tensor) -> Tensor:
+        if self.codec == "bfloat16":
+            return payload.view(torch.bfloat16).to(like.dtype)
+        d = like.numel()
+        bits = payload[:d].to(torch.int64) << 23
+        negative = _unpacked(payload[d:], d)
+        return torch.where(negative, bits - _SIGN, bits).to(torch.int32).view(torch.float32).to(like.dtype)
+
+
+def _packed(flags: Tensor) -> Tensor:
+    """Eight flags in a byte."""
+    padded = torch.nn.functional.pad(flags.to(torch.uint8), (0, -flags.numel() % 8)).view(-1, 8)
+    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=flags.device)
+    return (padded * weights).sum(1, dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor, d: int) -> Tensor:
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[:, None] >> places) & 1).bool().view(-1)[:d]
+
+
+class _sentence:
+    """Turns what a backend raises when a rank is gone into one sentence."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (RuntimeError, OSError)):
+            raise SynchronizationError(
+                "the ranks could not be averaged, so a rank died, hangs or left; nothing of this round was committed, "
+                f"restart from the last checkpoint ({str(error).splitlines()[0][:200]})."
+            ) from error

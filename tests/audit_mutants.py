@@ -1,0 +1,145 @@
+"""One update of one client lost, doubled or altered: does the run itself report it? ``make chaos`` runs it at length.
+
+    python tests/audit_mutants.py [seeds]
+
+Each case is a method on one engine. In one round before convergence the outcome that one client is told is lost, told
+twice, or changed by 1e-6 of the largest h, and the result must say so: as its status, or as a warning where the method
+mends it by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import proxskip as ps
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.reference import ReferenceEngine
+from proxskip.results.result import Result, Status
+from proxskip.types import UnsafeStepWarning
+
+FAULTS = ("lost", "doubled", "altered")
+LEAST = 1e-6
+"""The share of |h| by which an update is altered."""
+Made = tuple[Any, Any, dict[str, Any]]
+
+
+def problem(seed: int, n: int = 5, weights: Any = None, kappa: float = 30.0) -> Any:
+    return ps.Problem(ps.random_quadratics(n, 4, L=1.0, mu=1.0 / kappa, seed=seed), weights)
+
+
+def rows(seed: int) -> Any:
+    rng = np.random.Generator(np.random.Philox(seed))
+    A = rng.standard_normal((60, 5))
+    return ps.split(ps.Logistic(A, A[:, 0] + rng.standard_normal(60) > 0, l2=0.05), 5, "label")
+
+
+def cases() -> Iterator[tuple[str, Callable[[int], Made]]]:
+    """Names, and functions from a seed to (method, problem, further arguments of run)."""
+    W = (1.0, 2.0, 3.0, 4.0, 5.0)
+    # with the subdifferential of the l1 norm, some wrong h are as good as the right one, and nothing can tell
+    l1, square = ps.prox.L1(0.02), ps.prox.SquaredL2(0.3)
+    yield "scaffnew", lambda s: (ps.Scaffnew(0.9, 0.3), problem(s, weights=W), {})
+    yield "scaffnew-rows", lambda s: ((p := rows(s)), (ps.Scaffnew.theory(p), p, {}))[1]
+    yield "scaffnew-psi", lambda s: (ps.Scaffnew(0.9, 0.3), problem(s).with_psi(square), {})
+    yield "scaffnew-cohort", lambda s: (ps.Scaffnew(0.9, 0.3), problem(s), {"cohort": 3})
+    yield (
+        "scaffnew-batch",
+        lambda s: ((p := rows(s).with_batch(6)), (ps.Scaffnew(0.5 / p.es_A, 0.4), p, {"cohort": 4}))[1],
+    )
+    yield "scaffold", lambda s: (ps.Scaffold(0.1, K=4), problem(s, weights=W), {})
+    yield "scaffold-cohort", lambda s: (ps.Scaffold(0.1, K=4), problem(s), {"cohort": 3})
+    yield "proxskip", lambda s: (ps.ProxSkip(0.9, 0.3), problem(s, n=1).with_psi(square), {})
+    yield "splitskip", lambda s: (
+        (p := problem(s, n=1).with_psi(l1, np.diff(np.eye(4), axis=0))), (ps.SplitSkip.theory(p), p, {}),
+    )[1]  # fmt: skip
+    yield "decentralized", lambda s: (
+        (p := problem(s)), (ps.DecentralizedScaffnew.theory(p, ps.graph("ring", 5)), p, {}),
+    )[1]  # fmt: skip
+
+
+class Faulty:
+    """Makes one update of one member go wrong, in the first round from ``when`` on in which that changes something."""
+
+    def __init__(self, engine: Any, fault: str, when: int, who: int, settles: bool) -> None:
+        self.engine, self.fault, self.when, self.who = engine, fault, when, who
+        self.calls, self.done = 0, False
+        self.verb = engine.tell if settles else engine.run
+        if settles:
+            engine.tell = self.act
+        else:
+            engine.run = self.act
+
+    def act(self, first: Any, *rest: Any) -> Any:
+        """The verb, and the fault if it is due."""
+        self.calls += 1
+        before = self.engine.memory()
+        out = self.verb(first, *rest)
+        if self.calls >= self.when and not self.done:
+            self.done = self._spoil(before, first, rest)
+        return out
+
+    def _spoil(self, before: Any, first: Any, rest: Any) -> bool:
+        cohort = rest[0] if rest else first.cohort
+        one = self.who % len(cohort)
+        i, sound = int(cohort[one]), self.engine.memory()
+        spoilt = {k: v.copy() for k, v in sound.items()}
+        if self.fault == "lost":
+            for k in spoilt:
+                spoilt[k][i] = before[k][i]
+        elif self.fault == "doubled":
+            for k in spoilt:
+                spoilt[k][i] += sound[k][i] - before[k][i]
+        else:
+            spoilt["h"][i, self.who % sound["h"].shape[1]] += 1.01 * LEAST * float(np.abs(sound["h"]).max())
+        size = float(np.abs(sound["h"]).max())
+        if np.abs(spoilt["h"] - sound["h"]).max() < LEAST * size or size == 0.0:
+            return False  # h did not move in this round, so nothing is lost
+        self.engine.kept = spoilt
+        return True
+
+
+def broken(make: Callable[[int], Made], fault: str, seed: int) -> tuple[Result | None, str]:
+    """A run in which one update goes wrong, and what was done; None if h had stopped moving before."""
+    method, problem, given = make(seed)
+    problem.__dict__.setdefault("solution", None)  # not needed here, and it takes long
+    rng = np.random.Generator(np.random.Philox((seed, 7)))
+    when, who = int(rng.integers(2, 20)), int(rng.integers(100))
+    engine: Any = CpuEngine(1) if rng.random() < 0.5 else ReferenceEngine()
+    faulty = Faulty(engine, fault, when, who, settles=not (method.name == "scaffold" and "cohort" in given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        result = ps.run(method, problem, rounds=25, every=1, seed=seed, engine=engine, allow_unsafe_step=True, **given)
+    if not faulty.done:
+        return None, f"{fault} update {when}: h did not move any more, seed {seed}"
+    return result, f"{fault} update {when} of member {who} on {engine.name}, seed {seed}"
+
+
+def reported(result: Result) -> bool:
+    """Whether the result says that something went wrong."""
+    return result.status is Status.CORRUPTED or any("mends" in note for note in result.warnings)
+
+
+def main(seeds: int) -> int:
+    """All cases and faults with so many seeds; 1 if one is not reported."""
+    missed = 0
+    print(f"{'method':<18}" + "".join(f"{fault:>12}" for fault in FAULTS) + f"{'seconds':>10}   reported of those made")
+    for name, make in cases():
+        begin, line = time.perf_counter(), f"{name:<18}"
+        for fault in FAULTS:
+            made = [r for r, _ in (broken(make, fault, seed) for seed in range(seeds)) if r is not None]
+            seen = sum(map(reported, made))
+            missed += len(made) - seen
+            line += f"{f'{seen}/{len(made)}':>12}"
+        print(f"{line}{time.perf_counter() - begin:>10.1f}", flush=True)
+    print("every broken update is reported." if not missed else f"{missed} broken updates are not reported.")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))

@@ -1,0 +1,90 @@
+"""The audit acts: a lost, doubled or altered update is reported by the run itself, and an engine serves one run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from audit_mutants import FAULTS, broken, cases
+from conftest import thinned
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.results.result import Status
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", thinned([name for name, _ in cases()], 3))
+def test_one_broken_update_is_reported(name: str, fault: str) -> None:
+    make = dict(cases())[name]
+    for seed in range(3):
+        result, what = broken(make, fault, seed)
+        if result is None:
+            continue
+        heals = (
+            result.summary()["method"] in ("scaffnew", "proxskip", "sproxskip") and result.summary()["cohort"] is None
+        )
+        if heals:
+            assert any("mends" in note for note in result.warnings), what
+        else:
+            assert result.status is Status.CORRUPTED, what
+            assert "lost, applied twice or changed" in result.message
+            assert not result.success
+
+
+@pytest.mark.parametrize("name", [name for name, _ in cases()])
+def test_a_sound_run_is_not_accused(name: str) -> None:
+    method, problem, given = dict(cases())[name](5)
+    result = ps.run(method, problem, rounds=150, every=1, seed=5, allow_unsafe_step=True, **given)
+    assert result.status is not Status.CORRUPTED, result.message
+    assert not any("lost" in note for note in result.warnings)
+
+
+def test_the_largest_h_is_remembered_across_a_resume(tmp_path: Any) -> None:
+    # all clients have the same minimum: h and x go to zero, and the sum keeps what was rounded off before
+    problem = ps.Problem([ps.Quadratic(np.array([1.0, 0.3]) * (i + 1), np.zeros(2)) for i in range(4)])
+    method, given = ps.Scaffnew(0.2, 0.3), {"cohort": 3, "x0": np.array([1e8, 3.0])}
+    ps.run(method, problem, rounds=600, out=tmp_path / "run", **given)
+    result = ps.resume(tmp_path / "run", problem, rounds=900)
+    assert result.status is Status.MAX_ROUNDS, result.message
+
+
+def test_an_engine_serves_one_run_at_a_time() -> None:
+    problem = ps.Problem(ps.random_quadratics(6, 4))
+    engine, alone = CpuEngine(1), ps.run(ps.Scaffnew.theory(problem), problem, rounds=40, cohort=3)
+    refused: list[str] = []
+
+    class Second:
+        def on_record(self, step: int, metrics: dict[str, float]) -> None:
+            if step == 5:
+                other = threading.Thread(target=self.try_it)
+                other.start()
+                other.join()
+
+        def try_it(self) -> None:
+            try:
+                ps.run(ps.Scaffnew.theory(problem), problem, rounds=40, cohort=3, engine=engine)
+            except ps.InputError as error:
+                refused.append(str(error))
+
+    given: dict[str, Any] = {"rounds": 40, "cohort": 3, "engine": engine}
+    first = ps.run(ps.Scaffnew.theory(problem), problem, callbacks=[Second()], **given)
+    assert refused == ["this engine serves another run; give every run that goes on at once its own engine."]
+    assert first.x.tobytes() == alone.x.tobytes()
+    assert ps.run(ps.Scaffnew.theory(problem), problem, **given).x.tobytes() == alone.x.tobytes()  # it is free again
+
+
+def test_a_run_that_cannot_begin_gives_its_engine_back() -> None:
+    class Broken(CpuEngine):
+        def open(self, *given: Any, **more: Any) -> None:
+            raise RuntimeError("no")
+
+    engine: Any = Broken(1)
+    problem = ps.Problem(ps.random_quadratics(2, 2))
+    act: Callable[[], Any] = lambda: ps.run(ps.GD.theory(problem), problem, rounds=1, engine=engine)  # noqa: E731
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no"):
+            act()

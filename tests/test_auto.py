@@ -1,0 +1,153 @@
+"""APDA, and ``minimize`` that chooses its method while it runs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from conftest import close, difference, quadratics
+from proxskip.solo.auto import AutoDescent
+from proxskip.types import Array
+
+
+def quadratic(kappa: float = 1e3, d: int = 40, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    Q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    H = (Q * np.geomspace(1 / kappa, 1, d)) @ Q.T
+    return ps.Quadratic((H + H.T) / 2, H @ np.where(rng.random(d) < 0.3, 1.0, 0.0) + 0.01 * rng.standard_normal(d))
+
+
+class Slow(ps.prox.Operator):
+    """psi whose prox takes this many seconds."""
+
+    def __init__(self, psi: Any, seconds: float) -> None:
+        self.psi, self.seconds = psi, seconds
+
+    def __call__(self, x: Array) -> float:
+        return float(self.psi(x))
+
+    def prox(self, x: Array, t: float) -> Array:
+        time.sleep(self.seconds)
+        return np.asarray(self.psi.prox(x, t))
+
+
+F, PSI = quadratic(), ps.prox.L1(1e-3)
+
+
+# -- APDA --------------------------------------------------------------------------------------------------------------
+def test_exact_local_solves_are_douglas_rachford() -> None:
+    """With K large, the points z = y - gamma h follow Douglas and Rachford's map."""
+    (f,), psi, gamma = quadratics(1, d=6), ps.prox.L1(0.05), 3.0
+    run = ps.run(ps.APDA(gamma, K=400, balance=False), ps.Problem([f], psi=psi), rounds=12)
+    x, h = np.zeros(6), np.zeros(6)
+    M = np.eye(6) + gamma * f.hessian(x)
+    for _ in range(12):
+        y = np.linalg.solve(M, x + gamma * (h + f.b))
+        h = h + (x - y) / gamma
+        x = psi.prox(y - gamma * h, gamma)
+    assert close(run.x, x, 1e-9)
+
+
+@pytest.mark.parametrize("factor", [100.0, 1.0, 0.01, 0.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_wrong_mu_costs_time_only(factor: float, seed: int) -> None:
+    f = quadratic(1e4, seed=seed)
+    for psi in (PSI, ps.prox.NonNegative()):
+        right = ps.minimize(f, psi, method="apda", tol=1e-8)
+        found = ps.minimize(f, psi, method="apda", tol=1e-8, mu=min(factor * f.mu, f.L))
+        assert found.success
+        assert np.linalg.norm(found.x - right.x) <= 3e-8 / f.mu
+        assert found.nprox <= 4 * right.nprox
+
+
+def test_few_proxes_and_not_many_gradients() -> None:
+    f = quadratic(1e4)
+    fista, apda, skip = (ps.minimize(f, PSI, method=m, tol=1e-8) for m in ("fista-restart", "apda", "proxskip"))
+    assert fista.success
+    assert apda.success
+    assert 4 * apda.nprox < fista.nprox
+    assert apda.nprox < skip.nprox
+    assert 4 * apda.ngrad < skip.ngrad
+
+
+def test_backtracking_finds_l() -> None:
+    found = ps.minimize((F.value, F.gradient), PSI, np.zeros(F.d), method="apda", tol=1e-8)
+    assert found.success
+    assert np.linalg.norm(found.x - ps.minimize(F, PSI, method="fista", tol=1e-9).x) <= 3e-8 / F.mu
+    assert (found.ngrad, found.nprox) > (10, 10)
+
+
+def test_a_k_that_diverges_is_refused() -> None:
+    problem = ps.Problem([F], psi=PSI)
+    with pytest.raises(ps.InputError, match="too few"):
+        ps.APDA(1000 / F.L, K=8).check(problem)
+    assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
+    assert not ps.APDA(1000 / F.L, K=40).check(problem)
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
+    dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)
+    assert dear.success
+    assert [name for _, name in dear.choices] == ["fista-restart", "apda", "end"]
+
+    def gradient(x: Array) -> Array:
+        time.sleep(2e-3)
+        return np.asarray(F.gradient(x))
+
+    cheap = ps.minimize((F.value, gradient), PSI, np.zeros(F.d), L=F.L, mu=F.mu, tol=1e-5)
+    assert cheap.success
+    assert [name for _, name in cheap.choices] == ["fista-restart", "end"]
+
+
+@pytest.mark.parametrize("choices", [(6, 40, 90), (7, 8, 9)])
+def test_choices_are_repeated_bit_by_bit(choices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes at arbitrary rounds, as a clock might make them."""
+
+    def change(run: AutoDescent) -> None:
+        if run.round in choices:
+            run._take(run.arms[1 - run.arms.index(run.arm)], 1.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AutoDescent, "_reconsider", change)
+        first = ps.minimize(F, PSI, tol=1e-9)
+    assert len(first.choices) == 2 + len([r for r in choices if r < first.choices[-1][0]])
+    again = ps.minimize(F, PSI, tol=1e-9, replay=first)
+    assert again.x.tobytes() == first.x.tobytes()
+    assert again.choices == first.choices
+    assert (again.ngrad, again.nprox) == (first.ngrad, first.nprox)
+    assert ps.minimize(F, PSI, tol=1e-9).success
+
+
+def test_a_run_that_a_limit_ended_is_repeated_to_the_same_round() -> None:
+    first = ps.minimize(F, Slow(PSI, 1e-3), tol=1e-12, seconds=0.1)
+    assert first.status is ps.Status.LIMIT
+    again = ps.minimize(F, PSI, tol=1e-12, replay=first)
+    assert again.x.tobytes() == first.x.tobytes()
+    assert again.choices == first.choices
+
+
+@pytest.mark.parametrize("limit", [{"max_iter": 30}, {"max_grad": 30}, {"max_prox": 10}])
+def test_limits_hold(limit: dict[str, int]) -> None:
+    found = ps.minimize(F, Slow(PSI, 1e-4), tol=1e-12, **limit)
+    assert found.status is ps.Status.LIMIT
+    assert found.nprox <= limit.get("max_prox", 40)
+
+
+def test_with_d_it_chooses_too_and_changes_keep_y(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(run: AutoDescent) -> None:
+        if run.round in (20, 40, 60, 80):
+            run._take(run.arms[1 - run.arms.index(run.arm)], 1.0)
+        run.look = run.round
+
+    f = quadratic(50.0, 12)
+    monkeypatch.setattr(AutoDescent, "_reconsider", change)
+    found = ps.minimize(f, ps.prox.L1(0.02), D=difference(12), tol=1e-7)
+    exact = ps.minimize(f, ps.prox.L1(0.02), D=difference(12), tol=1e-8, method="pdhg")
+    assert found.success
+    assert len(found.choices) == 6
+    assert np.linalg.norm(found.x - exact.x) <= 1e-5

@@ -1,0 +1,90 @@
+"""Success is proved: a tolerance that is said to hold does hold, whatever rounding did; otherwise the status says so."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.sparse
+
+import proxskip as ps
+from proofs import campaign, exact_gradient
+from proxskip.problems import accuracy
+from proxskip.results.result import Status
+
+
+def some(kind: Any = ps.Logistic, rows: int = 40, **more: Any) -> Any:
+    rng = np.random.Generator(np.random.Philox(1))
+    A = rng.standard_normal((rows, 4))
+    b = rng.integers(0, 3 if kind is ps.Softmax else 2, rows)
+    return kind(A, b, l2=0.05, **more)
+
+
+@pytest.mark.parametrize("kind", [ps.Logistic, ps.LeastSquares, ps.Softmax])
+@pytest.mark.parametrize("more", [{}, {"dtype": np.float32}, {"intercept": True}])
+def test_the_error_of_a_gradient_is_within_its_bound(kind: Any, more: dict[str, Any]) -> None:
+    f = some(kind, row_weights=np.arange(1.0, 41.0), **more)
+    x = np.cos(np.arange(f.d))
+    true = exact_gradient(f, x)
+    for extended in (False, True):
+        g, error = accuracy.gradient(f, x, extended)
+        high = np.asarray(g, dtype=np.float64)
+        parts = [mpmath.mpf(float(a)) + mpmath.mpf(float(r)) for a, r in zip(high, g - high, strict=True)]
+        off = mpmath.sqrt(sum((p - t) ** 2 for p, t in zip(parts, true, strict=True)))
+        assert off <= error
+    assert error < 1e-13 * (1 + float(np.linalg.norm(high)))
+    sparse = kind(scipy.sparse.csr_matrix(f.A), f.b, l2=0.05, row_weights=f.s, dtype=f.dtype)
+    if not f.intercept:
+        assert np.allclose(accuracy.gradient(sparse, x)[0], high, rtol=1e-9, atol=1e-12)
+
+
+def test_minimize_on_single_precision_does_not_claim_what_double_precision_denies() -> None:
+    A, b = ps.datasets.load("digits")
+    single, double = (ps.Logistic(A[:300], b[:300], l2=1e-2, dtype=t) for t in ("float32", "float64"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nor does it warn of a curvature that rounding made
+        found = ps.minimize(single, ps.prox.L1(1e-3), tol=1e-9)
+    assert found.status is Status.PRECISION
+    assert not found.success
+    L = double.L
+    true = L * np.linalg.norm(found.x - ps.prox.L1(1e-3).prox(found.x - double.gradient(found.x) / L, 1 / L))
+    assert 1e-9 < true <= found.certificate * (1 + 1e-4)
+    assert ps.minimize(single, ps.prox.L1(1e-3), tol=1e-5).success
+
+
+def test_a_run_on_single_precision_is_judged_in_double_precision() -> None:
+    problem = ps.split(some(dtype=np.float32), 3, "label")
+    result = ps.run("scaffnew", problem, tol=1e-10)
+    assert result.status is Status.PRECISION
+    assert min(result.trace["gap"]) >= -1e-16
+    double = [f.double() for f in problem.clients]
+    true = np.linalg.norm(sum(w * f.gradient(result.x) for w, f in zip(problem.weights, double, strict=True)))
+    assert np.isclose(result.summary()["grad_norm"], true, rtol=1e-9)
+
+
+@pytest.mark.parametrize("tol", [1e-17, 1e-30])
+def test_a_tolerance_below_rounding_has_a_status_of_its_own(tol: float) -> None:
+    problem = ps.split(some(), 3, "label")
+    result = ps.run("scaffnew", problem, tol=tol)
+    assert result.status is Status.PRECISION
+    assert "rounding" in result.message
+    assert result.summary()["grad_norm"] < 1e-10
+    assert ps.minimize(some(), ps.prox.L1(1e-2), tol=tol).status is Status.PRECISION
+
+
+def test_a_start_at_the_solution_is_no_stalling() -> None:
+    problem = ps.Problem([ps.Quadratic([1.0, 1.0], [0.0, 0.0]), ps.Quadratic([1.0, 2.0], [0.0, 0.0])])
+    assert ps.run(ps.GD.theory(problem), problem, rounds=100).status is Status.MAX_ROUNDS
+    moved = ps.Problem(ps.random_quadratics(4, 3, seed=2))
+    start = {"x0": moved.solution.x, "h0": moved.solution.h - moved.weights @ moved.solution.h}
+    assert ps.run(ps.Scaffnew.theory(moved), moved, rounds=300, **start).status is Status.MAX_ROUNDS
+
+
+@pytest.mark.parametrize("first", [pytest.param(0, id="few"), pytest.param(1000, marks=pytest.mark.slow, id="more")])
+def test_every_success_is_true_in_fifty_digits(first: int) -> None:
+    counts, wrong = campaign(first, first + (6 if first == 0 else 100))
+    assert not wrong
+    assert first == 0 or (counts["CONVERGED"] >= 30 and counts["PRECISION"] > 0)

@@ -1,0 +1,298 @@
+"""FiveGCS: its two theorems in eigenvalue form, the spectral radius, what is refused, and what a lost message does."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import proxskip as ps
+from conftest import NAMED, UNEVEN, WEIGHTS, Machine, close, cohorts_of, quadratics
+from proxskip import theory
+from proxskip.links.cohorts import as_participation
+from proxskip.methods.five_gcs import mean_smoothness
+from proxskip.protocol.server import Server
+from proxskip.types import Array
+
+EXACT = 120
+"""Accelerated steps after which the local problems of these tests are solved to rounding."""
+
+
+class Rounds:
+    """The exact linear maps of a round, one for each cohort, by probing the method's own halves."""
+
+    def __init__(self, method: ps.FiveGCS, problem: ps.Problem, cohort: Any = None) -> None:
+        self.machine, self.method, self.problem = Machine(method, problem, cohort), method, problem
+        self.n, self.d = problem.n, problem.d
+        s = problem.solution
+        assert s is not None
+        self.fixed = np.concatenate([s.x, (s.h - method.mu * s.x).ravel()])
+        self.cohorts = cohorts_of(as_participation(cohort), self.n)
+
+    def act(self, state: Array, S: Array) -> Array:
+        z, V = state[: self.d], state[self.d :].reshape(self.n, self.d)
+        self.machine.put({"x": z, "z": z, "v": self.problem.weights @ V}, {"v": V.copy()})
+        self.machine.round(0, S)
+        assert close(self.machine.server["v"], self.problem.weights @ self.machine.memory["v"], 1e-10)
+        return np.concatenate([self.machine.server["z"], self.machine.memory["v"].ravel()])
+
+    def maps(self) -> list[tuple[float, Array]]:
+        out = []
+        for mass, S in self.cohorts:
+            at = self.act(self.fixed, S)
+            assert close(at, self.fixed, 1e-9)
+            columns = [self.act(self.fixed + e, S) - at for e in np.eye(len(self.fixed))]
+            out.append((mass, np.stack(columns, axis=1)))
+        return out
+
+    def top(self, factor: float) -> float:
+        """The largest eigenvalue of E[Psi+] against Psi, with factor/(L_m - mu) in its dual part."""
+        L, tau, pi = self.method._numbers(self.problem)
+        dual = self.problem.weights / pi * (1.0 / tau + factor / L)
+        P = np.concatenate([np.full(self.d, 1.0 / self.method.gamma), np.repeat(dual, self.d)])
+        mean = sum(mass * M.T @ (P[:, None] * M) for mass, M in self.maps())
+        return float(scipy.linalg.eigh((mean + mean.T) / 2, np.diag(P), eigvals_only=True)[-1])
+
+
+def problem_of(weights: tuple[float, ...] | None = None, own: bool = False, kappa: float = 20.0) -> ps.Problem:
+    return ps.Problem(quadratics(3, 2, kappa, own), None if weights is None else weights[:3])
+
+
+SOME = UNEVEN[:3]
+COHORTS = [None, 2, 1, 0.6, SOME]
+
+
+# -- the theorems ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("c", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("cohort", COHORTS, ids=str)
+def test_exact_local_solves_contract_by_their_theorem(cohort: Any, c: float) -> None:
+    """max( 1/(1 + 2 gamma mu), 1 - pi_m 2 tau_m/(L_m - mu + 2 tau_m) ), in expectation over all cohorts."""
+    problem = problem_of(WEIGHTS, own=True)
+    method = ps.FiveGCS.practical(problem, cohort=cohort, c=c, K=EXACT)
+    L, tau, pi = method._numbers(problem)
+    rate = max(1 / (1 + 2 * method.gamma * method.mu), float(np.max(1 - pi * 2 * tau / (L + 2 * tau))))
+    assert theory.local_sigma(method.gamma, tau, problem.weights, pi, method.rho) == pytest.approx(1.0)
+    assert Rounds(method, problem, cohort).top(factor=2.0) <= rate + 1e-10
+
+
+@pytest.mark.parametrize("cohort", COHORTS, ids=str)
+def test_so_many_steps_as_are_sure_contract_by_the_inexact_theorem(cohort: Any) -> None:
+    """A fixed K that reaches theta for sure; without it the same K claims nothing."""
+    problem = problem_of(WEIGHTS, own=True)
+    found = ps.FiveGCS.theory(problem, cohort=cohort)
+    method = found.but(theta=None)
+    zeta = method.zeta(problem)
+    assert zeta is not None
+    assert zeta == found.zeta(problem)
+    assert Rounds(method, problem, cohort).top(factor=1.0) <= (1 - zeta) ** method.K + 1e-10
+    assert method.but(K=2).zeta(problem) is None
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.5, 0.8])
+def test_the_criterion_contracts_by_the_inexact_theorem_from_any_state(sigma: float) -> None:
+    """With theta each client ends its steps by itself, so a round is not linear: many states instead."""
+    problem = problem_of(WEIGHTS, own=True)
+    method = ps.FiveGCS.theory(problem, sigma=sigma)
+    rounds, zeta, rng = Rounds(method, problem), method.zeta(problem), np.random.default_rng(0)
+    assert zeta is not None
+    psi = method.claims(problem).lyapunov
+    for size in (1e-3, 1.0, 1e3) * 5:
+        state = rounds.fixed + size * rng.standard_normal(len(rounds.fixed))
+        z, V = state[:2], state[2:].reshape(3, 2)
+        before = psi(z, {"z": z}, {"v": V})
+        rounds.act(state, np.arange(3))
+        after = psi(z, rounds.machine.server, rounds.machine.memory)
+        assert before is not None
+        assert after is not None
+        assert after <= (1 - zeta) ** method.K * before
+
+
+@pytest.mark.parametrize("wrong", ["dual", "primal", "pi"])
+def test_a_wrong_round_breaks_the_theorem(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, cohort = problem_of(), (0.5, 0.6, 0.9)
+    method = ps.FiveGCS.practical(problem, cohort=cohort, K=EXACT)
+    solve, start = ps.FiveGCS._solve, ps.FiveGCS.round
+    if wrong == "dual":
+        monkeypatch.setattr(ps.FiveGCS, "_solve", lambda self, *given: 3.0 * solve(self, *given))
+    elif wrong == "primal":
+        monkeypatch.setattr(
+            ps.FiveGCS, "round", lambda self, s, e: (new := start(self, s, e)) | {"z": 2 * new["x"] - new["z"]}
+        )
+    rounds = Rounds(method, problem, cohort)
+    if wrong == "pi":
+        object.__setattr__(rounds.machine.method, "pi", (1.0, 1.0, 0.5))
+    L, tau, pi = method._numbers(problem)
+    rate = max(1 / (1 + 2 * method.gamma * method.mu), float(np.max(1 - pi * 2 * tau / (L + 2 * tau))))
+    assert rounds.top(factor=2.0) > rate + 1e-3
+
+
+@pytest.mark.parametrize(("c", "K"), [(1.0, 1), (1.0, 2), (1.0, 7), (3.0, 5), (5.0, 40)])
+def test_the_spectral_radius_is_exact(c: float, K: int) -> None:
+    """Two like clients: the eigenvalues of a round, of the modes together and of those that differ."""
+    eigenvalues = np.array([0.01, 0.05, 0.3, 1.0])
+    clients = [ps.Quadratic(np.diag(eigenvalues), b) for b in (np.ones(4), np.arange(4.0))]
+    problem = ps.Problem(clients)
+    method = ps.FiveGCS.practical(problem, c=c, K=K)
+    ((_, M),) = Rounds(method, problem).maps()
+    L, tau = method.L - method.mu, method.tau  # type: ignore[operator]
+    found = theory.local_radius(method.gamma, method.mu, L, tau, K, eigenvalues)  # type: ignore[arg-type]
+    assert float(np.abs(np.linalg.eigvals(M)).max()) == pytest.approx(found, rel=1e-7)
+
+
+def test_one_step_at_c_one_has_nesterovs_rate() -> None:
+    """1/ln(1/radius) = sqrt(kappa) up to a constant near 1: local work buys no better worst case at c = 1."""
+    for kappa in (1e2, 1e3, 1e4):
+        for K in (1, 2, 10):
+            mu, L = 1.0 / kappa, 1.0 - 1.0 / kappa
+            gamma = 1 / np.sqrt(mu * L)
+            radius = theory.local_radius(gamma, mu, L, 1 / gamma, K)
+            assert 0.5 * np.sqrt(kappa) < -1 / np.log(radius) < 2.2 * np.sqrt(kappa)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+def flat(kappa: float) -> ps.Problem:
+    return ps.Problem([ps.Quadratic(np.diag(np.geomspace(1 / kappa, 1.0, 40)), np.ones(40))] * 2)
+
+
+def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> None:
+    problem = flat(1.8e4)
+    with pytest.raises(ps.InputError, match="diverges on quadratics"):
+        ps.run(ps.FiveGCS.practical(problem, c=3, K=9), problem, rounds=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wild = ps.run(ps.FiveGCS.practical(problem, c=3, K=9), problem, rounds=4000, allow_unsafe_step=True)
+    assert wild.status is ps.Status.DIVERGED, "the watch on the residual catches what was insisted on"
+    with pytest.warns(ps.UnsafeStepWarning, match="may be unstable"):
+        ps.run(ps.FiveGCS.practical(problem, c=3, K=3), problem, rounds=1)
+    for given in ({"K": 1}, {"K": 9}, {"K": 40}, {"c": 3, "K": 9, "sigma": 0.5}, {"c": 3, "K": 400}):
+        assert ps.FiveGCS.practical(problem, **given).check(problem) == [], given
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "match"),
+    [
+        (lambda p: ps.FiveGCS.practical(p, sigma=1.5), {}, "times its bound"),
+        (lambda p: ps.FiveGCS.practical(p, theta=2.0), {}, "theta = 2"),
+        (lambda p: ps.FiveGCS.practical(p, K=0), {}, "K = 0"),
+        (lambda p: ps.FiveGCS.theory(p, sigma=1.0), {}, "sigma = 1"),
+        (lambda p: ps.FiveGCS.practical(p), {"cohort": 2}, "made for other cohorts"),
+        (lambda p: ps.FiveGCS.practical(p, cohort=1), {"cohort": 2}, "made for other cohorts"),
+        (lambda p: ps.FiveGCS.practical(p, cohort=[[0, 1], [1, 2]]), {}, "not drawn at random"),
+        (lambda p: ps.FiveGCS.practical(p, gamma="auto"), {"cohort": 2}, "needs everybody"),
+        (lambda p: ps.Scaffnew.theory(p, cohort=SOME), {}, "use 5gcs"),
+        (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
+    ],
+)
+def test_what_has_no_theorem_is_refused(make: Any, given: dict[str, Any], match: str) -> None:
+    problem = problem_of()
+    with pytest.raises(ps.InputError, match=match):
+        ps.run(make(problem), problem, rounds=1, **given)
+
+
+def test_minibatches_and_an_unknown_mu_are_refused() -> None:
+    rows = NAMED["scaffnew"].rows()
+    with pytest.raises(ps.InputError, match="full gradients"):
+        ps.run(ps.FiveGCS.practical(rows), rows.with_batch(4), rounds=1)
+    A, b = np.eye(6), np.arange(6.0)
+    unknown = ps.Problem([ps.LeastSquares(A[i:], b[i:]) for i in range(2)])
+    with pytest.raises(ps.InputError, match="mu"):
+        ps.FiveGCS.theory(unknown)
+
+
+# -- gamma that finds itself -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kappa", [20.0, 2000.0])
+def test_auto_needs_no_mu(kappa: float) -> None:
+    """The oracles do not tell mu; the answer is the same, and gamma grew with kappa."""
+    known = ps.Problem(quadratics(4, 4, kappa))
+
+    class Silent:
+        def __init__(self, f: Any) -> None:
+            self.f, self.L, self.mu, self.d = f, f.L, None, f.d
+
+        def value(self, x: Array) -> float:
+            return float(self.f.value(x))
+
+        def gradient(self, x: Array) -> Array:
+            return np.asarray(self.f.gradient(x))
+
+    problem = ps.Problem([Silent(f) for f in known.clients])
+    method = ps.FiveGCS.practical(problem, gamma="auto")
+    assert method.mu == 0.0
+    result = ps.run(method, problem, tol=1e-9, rounds=3000, threads=1)
+    assert result.success
+    assert known.solution is not None
+    assert close(result.x, known.solution.x, 1e-5)
+    first, last = method.gamma, float(result.server["pace"][0])
+    assert first == pytest.approx(2 / mean_smoothness(problem.weights, problem.L_i, 0.0))
+    assert last >= 2 * first
+
+
+def test_auto_sees_the_residual_of_its_answer() -> None:
+    """Without psi the vector r that goes up with it is the gradient at xhat, whatever gamma is."""
+    problem = problem_of(WEIGHTS, own=True)
+    method = ps.FiveGCS.practical(problem, gamma="auto")
+    result = ps.run(method, problem, rounds=1)
+    assert result.server["pace"][2] == pytest.approx(np.linalg.norm(problem.gradient(result.x)), rel=1e-9)
+
+
+def test_auto_takes_the_steps_of_the_plain_half() -> None:
+    """Until gamma changes the trajectory is that of the same method with this gamma."""
+    problem = problem_of(WEIGHTS, own=True)
+    method = ps.FiveGCS.practical(problem, gamma="auto", K=5)
+    for r in (1, 2):
+        a, b = (ps.run(m, problem, rounds=r) for m in (method, method.but(auto=False)))
+        assert close(a.x, b.x, 1e-11)
+        assert close(a.memory["v"], b.memory["v"], 1e-11)
+
+
+# -- counts ------------------------------------------------------------------------------------------------------------
+def test_K_gradients_and_one_vector_each_way_a_round() -> None:
+    problem = NAMED["5gcs"].rows()
+    last = ps.run(ps.FiveGCS.practical(problem, K=3), problem, rounds=7).summary()
+    assert last["grad_evals"] == 7 * 3 * problem.N
+    assert last["iterations"] == 7 * 3
+    assert last["floats_up"] == last["floats_down"] == 7 * problem.n * problem.d
+    ended = ps.run(ps.FiveGCS.theory(problem), problem, rounds=7).summary()
+    assert ended["local_steps"] < 7 * problem.n * ps.FiveGCS.theory(problem).K  # each client ends by itself
+
+
+def test_uneven_clients_are_corrected_for() -> None:
+    """Without the 1/pi_m the rare clients would be underweighted; with it the mean of z+ is the full round's."""
+    problem = problem_of(WEIGHTS, own=True)
+    method = ps.FiveGCS.practical(problem, cohort=SOME, K=4)
+    rounds = Rounds(method, problem, SOME)
+    everybody = Rounds(method.but(pi=None, rho=1.0), problem)
+    state = rounds.fixed + np.random.default_rng(1).standard_normal(len(rounds.fixed))
+    mean = sum(mass * rounds.act(state, S)[:2] for mass, S in rounds.cohorts)
+    assert close(mean, everybody.act(state, np.arange(3))[:2], 1e-10)
+
+
+# -- messages that are lost --------------------------------------------------------------------------------------------
+def test_it_heals_from_any_v_with_everybody() -> None:
+    """A client that lost its v_m: the server takes the sum anew, and the limit does not change."""
+    problem = problem_of()
+    machine = Machine(ps.FiveGCS.practical(problem), problem)
+    machine.put_solution()
+    machine.round(0)
+    kept = machine.memory
+    kept["v"][1] = 0.0
+    machine.put(machine.server, kept)
+    s = problem.solution
+    assert s is not None
+    for r in range(1, 400):
+        machine.round(r)
+        if r == 3:
+            assert not close(machine.server["x"], s.x, 1e-3)
+    assert close(machine.server["x"], s.x, 1e-9)
+
+
+def test_a_federation_waits_for_everybody() -> None:
+    """A lost v_m could not be restored from the others'; a message that is lost makes a round void, and no more."""
+    problem = NAMED["5gcs"].rows()
+    method = ps.FiveGCS.practical(problem)
+    assert Server(method, problem, rounds=3).closing == "everyone"
+    with pytest.raises(ps.InputError, match='closing="everyone"'):
+        Server(method, problem, rounds=3, closing="deadline")

@@ -1,0 +1,119 @@
+"""A run folder has one writer; what the disk refuses is said in one sentence, and no result is lost for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.cli.commands import main
+from proxskip.results import atomic
+from proxskip.results.checkpoint import CheckpointError
+from proxskip.results.lock import NAME, FolderLock, held
+from proxskip.types import InputError
+
+
+def problem() -> ps.Problem:
+    return ps.Problem(ps.random_quadratics(4, 3, seed=1))
+
+
+def test_a_second_writer_is_refused_with_the_number_of_the_first(tmp_path: Path) -> None:
+    P = problem()
+    ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
+    before = (tmp_path / "a" / "checkpoint").read_bytes()
+    with held(tmp_path / "a"):
+        for act in (
+            lambda: ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a", force=True),
+            lambda: ps.resume(tmp_path / "a", P, rounds=5),
+        ):
+            with pytest.raises(InputError, match=f"is being written by process {os.getpid()}; wait for it"):
+                act()
+    assert (tmp_path / "a" / "checkpoint").read_bytes() == before
+    assert ps.resume(tmp_path / "a", P, rounds=5).rounds == 5
+    assert not (tmp_path / "a" / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "gd"), ("run", "gd", "--seeds", "2"), ("compare", "gd", "scaffnew")], ids=str
+)
+def test_force_does_not_get_around_a_live_lock(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*command, "--data", "digits", "--rounds", "2", "--out", str(tmp_path / "a"), "--force", "--quiet"]
+    (tmp_path / "a").mkdir()
+    with held(tmp_path / "a"):
+        assert main(argv) == 2
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+    assert not any(p.name != NAME for p in (tmp_path / "a").iterdir())
+
+
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        FolderLock(tmp_path).take()
+        os._exit(0)  # as if it had been killed: nothing is cleaned up
+    os.waitpid(pid, 0)
+    assert (tmp_path / NAME).read_text() == str(pid)
+    with held(tmp_path):
+        assert (tmp_path / NAME).read_text() == str(os.getpid())
+    # a number that another process has by now changes nothing
+    (tmp_path / NAME).write_text(str(os.getppid()))
+    with held(tmp_path):
+        pass
+
+
+def test_an_interruption_while_f_star_is_found_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("proxskip.loop.loop.Loop._prepare_watch", interrupted)
+    P = problem()
+    with pytest.raises(KeyboardInterrupt):
+        ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+def full_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full after so many files."""
+    left, real = [writes], atomic._write_beside
+
+    def write(path: Path, pieces: Any) -> Path:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, pieces)
+
+    monkeypatch.setattr(atomic, "_write_beside", write)
+
+
+@pytest.mark.parametrize("writes", range(9))
+def test_a_full_disk_never_loses_a_result(writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    P = problem()
+    whole = ps.run(ps.GD.theory(P), P, rounds=3)
+    full_after(writes, monkeypatch)
+    if writes < 2:  # not even the first checkpoint and spec.toml: the run does not begin
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a")
+        return
+    if writes == 8:
+        assert ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a").warnings == ()
+        return
+    with pytest.warns(UserWarning, match=r"No space left on device; .* The result is in memory alone"):
+        result = ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "a")
+    assert np.array_equal(result.x, whole.x)
+    assert "memory alone" in result.warnings[-1]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    P = problem()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        ps.run(ps.GD.theory(P), P, rounds=3, out=tmp_path / "file" / "a")

@@ -1,0 +1,175 @@
+"""Interruptions: a round of any length is broken off soon, and the run goes on from the last communication."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import chaos_interrupt
+import proxskip as ps
+from conftest import METHODS, Row, thinned
+from proxskip.engines.cpu import engine as cpu
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.results.result import Status
+from proxskip.seam import BrokenOff
+from proxskip.types import InputError
+
+
+def small(**how: Any) -> ps.Problem:
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((60, 5)) * (rng.random((60, 5)) < how.pop("density", 1.0))
+    y = np.where(rng.random(60) < 0.5, -1.0, 1.0)
+    model = how.pop("model", ps.Logistic)
+    return ps.split(model(A, y, l2=0.1), clients=4, by="contiguous", **how)
+
+
+class After(threading.Event):
+    """An event that is set by itself after some looks at it."""
+
+    looks = 10**9
+
+    def is_set(self) -> bool:
+        """Whether it has been looked at often enough."""
+        self.looks -= 1
+        return self.looks < 0
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"batch": 3}, {"model": ps.LeastSquares}, {"model": ps.Softmax}, {"model": ps.Softmax, "batch": 4}],
+    ids=str,
+)
+def test_local_steps_in_many_calls_have_the_bytes_of_one(
+    how: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, K = small(**how), np.array([7, 0, 123, 64])
+    rng = np.random.default_rng(0)
+    X, H = rng.standard_normal((2, 4, problem.d))
+
+    def steps() -> bytes:
+        engine = CpuEngine(threads)
+        engine.open(problem, {}, 5)
+        out = engine.descend(np.arange(4), X, H, np.full(4, 0.3), K, 2, np.array([0, 3, 1, 2]), threading.Event())
+        engine.close()
+        return out.tobytes()
+
+    one = steps()
+    for short in (1.0, 300.0, 2000.0):
+        monkeypatch.setattr(cpu, "SHORT_WORK", short)
+        monkeypatch.setattr(cpu, "SECONDS_BETWEEN_LOOKS", 1e-6)
+        assert steps() == one
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_halt_ends_a_descent_soon(threads: int) -> None:
+    problem, halt = small(), threading.Event()
+    engine = CpuEngine(threads)
+    engine.open(problem, {}, 0)
+    zeros, timer = np.zeros((4, problem.d)), threading.Timer(0.2, halt.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(BrokenOff):
+        engine.descend(np.arange(4), zeros, zeros, np.ones(4), np.full(4, 10**8), 0, 0, halt)
+    assert time.monotonic() - began < 60
+    engine.close()
+
+
+# -- any method, anywhere in a round -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+@pytest.mark.parametrize("row", thinned(METHODS, 5), ids=lambda row: row.name)
+def test_a_broken_round_leaves_no_trace(row: Row, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = row.quadratic()
+    whole = ps.run(
+        row.make(problem), problem, rounds=6, engine=engine, seed=1, cohort=row.cohort, allow_unsafe_step=True
+    )
+    monkeypatch.setattr(cpu, "SHORT_WORK", 0.0)
+    monkeypatch.setattr(cpu, "SECONDS_BETWEEN_LOOKS", 1e-6)
+    event = threading.Event
+    for k, looks in enumerate((4, 29)):
+        out, given = tmp_path / str(k), {"rounds": 6, "engine": engine, "seed": 1, "cohort": row.cohort}
+        monkeypatch.setattr(After, "looks", looks)
+        monkeypatch.setattr("proxskip.loop.loop.Event", After)
+        part = ps.run(row.make(problem), problem, allow_unsafe_step=True, out=out, **given)
+        monkeypatch.setattr("proxskip.loop.loop.Event", event)
+        again = ps.resume(out, problem) if part.status is Status.INTERRUPTED else part
+        assert again.x.tobytes() == whole.x.tobytes()
+        assert all(again.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
+        mine, theirs = again.summary(), whole.summary()
+        counted = ("rounds", "iterations", "grad_evals", "floats_up", "floats_down", "exchanges")
+        assert [mine[c] for c in counted] == [theirs[c] for c in counted]
+        assert again.participation.tolist() == whole.participation.tolist()
+
+
+def test_a_method_of_two_exchanges_goes_back_before_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = small()
+    method = ps.FedLin.theory(problem, K=50)
+    whole = ps.run(method, problem, rounds=4, engine="reference")
+    broken = 0
+    for looks in range(5, 800, 97):
+        monkeypatch.setattr(After, "looks", looks)
+        with monkeypatch.context() as patch:
+            patch.setattr("proxskip.loop.loop.Event", After)
+            part = ps.run(method, problem, rounds=4, engine="reference", out=tmp_path / str(looks))
+        if part.status is not Status.INTERRUPTED:
+            continue
+        broken += 1
+        assert part.summary()["exchanges"] == 2 * part.rounds
+        assert ps.resume(tmp_path / str(looks), problem).x.tobytes() == whole.x.tobytes()
+    assert broken > 3
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+class Kill:
+    """Sends a signal to this process a while after the run began."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number, self.sent = number, 0.0
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        """Start the clock."""
+
+        def send() -> None:
+            self.sent = time.monotonic()
+            os.kill(os.getpid(), self.number)
+
+        threading.Timer(0.3, send).start()
+
+    def on_record(self, step: int, metrics: dict[str, float]) -> None:
+        """Nothing."""
+
+    def on_run_end(self, result: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_a_signal_ends_a_round_of_ten_million_steps(engine: str, number: signal.Signals, tmp_path: Path) -> None:
+    problem, kill = small(), Kill(number)
+    result = ps.run(
+        ps.Scaffnew(1.0 / problem.L, 1e-8), problem, rounds=3, engine=engine, out=tmp_path / "a", callbacks=[kill]
+    )
+    assert result.status is Status.INTERRUPTED
+    assert result.rounds == 0
+    assert time.monotonic() - kill.sent < 60
+    assert {"checkpoint", "summary.json"} <= {p.name for p in (tmp_path / "a").iterdir()}
+
+
+def test_more_steps_than_anybody_waits_for_are_refused() -> None:
+    problem = small()
+    for method in (ps.Scaffold.theory(problem, K=2**62), ps.LocalGD(0.1, 10**9), ps.FedLin.theory(problem, K=10**9)):
+        with pytest.raises(InputError, match="too many steps at a time; take at most 100,000,000"):
+            ps.run(method, problem, rounds=1, allow_unsafe_step=True)
+
+
+@pytest.mark.slow
+def test_random_interruptions_of_the_command_line_change_nothing(tmp_path: Path) -> None:
+    assert chaos_interrupt.campaign(6, tmp_path, seed=1) == []

@@ -1,0 +1,215 @@
+"""Scaffnew as an optimizer of PyTorch, on four real processes with gloo."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from proxskip.torch import Scaffnew  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch-ranks")]
+RANKS = 4
+
+
+def on_ranks(cases, folder):
+    """Run cases of torch_ranks.py on four processes; what each rank found, by case."""
+    script = Path(__file__).with_name("torch_ranks.py")
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([sys.executable, str(script), ",".join(cases), str(folder), str(r), str(RANKS)], env=env)
+        for r in range(RANKS)
+    ]
+    try:
+        codes = [rank.wait(600) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    found = {c: [json.loads(f.read_text()) for f in sorted(folder.glob(f"{c}.*.json"))] for c in cases}
+    return found, codes
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return on_ranks(("resume", "refuse"), tmp_path_factory.mktemp("short"))[0]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    cases = ("settings", "rejoin", "scaler", "nodes", "sharded")
+    return on_ranks(cases, tmp_path_factory.mktemp("long"))[0]
+
+
+def test_a_run_saved_in_the_middle_of_a_round_goes_on_bit_by_bit(short):
+    assert len(short["resume"]) == RANKS
+    for found in short["resume"]:
+        assert found["step float32"]
+        assert found["gradient natural"]
+
+
+def test_what_would_break_the_sum_of_h_is_refused_on_every_rank(short):
+    for found in short["refuse"]:
+        assert "settings of the optimizer differ" in found["seed"]
+        assert "different learning rates" in found["lr"]
+        assert "not finite" in found["diverged"]
+        assert found["kept"], "x changed although nothing could be committed"
+
+
+@pytest.mark.slow
+def test_every_setting_lands_on_the_solution(long):
+    for found in long["settings"]:
+        for name, case in found.items():
+            if name == "folder":
+                continue
+            assert case["total"] <= 1e-12 * (1 + case["size"]), f"{name}: h does not sum to zero"
+            assert case["frozen"] == 3.0
+            if name == "none":
+                assert case["error"] > 0.1, "LocalSGD should be biased here, or the test shows nothing"
+            else:
+                assert case["error"] < (0.05 if name == "adam" else 1e-6), name
+        equal = [name for name in found if name not in ("folder", "fragments")]
+        assert all(found[name]["x"] == long["settings"][0][name]["x"] for name in equal)
+
+
+@pytest.mark.slow
+def test_bytes_are_those_of_the_codec(long):
+    found = long["settings"][0]
+    d, rounds = 6, 120
+    assert found["p"]["bytes"] == 8 * d * rounds
+    assert found["gradient"]["bytes"] == 2 * 8 * d * rounds
+    assert found["bfloat16"]["bytes"] == 2 * d * rounds
+    assert found["natural"]["bytes"] == (d + 1) * rounds  # an exponent each, and six signs in a byte
+    assert found["natural gradient"]["bytes"] == (2 * d + 2) * rounds
+    assert found["fragments"]["bytes"] == 8 * d * rounds // 2  # each round carries one of two fragments
+
+
+@pytest.mark.slow
+def test_a_rank_that_lost_everything_enters_again(long):
+    for rank, found in enumerate(long["rejoin"]):
+        assert found["round"] == 30
+        assert found["same x"]
+        assert found["total"] <= 1e-12 * (1 + found["size"])
+        assert found["error"] < 1e-6
+        assert bool(found["said"]) == (rank == 1)
+
+
+@pytest.mark.slow
+def test_a_grad_scaler_that_leaves_a_step_out_on_one_rank(long):
+    for found in long["scaler"]:
+        assert found["rounds"] == 125
+        assert found["error"] < 1e-5
+        assert found["total"] <= 1e-5 * found["size"]
+
+
+@pytest.mark.slow
+def test_ddp_inside_a_node(long):
+    for found in long["nodes"]:
+        assert found["x"] == pytest.approx(found["expected"], rel=1e-12)
+
+
+@pytest.mark.slow
+def test_fsdp_inside_a_node(long):
+    for found in long["sharded"]:
+        assert found["difference"] < 1e-12
+        assert found["moved"] > 0.01
+
+
+@pytest.mark.slow
+def test_a_dead_rank_ends_the_others_with_a_sentence(tmp_path):
+    found, codes = on_ranks(("death",), tmp_path)
+    assert codes[1] == 7
+    assert len(found["death"]) == RANKS - 1
+    for rank in found["death"]:
+        assert "a rank died, hangs or left; nothing of this round was committed" in rank["said"]
+        assert rank["kept"]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_and_goes_on_bit_by_bit(tmp_path):
+    """The example, once undisturbed and once with a process that dies in the middle."""
+    script = Path(__file__).parents[1] / "examples" / "torchrun" / "train.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    curves = []
+    for name, extra in (("whole", []), ("killed", ["--die", "3"])):
+        call = [*torchrun, "--max-restarts", "2", str(script), "--rounds", "6", "--out", str(tmp_path / name), *extra]
+        done = subprocess.run(call, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=600)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        assert (b"a rank died" in done.stderr) == (name == "killed")
+        curves.append(json.loads((tmp_path / name / "accuracy.json").read_text()))
+        assert (tmp_path / name / "torchrun.png").stat().st_size > 10_000
+    assert curves[0] == curves[1]
+
+
+def parameters(count=2):
+    return [torch.nn.Parameter(torch.ones(3)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "give p"),
+        ({"p": 0.1, "period": 3}, "give p"),
+        ({"p": 0.0}, "p = 0.0 must be above 0"),
+        ({"period": 0}, "at least 1"),
+        ({"p": 0.1, "control": "steps"}, "is not known"),
+        ({"p": 0.1, "chi": 2.0}, "between 0 and 1"),
+        ({"p": 0.1, "control": "gradient", "chi": 0.5}, "damps"),
+        ({"p": 0.1, "codec": "int8"}, "is not known"),
+        ({"p": 0.1, "fragments": 3}, "fragments = 3"),
+        ({"p": 0.1, "seed": -1}, "negative"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Scaffnew(torch.optim.SGD(parameters(), 0.1), **given)
+
+
+def test_the_step_form_needs_plain_sgd():
+    for optim in (torch.optim.SGD(parameters(), 0.1, momentum=0.9), torch.optim.AdamW(parameters())):
+        with pytest.raises(ValueError, match="needs SGD without momentum"):
+            Scaffnew(optim, p=0.1)
+        Scaffnew(optim, p=0.1, control="gradient")
+    with pytest.raises(ValueError, match="LBFGS cannot be the local optimizer"):
+        Scaffnew(torch.optim.LBFGS(parameters()), p=0.1, control="gradient")
+
+
+def test_alone_it_is_the_optimizer_itself():
+    trajectories = []
+    for wrap in (lambda o: o, lambda o: Scaffnew(o, period=3)):
+        (q,) = parameters(1)
+        optimizer = wrap(torch.optim.SGD([q], 0.1))
+        for _ in range(9):
+            optimizer.zero_grad()
+            (q**2).sum().backward()
+            optimizer.step()
+        trajectories.append(q.detach())
+    assert torch.allclose(*trajectories, rtol=1e-6)
+
+
+def test_bfloat16_parameters_keep_their_precision_and_h_has_more():
+    q = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
+    for _ in range(4):
+        (q**2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert q.dtype == torch.bfloat16
+    assert optimizer.fragments[0].h.dtype == optimizer.fragments[0].x.dtype == torch.float32
+
+
+def test_natural_compression_is_unbiased_within_its_variance():
+    from proxskip.torch.wire import Wire
+
+    v = torch.tensor([1.5, -3.0, 0.0, 1e-40, 7.0, -0.1, 2.0**100 * 1.3, 4.0])
+    wire = Wire(None, "natural", seed=5)
+    draws = torch.stack([wire.average([v], (0, r))[1][0] for r in range(4000)]).double()
+    powers = torch.frexp(draws[draws != 0])[0].abs()
+    assert (powers == 0.5).all(), "not powers of two"
+    error = (draws.mean(0) - v).abs() / v.abs().clamp(min=1e-38)
+    assert (error <= 0.03).all()
+    variance = ((draws - v.double()) ** 2).mean(0).sum()
+    assert variance <= (1 / 8) * (v.double() ** 2).sum()
+    assert (draws[:, [2, 7]] == v[[2, 7]]).all(), "zeros and powers of two stay"

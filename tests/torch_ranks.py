@@ -1,0 +1,282 @@
+"""What every rank of a process group does in the tests of the optimizer: ``python torch_ranks.py CASE,... FOLDER RANK RANKS``.
+
+Each case writes what it found as ``FOLDER/CASE.RANK.json``.
+"""
+
+import copy
+import datetime
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from proxskip.torch import Scaffnew, SynchronizationError
+
+torch.set_num_threads(1)
+DIM = 6
+
+
+def quadratic(rank, dtype=torch.float64):
+    """A strongly convex quadratic for each rank, with another minimum; the solution of the mean."""
+    gen = torch.Generator().manual_seed(100 + rank)
+    M = torch.randn(DIM, DIM, generator=gen, dtype=torch.float64)
+    H = M @ M.T / DIM + 0.3 * torch.eye(DIM, dtype=torch.float64)
+    return H.to(dtype), (torch.randn(DIM, generator=gen, dtype=torch.float64) * 3).to(dtype)
+
+
+def solution(n):
+    Hs, cs = zip(*(quadratic(r) for r in range(n)), strict=True)
+    return torch.linalg.solve(sum(Hs), sum(H @ c for H, c in zip(Hs, cs, strict=True)))
+
+
+class Point(torch.nn.Module):
+    """Two tensors that make up x, so that fragments and parameter groups have something to cut."""
+
+    def __init__(self, dtype=torch.float64):
+        super().__init__()
+        self.a, self.b = (torch.nn.Parameter(torch.zeros(k, dtype=dtype)) for k in (2, DIM - 2))
+        self.frozen = torch.nn.Parameter(torch.ones(3, dtype=dtype), requires_grad=False)
+
+    def x(self):
+        return torch.cat([self.a, self.b])
+
+
+def descend(point, optimizer, H, c, steps=None, rounds=None, scheduler=None):
+    while (steps is None or steps > 0) and (rounds is None or optimizer.rounds < rounds):
+        optimizer.zero_grad()
+        e = point.x() - c.to(point.a.dtype)
+        (0.5 * e @ (H.to(point.a.dtype) @ e)).backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        steps = None if steps is None else steps - 1
+    return point.x().detach()
+
+
+def sum_of_h(optimizer):
+    total = torch.cat([f.h for f in optimizer.fragments]).clone()
+    size = total.abs().max()
+    dist.all_reduce(total)
+    return float(total.abs().max()), float(size)
+
+
+def settings(rank, n, found):
+    """Every setting lands on the solution, with a sum of h that is zero."""
+    H, c = quadratic(rank)
+    x_star = solution(n)
+    cases = {
+        "p": {"p": 0.2},
+        "period": {"period": 5},
+        "gradient": {"period": 5, "control": "gradient"},
+        "adam": {"period": 5, "control": "gradient", "adam": True},
+        "fragments": {"period": 4, "fragments": 2},
+        "bfloat16": {"p": 0.2, "codec": "bfloat16"},
+        "natural": {"p": 0.2, "codec": "natural"},
+        "natural gradient": {"period": 5, "control": "gradient", "codec": "natural"},
+        "outer": {"period": 5, "outer": True},
+        "none": {"period": 5, "control": "none"},
+    }
+    for name, given in cases.items():
+        point = Point()
+        groups = [{"params": [point.a]}, {"params": [point.b, point.frozen]}]
+        inner = (
+            torch.optim.AdamW(groups, lr=0.1, weight_decay=0)
+            if given.pop("adam", 0)
+            else torch.optim.SGD(groups, lr=0.12)
+        )
+        outer = (
+            torch.optim.SGD([point.a, point.b], lr=0.7, momentum=0.5, nesterov=True) if given.pop("outer", 0) else None
+        )
+        optimizer = Scaffnew(inner, outer=outer, seed=3, **given)
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.993) if "adam" in name else None
+        x = descend(point, optimizer, H, c, rounds=120, scheduler=decay)
+        total, size = sum_of_h(optimizer)
+        found[name] = {"error": float((x - x_star).abs().max()), "total": total, "size": size, "bytes": optimizer.bytes_sent,
+                           "rounds": optimizer.rounds, "x": x.tolist(), "frozen": float(point.frozen.sum())}  # fmt: skip
+
+
+def resume(rank, n, found):
+    """A run that is saved in the middle of a round and loaded into new objects goes on bit by bit."""
+    H, c = quadratic(rank, torch.float32)
+    for control, codec, fragments in (("step", "float32", 1), ("gradient", "natural", 2)):
+
+        def make(control=control, codec=codec, fragments=fragments):
+            point = Point(torch.float32)
+            inner = (
+                torch.optim.SGD([point.a, point.b], 0.05)
+                if control == "step"
+                else torch.optim.AdamW([point.a, point.b], 0.02)
+            )
+            outer = torch.optim.SGD([point.a, point.b], 0.8, momentum=0.5)
+            return point, Scaffnew(inner, p=0.15, control=control, outer=outer, codec=codec, fragments=fragments)
+
+        point, optimizer = make()
+        descend(point, optimizer, H, c, steps=37)
+        saved = copy.deepcopy((point.state_dict(), optimizer.state_dict()))
+        end = descend(point, optimizer, H, c, steps=40)
+        file = Path(found["folder"]) / f"saved.{rank}.pt"
+        torch.save(saved, file)
+        weights, state = torch.load(file, weights_only=True)
+        point, optimizer = make()
+        point.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        again = descend(point, optimizer, H, c, steps=40)
+        found[f"{control} {codec}"] = (
+            bool(torch.equal(end, again)) and float((end - weights["a"].new_zeros(1)).abs().sum()) > 0
+        )
+        found["bytes"] = optimizer.bytes_sent
+
+
+def rejoin(rank, n, found):
+    """A rank that lost everything re-enters: the sum of h is zero again, and the answer the same."""
+    H, c = quadratic(rank)
+    point = Point()
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), p=0.2, seed=1)
+    descend(point, optimizer, H, c, rounds=30)
+    before = point.x().detach().clone()
+    state = (copy.deepcopy(point.state_dict()), copy.deepcopy(optimizer.state_dict()))
+    point = Point()
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), p=0.2, seed=1)
+    if rank != 1:
+        point.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        optimizer.meet()
+    found["said"] = [str(w.message) for w in said]
+    found["round"] = optimizer.rounds
+    found["same x"] = bool(torch.equal(point.x().detach(), before))
+    found["total"], found["size"] = sum_of_h(optimizer)
+    x = descend(point, optimizer, H, c, rounds=150)
+    found["error"] = float((x - solution(n)).abs().max())
+
+
+def refuse(rank, n, found):
+    """What would break the sum silently is refused on every rank."""
+    point = Point()
+    try:
+        Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, seed=rank).meet()
+    except ValueError as error:
+        found["seed"] = str(error)
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1 * (1 + rank)), period=3)
+    try:
+        descend(point, optimizer, *quadratic(rank), steps=5)
+    except ValueError as error:
+        found["lr"] = str(error)
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200), period=3)
+    x = torch.cat([f.x for f in optimizer.fragments]).clone()
+    try:
+        descend(point, optimizer, *quadratic(rank), steps=5)
+    except SynchronizationError as error:
+        found["diverged"] = str(error)
+    found["kept"] = bool(torch.equal(x, torch.cat([f.x for f in optimizer.fragments]))) and optimizer.rounds == 0
+
+
+def scaler(rank, n, found):
+    """Gradients of rank 1 overflow once: it leaves the step out, still comes to the average, and the end is the same."""
+    H, c = quadratic(rank, torch.float32)
+    point = Point(torch.float32)
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=4)
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for k in range(500):
+        optimizer.zero_grad()
+        for _ in range(2):  # gradient accumulation
+            e = point.x() - c
+            loss = 0.25 * e @ (H @ e)
+            scale.scale(loss * (float("inf") if (rank, k) == (1, 6) else 1.0)).backward()
+        scale.step(optimizer)
+        scale.update()
+    found["error"] = float((point.x().detach().double() - solution(n)).abs().max())
+    found["rounds"] = optimizer.rounds
+    found["total"], found["size"] = sum_of_h(optimizer)
+
+
+def nodes(rank, n, found):
+    """Two nodes of two ranks: DDP inside a node, Scaffnew between them; as two ranks with the mean of each pair."""
+    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    H, c = quadratic(rank)
+    point = Point()
+    point.forward = point.x
+    wrapped = torch.nn.parallel.DistributedDataParallel(point, process_group=inside[rank // 2])
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25, group=across[rank % 2])
+    while optimizer.rounds < 20:
+        optimizer.zero_grad()
+        e = wrapped() - c
+        (0.5 * e @ (H @ e)).backward()
+        optimizer.step()
+    found["x"] = point.x().tolist()
+    mates = [quadratic(r) for r in (2 * (rank // 2), 2 * (rank // 2) + 1)]
+    point = Point()
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25, group=across[rank % 2])
+    while optimizer.rounds < 20:
+        optimizer.zero_grad()
+        sum(0.25 * (point.x() - c) @ (H @ (point.x() - c)) for H, c in mates).backward()
+        optimizer.step()
+    found["expected"] = point.x().tolist()
+
+
+def sharded(rank, n, found):
+    """FSDP2 inside a node, Scaffnew between nodes: each rank averages its shard with its counterpart."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "inside"))
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+    plain = copy.deepcopy(net)
+    start = torch.cat([q.detach().reshape(-1) for q in net.parameters()])
+    fully_shard(net, mesh=mesh["inside"])
+    node = rank // 2
+    gen = torch.Generator().manual_seed(node)
+    X, y = torch.randn(12, 4, generator=gen, dtype=torch.float64), torch.randint(0, 3, (12,), generator=gen)
+    ends = []
+    for model in (net, plain):
+        optimizer = Scaffnew(torch.optim.SGD(model.parameters(), 0.2), period=3, group=mesh["across"].get_group())
+        for _ in range(12):
+            optimizer.zero_grad()
+            cross_entropy(model(X), y).backward()
+            optimizer.step()
+        full = [q.full_tensor() if hasattr(q, "full_tensor") else q for q in model.parameters()]
+        ends.append(torch.cat([q.detach().reshape(-1) for q in full]))
+    found["difference"] = float((ends[0] - ends[1]).abs().max())
+    found["moved"] = float((ends[0] - start).abs().max())
+
+
+def death(rank, n, found):
+    """Rank 1 dies in the middle: the others raise a sentence, and x and h are those of the last communication."""
+    H, c = quadratic(rank)
+    point = Point()
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=4)
+    descend(point, optimizer, H, c, rounds=3)
+    kept = copy.deepcopy(optimizer.fragments[0].state())
+    if rank == 1:
+        os._exit(7)
+    try:
+        descend(point, optimizer, H, c, rounds=4)
+    except SynchronizationError as error:
+        found["said"] = str(error)
+    now = optimizer.fragments[0].state()
+    found["kept"] = all(torch.equal(kept[k], now[k]) for k in ("x", "h")) and now["round"] == 3
+
+
+def main():
+    cases, folder, rank, n = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=n,
+                            timeout=datetime.timedelta(seconds=300))  # fmt: skip
+    for case in cases:
+        found = {"folder": folder}
+        globals()[case](rank, n, found)
+        Path(folder, f"{case}.{rank}.json").write_text(json.dumps(found))
+    if "death" in cases:
+        os._exit(0)  # the group is broken, and leaving it properly would wait for the dead
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
