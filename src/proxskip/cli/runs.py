@@ -81,7 +81,7 @@ def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     for seed in _seeds(o):
         if _goes_on(out := _folder_of(request, seed, o), o):
             now = description.config(method, problem, {}, seed, engine.name, participation, {})
-            folder.same_run(folder.read(out).config, now)
+            folder.same_run(description.with_defaults(folder.read(out).config), now)
 
 
 def _seeds(o: Namespace) -> range:
