@@ -132,6 +132,7 @@ class Entry:
         batch: whether it takes minibatches.
         own: a steeper function for each further client.
         D: psi(D x) with differences for D.
+        needs: a name of the package without which there is no such method yet; an earlier tree leaves it out.
     """
 
     name: str
@@ -143,6 +144,7 @@ class Entry:
     psi: Any = None
     D: bool = False
     cohort: Any = None
+    needs: str = "GD"
 
     def on(self, loss: str = "logistic", storage: str = "dense", dtype: str = "float64", batch: Any = None) -> Any:
         """Its problem: rows dealt by label, or quadratics."""
@@ -170,7 +172,7 @@ def scaffnew(cohort: Any) -> Callable[[Any], Any]:
 
 GIVEN = [[0, 1], [2, 3], [0, 2, 3], [1]]
 l1, shrink = ps.prox.L1(0.01), ps.prox.SquaredL2(0.3)
-ENTRIES = (
+ALL = (
     Entry("gd", ps.GD.theory),
     Entry("proxgd", ps.ProxGD.theory, psi=l1),
     Entry("proxgd-box", ps.ProxGD.theory, psi=ps.prox.Box(-0.2, 0.3)),
@@ -190,7 +192,6 @@ ENTRIES = (
     Entry("s-local-gd-q", lambda p: ps.SLocalGD.theory(p, q=0.4)),
     Entry("proxskip", ps.ProxSkip.theory, clients=1, psi=l1),
     Entry("proxskip-shrink", ps.ProxSkip.theory, clients=1, psi=shrink),
-    Entry("apda", ps.APDA.theory, clients=1, psi=ps.prox.L1(0.01)),
     Entry("sproxskip", ps.SProxSkip.theory, clients=1, psi=ps.prox.ElasticNet(0.01, 0.1)),
     Entry("scaffnew", ps.Scaffnew.theory),
     Entry("scaffnew-own", lambda p: ps.Scaffnew.theory(p, own_steps=True), unequal=True, own=True),
@@ -216,7 +217,17 @@ ENTRIES = (
     Entry("splitskip", ps.SplitSkip.theory, clients=1, psi=ps.prox.L1(0.02), D=True),
     Entry("splitskip-shrink", ps.SplitSkip.theory, clients=1, psi=ps.prox.SquaredL2(0.5), D=True),
     Entry("pdhg", lambda p: ps.PDHG.theory(p, accelerate=False), batch=False, clients=1, psi=ps.prox.L1(0.02), D=True),
+    Entry("apda", lambda p: ps.APDA.theory(p), batch=False, clients=1, psi=l1, needs="APDA"),
+    Entry("5gcs", lambda p: ps.FiveGCS.practical(p), batch=False, own=True, needs="FiveGCS"),
+    Entry("5gcs-psi", lambda p: ps.FiveGCS.theory(p), batch=False, unequal=True, psi=l1, needs="FiveGCS"),
+    Entry("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), batch=False, cohort=3, needs="FiveGCS"),
+    Entry("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), batch=False, needs="FiveGCS"),
+    Entry("gradskip", lambda p: ps.GradSkip.theory(p), batch=False, own=True, needs="GradSkip"),
+    Entry("scaffnew-vr", lambda p: ps.ScaffnewVR.theory(p), psi=l1, needs="ScaffnewVR"),
+    Entry("proxskip-vr", lambda p: ps.ProxSkipVR.theory(p), clients=1, psi=l1, needs="ProxSkipVR"),
+    Entry("random-gossip", lambda p: ps.RandomGossip.theory(p, "ring", p_e=0.4), needs="RandomGossip"),
 )
+ENTRIES = tuple(entry for entry in ALL if hasattr(ps, entry.needs))
 NAMED = {entry.name: entry for entry in ENTRIES}
 
 

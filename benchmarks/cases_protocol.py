@@ -106,9 +106,9 @@ def cases() -> Iterator[Case]:
         closing = ["deadline"] if e.cohort is not None else ["everyone"]
         if e.cohort is None and "cohort" in method.handles and e.psi is None:
             closing.append("deadline")
-        for how in closing:
+        for how in (how for how in closing if _accepted(method, problem, closing=how)):
             for batch in (None, 6) if e.batch else (None,):
-                for size in (8, 4) if _rounds(method, problem) else (8,):
+                for size in (8, 4) if _accepted(method, problem, itemsize=4) else (8,):
                     label = "-".join([e.name, how, *(["batch"] if batch else []), f"float{8 * size}"])
                     given = {"batch": batch, "size": size, "missing": nobody, "closing": how, "audit": 3, "measure": 2}
                     yield Case("protocol", label, partial(federate, e.name, **given))
@@ -117,12 +117,12 @@ def cases() -> Iterator[Case]:
                 yield Case("protocol", f"{e.name}-missing", partial(federate, e.name, **given))
 
 
-def _rounds(method: Any, problem: Any) -> bool:
-    """Whether its clients may send float32."""
+def _accepted(method: Any, problem: Any, **given: Any) -> bool:
+    """Whether a server takes the method so, such as with clients that send float32."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-            Server(method, problem, 1, itemsize=4, insist=True)
+            Server(method, problem, 1, insist=True, **given)
     except ps.InputError:
         return False
     return True

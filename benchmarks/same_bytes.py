@@ -2,12 +2,12 @@
 
     python benchmarks/same_bytes.py                               against the first release
     python benchmarks/same_bytes.py --base REV --engines cpu      another revision, some of the engines
-    python benchmarks/same_bytes.py --quick                       every fifth case
+    python benchmarks/same_bytes.py --quick                       about every fifth case
 
 The cases are in ``cases.py``, ``cases_solo.py`` and ``cases_protocol.py``. They run once on the package as it was and
 once as it is, each in a process of its own: every column of the trace but ``seconds``, with a record a round; x, the
 server's vectors, the clients' memory, the totals and the messages of the result. Folders that the earlier tree wrote in
-the middle of a run are also resumed by this one. What this tree has in addition, columns or fields, is not compared.
+the middle of a run are also resumed by this one. What this tree has in addition, methods, columns or fields, is not compared.
 
 The exit status is 1 if anything differs, is missing, or could not be run.
 """
@@ -130,7 +130,7 @@ def main() -> int:
         "--new", type=Path, default=ROOT / "src", metavar="SRC", help="the later one (this tree's src)"
     )
     options.add_argument("--engines", default=",".join(ENGINES), help=f"some of {','.join(ENGINES)}")
-    options.add_argument("--quick", action="store_true", help="every fifth case")
+    options.add_argument("--quick", action="store_true", help="about every fifth case")
     options.add_argument("--trees", type=Path, help="keep the earlier tree and its compiled kernels in this folder")
     o = options.parse_args()
     unknown = set(o.engines.split(",")) - set(ENGINES)

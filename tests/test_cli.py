@@ -14,6 +14,7 @@ import time
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from proxskip.cli import progress as cli_progress
 from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
 from proxskip.report import plots
+from proxskip.results.text import STATUS_WORDS
 from proxskip.results.trace import Trace
 from proxskip.theory.table1 import table1
 
@@ -773,6 +775,14 @@ def test_no_escape_sequence_reaches_the_terminal(call):
         assert all(c.isprintable() or c == "\n" for c in out + err)
 
 
+def test_every_status_of_a_run_has_a_word_and_an_exit_code() -> None:
+    ends = [s for s in ps.Status if s is not ps.Status.INEXACT]  # which only minimize knows
+    assert set(STATUS_WORDS) == {s.name for s in ends}
+    codes = [cli_runs.exit_code(SimpleNamespace(status=s), True) for s in ends]
+    assert cli_runs.worst(codes) == cli_runs.INTERRUPTED
+    assert all(cli_runs.worst([code]) == code for code in codes)
+
+
 @pytest.mark.parametrize("command", [("compare", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
 def test_an_interrupted_command_goes_on(call, tmp_path, command):
     flags = ("--data", "digits", "--clients", "3", "--rounds", "6", "--json")
@@ -789,6 +799,20 @@ def test_an_interrupted_command_goes_on(call, tmp_path, command):
     assert [(s["method"], s["seed"], s["rounds"], s["gap"]) for s in again] == [
         (s["method"], s["seed"], s["rounds"], s["gap"]) for s in whole
     ]
+
+
+def test_only_the_same_command_goes_on(call, refused, tmp_path):
+    out = ("--out", str(tmp_path / "a"))
+    flags = ("--data", "digits", "--clients", "3", "--rounds", "6")
+    assert call("run", "scaffnew", *flags, "--p", "0.2", *out)[0] == 0
+    kept = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()}
+    again = (*out, "--continue")
+    assert "method: saved 'scaffnew', now 'gd'" in refused("run", "gd", *flags, *again)
+    assert "parameters.p: saved 0.2, now 0.3" in refused("run", "scaffnew", *flags, "--p", "0.3", *again)
+    assert "seed: saved 0, now 4" in refused("run", "scaffnew", *flags, "--p", "0.2", "--seed", "4", *again)
+    assert "--force" in refused("run", "scaffnew", *flags, "--p", "0.2", *again, "--force")
+    assert "--out" in refused("run", "scaffnew", *flags, "--p", "0.2", "--continue")
+    assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()} == kept
 
 
 def test_a_limit_that_is_behind_a_run_is_said(call, tmp_path):

@@ -67,3 +67,16 @@ def test_no_forged_checkpoint_ends_in_a_traceback(every: int, tmp_path: Path) ->
                 refused += 1
                 assert "\n" not in str(error)
     assert refused > len(cases[::every]) // 2
+
+
+@pytest.mark.parametrize(("name", "later"), [("fista", "beta"), ("decentralized-scaffnew", "gossips")])
+def test_a_run_goes_on_without_a_parameter_that_came_later(name: str, later: str, tmp_path: Path) -> None:
+    problem = ps.Problem(ps.random_quadratics(3, 2, seed=1))
+    ps.run(name, problem, rounds=4, out=tmp_path / "new")
+    saved = checkpoint.load(tmp_path / "new")
+    meta = copy.deepcopy(dict(saved.meta))
+    del meta["config"]["parameters"][later]
+    checkpoint.save(tmp_path / "old", saved.arrays, meta)
+    old, new = (ps.resume(tmp_path / which, problem, rounds=9) for which in ("old", "new"))
+    assert np.array_equal(old.x, new.x)
+    assert old.summary()["rounds"] == 9

@@ -424,6 +424,21 @@ def test_a_sum_that_breaks_again_ends_the_run() -> None:
     w.clients[2] = Careless(w.server.method, w.clients[2].worker)
     w.finish()
     assert "again after it was set to zero" in w.state.failed
+    kept = ServerState.of(w.state.arrays(), w.state.meta())
+    assert w.server.verdict(kept) == (ps.Status.CORRUPTED, w.state.failed)
+
+
+def test_a_run_that_fails_after_its_sum_was_mended_is_not_called_corrupted() -> None:
+    w = Wires(rounds=100, audit=5, least=4, patience=2)
+    while w.state.round < 7:
+        w.deliver()
+    state = w.memory[1]
+    w.memory[1] = state.but(memory={**state.memory, "h": state.memory["h"] + 0.5})
+    while not w.state.broken:
+        w.deliver()
+    w.finish(but=(0,))
+    assert w.state.broken
+    assert w.server.verdict(w.state) == (ps.Status.INTERRUPTED, w.state.failed)
 
 
 def test_the_audit_has_no_false_alarm_at_large_constants() -> None:

@@ -131,6 +131,7 @@ def _reopened(
     """The loop of a run folder, if the problem and the new limits fit."""
     with restored.of_a_run():
         restored.check_numbers(keep.config)
+        keep.config = description.with_defaults(keep.config)
         folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
         method, participation = description.revive(keep.config)
         limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more

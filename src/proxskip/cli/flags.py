@@ -21,12 +21,13 @@ exit codes:
   0    success: all requested rounds, or the requested tolerance reached
   1    unexpected error: a full disk, or a bug
   2    bad input, explained in one sentence on stderr before any work
-  3    the requested tolerance was not reached within the limits
+  3    the requested tolerance was not reached within the limits, or is below what rounding allows
   4    diverged
   5    stalled
   6    reproduce --strict: a claim failed
+  7    corrupted: the control variates do not add up, so an update was lost, applied twice or changed
   130  interrupted (Ctrl-C or SIGTERM); a run with --out, or a reproduction, can be resumed
-If a command makes several runs, the first of 130, 4, 5, 3, 0 that occurs is returned."""
+If a command makes several runs, the first of 130, 7, 4, 5, 3, 0 that occurs is returned."""
 
 
 def _top() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from proxskip.cli.progress import Progress
 from proxskip.experiments import settings
@@ -16,7 +16,7 @@ from proxskip.links import cohorts
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
-from proxskip.results import folder, lock
+from proxskip.results import description, folder, lock
 from proxskip.results.result import Result, Status
 from proxskip.run import make_engine, prepare, resume, run
 from proxskip.seam import Engine, Method
@@ -71,12 +71,30 @@ def worst(codes: Sequence[int]) -> int:
 
 def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     """Refuse at once what the run would refuse later; warnings are left to the run."""
+    participation = cohorts.as_participation(o.cohort)
     # the run itself gives the same warnings again
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        prepare(request.method, problem, cohorts.as_participation(o.cohort), o.allow_unsafe_step)
+        method, _ = prepare(request.method, problem, participation, o.allow_unsafe_step)
         Stop(*(vars(o)[k] for k in settings.LIMITS)).check(problem)
-        engine_of(o.engine, o)
+        engine = engine_of(o.engine, o)
+    for seed in _seeds(o):
+        if _goes_on(out := _folder_of(request, seed, o), o):
+            now = description.config(method, problem, {}, seed, engine.name, participation, {})
+            folder.same_run(description.with_defaults(folder.read(out).config), now)
+
+
+def _seeds(o: Namespace) -> range:
+    return range(o.seed, o.seed + (o.seeds or 1))
+
+
+def _folder_of(request: MethodRun, seed: int, o: Namespace) -> Path | None:
+    return request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
+
+
+def _goes_on(out: Path | None, o: Namespace) -> TypeGuard[Path]:
+    """Whether --continue resumes the run of this folder, which has begun."""
+    return o.go_on and out is not None and (out / "spec.toml").is_file()
 
 
 def engine_of(name: str, o: Namespace) -> Engine:
@@ -128,11 +146,11 @@ def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec:
         for k, request in enumerate(requests):
             results, codes = [], []
             label = request.name if len(requests) == 1 else f"{k + 1}/{len(requests)} {request.name}"
-            for seed in range(o.seed, o.seed + (o.seeds or 1)):
-                out = request.out if request.out is None or o.seeds is None else request.out / f"seed-{seed}"
+            for seed in _seeds(o):
+                out = _folder_of(request, seed, o)
                 more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
                 with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
-                    if o.go_on and out is not None and (out / "spec.toml").is_file():
+                    if _goes_on(out, o):
                         limits = {k: vars(o)[k] for k in RUN_RULES}
                         results.append(resume(out, problem, callbacks=(progress,), engine=engine, **limits))
                     else:

@@ -88,6 +88,8 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
     """Refuse flags that none of the methods takes, instead of ignoring them."""
     if all(vars(o)[k] is None for k in LIMITS):
         raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
+    if o.go_on and (o.force or o.out is None):
+        raise InputError("--continue goes on with the runs in --out DIR, and does not overwrite them with --force.")
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
         if given[flag] is not None and not any(flag in _takes(name) for name in names):

@@ -276,7 +276,7 @@ class Loop:
         with np.errstate(all="ignore"):
             missed = self.stop.unproved(self.judged, self.x, y)
         if missed is None:
-            return Status.CONVERGED, f"the tolerance holds after {self.round} rounds."
+            return self.stop.converged(self.round)
         self.unproved += 1
         if not missed.hopeless and self.unproved < MAX_UNPROVED:
             return None

@@ -21,7 +21,7 @@ from proxskip.run import run
 from proxskip.seam import Method
 from proxskip.types import InputError, UnsafeStepWarning
 
-FAILED = (Status.DIVERGED, Status.STALLED)
+FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
 
 
 @dataclass(frozen=True, slots=True)

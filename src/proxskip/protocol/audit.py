@@ -174,7 +174,7 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
     # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
         said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
-        return state.fail((Status.INTERRUPTED, said))
+        return state.fail((Status.CORRUPTED, said))
     state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
     now = scale(method, state.vectors["x"], H)
     return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)

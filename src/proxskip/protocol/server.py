@@ -192,10 +192,9 @@ class Server:
 
     def verdict(self, state: ServerState) -> tuple[Status, str]:
         """How the run ended, as ``run`` would say it."""
-        if state.failed and state.broken and state.over:
-            return Status.CORRUPTED, state.failed
         if state.failed:
-            return Status.DIVERGED if state.diverged else Status.INTERRUPTED, state.failed
+            known = Status.CORRUPTED if state.corrupted else Status.DIVERGED if state.diverged else Status.INTERRUPTED
+            return known, state.failed
         if state.reached:
             return self.stop.converged(state.round)
         unfinished = Status.INTERRUPTED, f"interrupted after {state.round} rounds."

@@ -96,6 +96,7 @@ class ServerState(Copied):
     over: bool = False
     failed: str = ""
     diverged: bool = False
+    corrupted: bool = False
     # what is under way, which a restart does again
     kind: str = ""
     exchange: int = 0
@@ -123,7 +124,8 @@ class ServerState(Copied):
     def fail(self, verdict: tuple[Status, str]) -> ServerState:
         """The run ends here."""
         status, message = verdict
-        return self.but(over=True, failed=message, diverged=status is Status.DIVERGED, asked=())
+        ended = {"diverged": status is Status.DIVERGED, "corrupted": status is Status.CORRUPTED}
+        return self.but(over=True, failed=message, asked=(), **ended)
 
     def hear(self, i: int, base: int, digest: bytes) -> ServerState:
         """Client i is known to have committed this ticket."""
@@ -191,7 +193,7 @@ class ServerState(Copied):
             outcomes[int(t)] = Outcome(settle, tuple(arrays[f"outcome.{t}.{k}"] for k in range(int(count))))
         per_client: Any = {k: tuple(int(v) for v in arrays[k]) for k in _PER_CLIENT}
         per_client |= {k: tuple(row.tobytes() for row in arrays[k].astype("<u8").reshape(-1, 4)) for k in _DIGESTS}
-        # version 0.1 saved no ceiling, and not whether a run diverged
+        # version 0.1 saved no ceiling, and not how a run failed
         plain: Any = {k: meta.get(k, False) for k in _PLAIN} | {k: float(meta.get(k, math.inf)) for k in _FLOATS}
         return ServerState(
             run=bytes.fromhex(meta["run"]),
@@ -208,7 +210,10 @@ class ServerState(Copied):
 
 
 _PER_CLIENT = ("counted", "heard", "participated", "last")
-_PLAIN = ("ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed", "diverged")
+_PLAIN = (
+    "ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed", "diverged",
+    "corrupted",
+)  # fmt: skip
 _FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")
 

@@ -134,6 +134,11 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     return method, makers[who](value)
 
 
+def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved configuration; parameters that its method had not yet when it was saved have their defaults."""
+    return saved | {"parameters": parameters(revive(saved)[0]) | saved["parameters"]}
+
+
 def _revived(v: Any) -> Any:
     """A parameter again, from what ``_plain`` made of it."""
     if isinstance(v, dict):

@@ -17,6 +17,8 @@ STATUS_WORDS = {
     "DIVERGED": "diverged",
     "STALLED": "stalled",
     "INTERRUPTED": "interrupted",
+    "PRECISION": "at rounding",
+    "CORRUPTED": "corrupted",
 }
 _LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss"}
 
