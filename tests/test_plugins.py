@@ -89,8 +89,8 @@ def test_an_entry_point_makes_it_known(tmp_path: Path, file: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damped-scaffnew\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{NAME} = damped_scaffnew:DampedScaffnew\n")
-    found = python(tmp_path, "run", NAME, *EASY, "--theta", "0.5", "--json")
-    assert (found.returncode, json.loads(found.stdout)["theta"]) == (0, 0.5), found.stderr
+    found = python(tmp_path, "run", NAME, *EASY, "--damping", "0.5", "--json")
+    assert (found.returncode, json.loads(found.stdout)["damping"]) == (0, 0.5), found.stderr
     assert NAME in python(tmp_path, "--help").stdout
 
     (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nbroken = no_such_module:Thing\n")
@@ -107,12 +107,12 @@ def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> None:
-    code, out, err = call("run", NAME, *EASY, "--theta", "0.5", "--K", "3", "--plugin", file)
-    assert (code, "theta = 0.5" in out, "K = 3" in out) == (0, True, True), err
+    code, out, err = call("run", NAME, *EASY, "--damping", "0.5", "--K", "3", "--plugin", file)
+    assert (code, "damping = 0.5" in out, "K = 3" in out) == (0, True, True), err
     for argv in (["--plugin", file, "--help"], ["run", "--help", "--plugin", file]):
         assert NAME in call(*argv)[1]
     text = call("compare", "--help", "--plugin", file)[1]
-    assert re.search(rf"--theta THETA\s+of {NAME}", text)
+    assert re.search(rf"--damping DAMPING\s+of {NAME}", text)
 
 
 def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_it_runs_and_sweeps(kind: Any, cohort: int | None, batch: int | None) ->
 
 def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
     problem, out = quadratics(), tmp_path / "run"
-    method = kind(gamma=0.1, K=3, theta=0.5)
+    method = kind(gamma=0.1, K=3, damping=0.5)
     ps.run(method, problem, rounds=5, out=out)
     forget()
     with pytest.raises(ps.InputError, match=r"is not known.*proxskip\.register.*--plugin FILE"):
@@ -150,16 +150,16 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
     ps.register(kind)
     resumed = ps.resume(out, problem, rounds=9)
     assert resumed.x.tobytes() == ps.run(method, problem, rounds=9).x.tobytes()
-    assert resumed.summary()["theta"] == 0.5
+    assert resumed.summary()["damping"] == 0.5
 
 
 def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "runs", tmp_path / "figure.png"
     plugin = ["--plugin", file]
-    code, text, _ = call("compare", NAME, "scaffnew", *EASY, "--theta", "0.5", "--out", out, *plugin)
+    code, text, _ = call("compare", NAME, "scaffnew", *EASY, "--damping", "0.5", "--out", out, *plugin)
     assert (code, NAME in text) == (0, True)
     found = json.loads((out / "compare.json").read_text())
-    assert [(s["method"], s.get("theta")) for s in found] == [(NAME, 0.5), ("scaffnew", None)]
+    assert [(s["method"], s.get("damping")) for s in found] == [(NAME, 0.5), ("scaffnew", None)]
 
     forget()
     code, _, err = call("resume", out / NAME, "--rounds", "12", "--quiet")
@@ -177,8 +177,8 @@ def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None
 
 
 def test_a_flag_of_its_own_belongs_to_it_alone(call: Call, file: Path) -> None:
-    code, _, err = call("run", "gd", *EASY, "--theta", "0.5", "--plugin", file)
-    assert (code, f"gd does not take --theta; it belongs to {NAME}." in err) == (2, True)
+    code, _, err = call("run", "gd", *EASY, "--damping", "0.5", "--plugin", file)
+    assert (code, f"gd does not take --damping; it belongs to {NAME}." in err) == (2, True)
 
 
 def test_reports_take_any_colour_and_dashes(kind: Any) -> None:
@@ -220,7 +220,7 @@ def test_the_protocol_carries_it(kind: Any, cohort: int | None) -> None:
 
 def test_a_node_makes_it_again_from_its_description(kind: Any) -> None:
     """What a Flower node does with the words of a message."""
-    method = kind(gamma=0.1, K=3, theta=0.5)
+    method = kind(gamma=0.1, K=3, damping=0.5)
     words = json.loads(json.dumps({"method": method.name, "parameters": description.parameters(method)}))
     assert description.revive({**words, "cohort": {"everyone": None}})[0] == method
     words["parameters"]["sigma"] = 1.0
@@ -240,10 +240,10 @@ class Counted:
 def test_conformance_judges_it(kind: Any) -> None:
     problem = quadratics()
 
-    def round_of(theta: float) -> Any:
+    def round_of(damping: float) -> Any:
         def round(x: Any, h: Any, g: Any, S: Any, gamma: float, K: int) -> Any:
             counted = ps.Problem([Counted(f, v) for f, v in zip(problem.clients, g, strict=True)])
-            machine = Machine(kind(gamma, K, theta), counted, 3)
+            machine = Machine(kind(gamma, K, damping), counted, 3)
             machine.put({"x": x}, {"h": h})
             machine.round(0, np.asarray(S))
             return machine.server["x"], machine.memory["h"]

@@ -44,7 +44,7 @@ from proxskip.results import checkpoint
 from simulated_federation import federation, simulate
 
 RUN = bytes(range(16))
-GOSSIP = ("decentralized", "diging", "extra")
+GOSSIP = ("decentralized", "diging", "extra", "random-gossip")
 CENTRAL = [
     r for r in METHODS if not r.name.startswith(GOSSIP) and "decaying" not in r.name and not r.split and r.clients > 1
 ]
@@ -129,7 +129,10 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
         pytest.skip("needs full gradients")
     problem = row.rows(sparse=batch is not None).with_batch(batch)
     forms = ["deadline"] if row.cohort else ["everyone"]
-    if not row.cohort and "cohort" in row.make(problem).handles and row.psi is None:
+    if row.name.startswith("5gcs"):  # it always waits for everybody
+        if row.cohort:
+            pytest.skip("refused: see test_five_gcs")
+    elif not row.cohort and "cohort" in row.make(problem).handles and row.psi is None:
         forms.append("deadline")
     for closing in forms:
         server, clients = federate(row.make(problem), problem, closing=closing, cohort=row.cohort, seed=4)

@@ -69,6 +69,8 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
         scale = meta.get("scale", 0.0)  # version 0.1 kept none
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 <= scale < np.inf:
             _refuse(f"scale is {str(scale)[:40]}")
+        if not isinstance(meta.get("scale", 0.0), (int, float)):
+            _refuse(f"scale is {meta['scale']!r}")
         _count("outcomes", meta["line"]["outcomes"])
         if np.any(saved.arrays["line.owed"] > meta["line"]["outcomes"]) or np.any(saved.arrays["line.owed"] < 0):
             _refuse("a client is owed an outcome that there never was")

@@ -55,7 +55,7 @@ class FiveGCS(Method):
         remembers=("v",),
         heals=True,
         parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
-        style=Style("#009E73", "-", "D", highlighted=True),
+        style=Style("#009E73", "-", "8", highlighted=True),
         finds_gamma=True,
         other_names=("fivegcs",),
     )

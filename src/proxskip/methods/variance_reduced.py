@@ -45,7 +45,7 @@ class ScaffnewVR(Method):
         handles=frozenset({"batch", "clients", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
-        style=Style("#009E73", "-", "h"),
+        style=Style("#E69F00", "-", "h"),
         at_p_one="gd",
     )
 
@@ -172,7 +172,7 @@ class ProxSkipVR(Method):
         handles=frozenset({"batch", "psi"}),
         remembers=("h", "xhat", "w", "gw"),
         heals=True,
-        style=Style("#009E73", "-", "h"),
+        style=Style("#E69F00", "-", "h"),
         at_p_one="proxgd",
     )
 
