@@ -39,6 +39,15 @@ F, PSI = quadratic(), ps.prox.L1(1e-3)
 
 
 # -- APDA --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kappa", [1e2, 1e4])
+def test_a_run_of_apda_is_not_called_stalled(kappa: float) -> None:
+    rng = np.random.default_rng(0)
+    f = ps.Quadratic(np.geomspace(1 / kappa, 1, 12), rng.standard_normal(12))
+    problem = ps.Problem([f]).with_psi(ps.prox.L1(0.01))
+    result = ps.run(ps.APDA.theory(problem), problem, tol=1e-8)
+    assert result.success, result.message
+
+
 def test_exact_local_solves_are_douglas_rachford() -> None:
     """With K large, the points z = y - gamma h follow Douglas and Rachford's map."""
     (f,), psi, gamma = quadratics(1, d=6), ps.prox.L1(0.05), 3.0

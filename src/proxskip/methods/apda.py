@@ -102,6 +102,10 @@ class APDA(Method):
         L, mu = problem.L_global, problem.mu
         return cls(gamma=FIRST_STEP / L if not mu else 1.0 / math.sqrt(mu * L))
 
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """None: gamma moves, and for few local steps no rate is known with which a run could be called stalled."""
+        return None
+
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma > 0 and K >= 1; a K that is too small for a large gamma can diverge."""
         notes = self.check_steps(problem, insist)
