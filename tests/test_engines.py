@@ -61,7 +61,7 @@ def test_every_method_takes_the_same_way_on_both_engines(row: Row) -> None:
     same(run(row, problem), run(row, problem, "reference"), 1e-12)
 
 
-@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")], 3))
 @pytest.mark.long
 def test_every_method_draws_the_same_minibatches_on_both_engines(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)

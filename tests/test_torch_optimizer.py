@@ -205,11 +205,11 @@ def test_natural_compression_is_unbiased_within_its_variance():
 
     v = torch.tensor([1.5, -3.0, 0.0, 1e-40, 7.0, -0.1, 2.0**100 * 1.3, 4.0])
     wire = Wire(None, "natural", seed=5)
-    draws = torch.stack([wire.average([v], (0, r))[1][0] for r in range(4000)]).double()
+    draws = torch.stack([wire.average([v], (0, r))[1][0] for r in range(1500)]).double()
     powers = torch.frexp(draws[draws != 0])[0].abs()
     assert (powers == 0.5).all(), "not powers of two"
     error = (draws.mean(0) - v).abs() / v.abs().clamp(min=1e-38)
-    assert (error <= 0.03).all()
+    assert (error <= 0.05).all()
     variance = ((draws - v.double()) ** 2).mean(0).sum()
     assert variance <= (1 / 8) * (v.double() ** 2).sum()
     assert (draws[:, [2, 7]] == v[[2, 7]]).all(), "zeros and powers of two stay"

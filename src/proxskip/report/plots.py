@@ -276,7 +276,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
     keys = _keys(measured)
     named = {name for name in (*figure, *keys) if style(name)}
     slots = _slots(keys, named)
-    out, seen, by_method = [], list[str](), dict[str, CurveStyle]()
+    out, seen, by_method = list[CurveStyle](), list[str](), dict[str, CurveStyle]()
     for s, key in zip(measured, keys, strict=True):
         slot, again = slots[key] % len(PALETTE), seen.count(key)
         own = style(key)
@@ -286,7 +286,7 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         first = _DASHES.index(base.dashes) if base.dashes in _DASHES else 0
         dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
-        look = CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow)
+        look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), out)
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)
@@ -300,6 +300,17 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         else next(loose)
         for s in series
     ]
+
+
+def _unlike(look: CurveStyle, others: Sequence[CurveStyle]) -> CurveStyle:
+    """The same, or with other dashes and hollow markers where one of the others looks like it."""
+    used = {(other.slot, other.dashes, other.hollow) for other in others}
+    first = _DASHES.index(look.dashes) if look.dashes in _DASHES else 0
+    for hollow in (look.hollow, True):
+        for dashes in (*_DASHES[first:], *_DASHES[:first]):
+            if (look.slot, dashes, hollow) not in used:
+                return replace(look, dashes=dashes, hollow=hollow)
+    return look
 
 
 def _keys(measured: Sequence[Series]) -> list[str]:
