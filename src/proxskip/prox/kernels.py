@@ -237,3 +237,81 @@ def iso_gap(x, lam, l1, low, high, p, q, y, gap, lo, hi):
         gap[i] = total
         y[i] = here
         here, below = below, here
+
+
+# -- two dimensions, isotropic, without h: preconditioned Douglas-Rachford splitting -----------------------------------
+# y has a frame of zeros one pixel wide, so that the sweeps need no test for the image's edge.
+@njit(**_FUSED)
+def dr_red(x, g, h, rho, weight, b, y, lo, hi):
+    """b <- x + D'(g, h), and the first half of a sweep: the red pixels of ``(I + rho D'D) y = b``."""
+    n = x.shape[1]
+    for i in range(lo, hi):
+        here, over, side, above, out = x[i], g[i], h[i], g[max(i - 1, 0)], b[i]
+        known = 1.0 if i > 0 else 0.0
+        out[0] = here[0] - over[0] - side[0] + known * above[0]
+        before = side[: n - 1]
+        for j in range(1, n):
+            out[j] = here[j] - over[j] + known * above[j] - side[j] + before[j - 1]
+    dr_sweep(b, rho, weight, 0, y, lo, hi)
+
+
+@njit(**_FUSED)
+def dr_sweep(b, rho, weight, colour, y, lo, hi):
+    """Gauss-Seidel on the pixels of one colour of a chessboard; weight[k] is 1/diagonal of a row with k rows beside."""
+    m, n = b.shape
+    for i in range(lo, hi):
+        above, here, below, source = y[i], y[i + 1], y[i + 2], b[i]
+        w = weight[(i > 0) + (i < m - 1)]
+        for j in range((i + colour) % 2, n, 2):
+            here[j + 1] = w[j] * (source[j] + rho * (above[j + 1] + below[j + 1] + here[j] + here[j + 2]))
+
+
+@njit(**_FUSED)
+def dr_dual(y, lam, rho, relax, p, q, g, h, lo, hi):
+    """(p, q)+ = the projection of w = relax rho D y + (1 - relax)(g, h) + (2 - relax)(p, q);  (g, h)+ = w - 2 (p, q)+.
+
+    In the letters of ADMM: (p, q) is rho times the scaled dual u, and (g, h) is rho (z - u), with z the copy of D y.
+    """
+    m, n = p.shape
+    a, b = np.empty(n), np.empty(n)
+    for i in range(lo, hi):
+        here, below = y[i + 1], y[min(i + 2, m)]  # the last row's difference is zero
+        _relaxed(below[1:], here[1:], relax * rho, relax, p[i], g[i], a)
+        _relaxed(here[2:], here[1:], relax * rho, relax, q[i], h[i], b)
+        b[n - 1] = 0.0
+        _reflect(a, b, lam, p[i], q[i], g[i], h[i])
+
+
+@njit(**_FUSED)
+def _relaxed(ahead, here, step, relax, p, g, w):
+    for j in range(len(w)):
+        w[j] = step * (ahead[j] - here[j]) + (1.0 - relax) * g[j] + (2.0 - relax) * p[j]
+
+
+@njit(**_FUSED)
+def _reflect(a, b, lam, p, q, g, h):
+    for j in range(len(a)):
+        scale = lam / max(lam, np.sqrt(a[j] * a[j] + b[j] * b[j]), 1e-300)
+        p[j], q[j] = scale * a[j], scale * b[j]
+        scale = 1.0 - 2.0 * scale
+        g[j], h[j] = scale * a[j], scale * b[j]
+
+
+@njit(**_EXACT)
+def dr_gap(x, lam, p, q, y, found, flat, apart, lo, hi):
+    """The gap of y and (p, q), row by row, in two parts; both are sums of terms that are never negative.
+
+    flat[i] <- sum_j lam |(D y)_ij| - <(p, q)_ij, (D y)_ij>;  apart[i] <- |y_i - y(p, q)_i|^2/2;
+    found <- y(p, q) = x - D'(p, q).
+    """
+    m, n = x.shape
+    for i in range(lo, hi):
+        _primal_row(x, 0.0, -np.inf, np.inf, p, q, i, found[i])
+        here, below = y[i + 1], y[min(i + 2, m)]
+        total, square = 0.0, 0.0
+        for j in range(n):
+            a = below[j + 1] - here[j + 1]
+            b = here[j + 2] - here[j + 1] if j + 1 < n else 0.0
+            total += max(lam * np.sqrt(a * a + b * b) - p[i, j] * a - q[i, j] * b, 0.0)
+            square += (here[j + 1] - found[i, j]) ** 2
+        flat[i], apart[i] = total, 0.5 * square
