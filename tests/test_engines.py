@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics
+from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, minibatches, shards
 from proxskip.engines.cpu.engine import CpuEngine
