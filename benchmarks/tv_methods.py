@@ -61,7 +61,7 @@ def gradients(x, lam):
 
 
 def primal_dual(x, lam):
-    """Chambolle and Pock (2011), Algorithm 2, with the strong convexity 0.35 that did best."""
+    """Chambolle and Pock (2011), Algorithm 2, with 0.35 for the strong convexity: at 0.03 better than 0.7."""
     tau, sigma, y, ahead, p = 0.25, 0.5, x, x, np.zeros((2, *x.shape))
     while True:
         p = projected(p + sigma * differences(ahead), lam)

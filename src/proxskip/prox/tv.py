@@ -26,7 +26,10 @@ from proxskip.types import Array, InputError
 MIN_PIXELS_FOR_THREADS = 1 << 15
 """From this many pixels on, the rows are divided among threads."""
 RHO, RELAX = 3.0, 1.8
-"""The splitting's first penalty, which no unit of x changes, and its overrelaxation (any number below 2 converges)."""
+"""The splitting's first penalty, which no unit of x changes, and its overrelaxation.
+
+Below 2 it is proved for exact linear solves (Eckstein and Bertsekas, 1992); with sweeps the gap alone vouches for it.
+"""
 RHO_MAX = 100.0
 """The splitting's largest penalty: one sweep solves a system with a larger one too badly."""
 
@@ -269,7 +272,7 @@ def _inverse_diagonal(shape: tuple[int, int], rho: float) -> Array:
 def _balanced(rho: float, flat: float, apart: float, iterations: int) -> float:
     """The next penalty: a larger one shrinks the gap's first part faster, a smaller one its second.
 
-    The changes shrink and their sum is finite, so that the penalty settles and the method's convergence is kept.
+    The changes shrink and their sum is finite, so that the penalty settles, as a proof for a fixed one needs.
     """
     if iterations == 0:
         return rho
