@@ -75,7 +75,7 @@ class Masks:
 
     Coordinate k belongs to the places k s, ..., k s + s - 1 (modulo the number of clients) of a template, whose places
     are permuted by what the clients share (L. Condat, I. Agarsky, G. Malinovsky, P. Richtarik, TAMUNA, 2023,
-    arXiv:2302.09832, Figure 1). All vectors of one exchange have the same masks. The mean over the clients of what is
+    arXiv:2302.09832). All vectors of one exchange have the same masks. The mean over the clients of what is
     read is the mean over each coordinate's owners; equal vectors are averaged without an error.
 
     Args:
