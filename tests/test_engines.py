@@ -160,7 +160,7 @@ def test_oracles_without_a_kernel_run_too() -> None:
 
 
 # -- the same bits -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned(METHODS, 3))
 @pytest.mark.long
 def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     problem = row.rows(sparse=True)
@@ -168,7 +168,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
     assert len(set(runs)) == 1
 
 
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned(METHODS, 3))
 @pytest.mark.long
 def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large cohorts run their halves in one kernel: the same operations in the same order."""

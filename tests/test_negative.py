@@ -331,6 +331,7 @@ class Forced(ps.Scaffnew):
 
 
 @pytest.mark.parametrize("codec", [TopK(2), Natural(), RandK(2)], ids=["top-2", "natural", "rand-2"])
+@pytest.mark.slow
 def test_compressing_models_instead_of_differences_stalls(codec: Any) -> None:
     """Top-k without error feedback, and unbiased codecs without LoCoDL's y: what is compressed does not vanish."""
     problem = hard()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, code_of
+from conftest import METHODS, NAMED, Row, code_of, thinned
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Float32, Key
 from proxskip.types import Array
@@ -54,14 +54,14 @@ def test_every_method_takes_the_references_way(row: Row) -> None:
     same(run(row, problem, kind()()), run(row, problem, "reference"))
 
 
-@pytest.mark.parametrize("row", [r for r in METHODS if r.claims("batch")], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")]))
 @pytest.mark.long
 def test_every_method_draws_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     same(run(row, problem, kind()(), 3), run(row, problem, "reference", 3))
 
 
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned(METHODS))
 def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     whole = run(row, problem, kind()())

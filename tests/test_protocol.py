@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
-from conftest import METHODS, WEIGHTS, Row, draws, quadratics
+from conftest import METHODS, WEIGHTS, Row, draws, quadratics, thinned
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import (
     Again,
@@ -121,7 +121,7 @@ class Wires:
 
 # -- the same trajectory as an engine ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("batch", [None, 6])
-@pytest.mark.parametrize("row", CENTRAL, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned(CENTRAL, 2))
 @pytest.mark.long
 def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: int | None) -> None:
     """Every method with client halves, full gradients and minibatches, rounds that wait and rounds that close."""

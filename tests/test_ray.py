@@ -80,7 +80,7 @@ def bits(result: ps.Result) -> bytes:
 
 
 # -- one trajectory ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", thinned(METHODS))
+@pytest.mark.parametrize("row", thinned(METHODS, 12))
 @pytest.mark.parametrize("actors", thinned([2, 1, 3]))
 def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
     problem = row.rows(sparse=actors != 2)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, WEIGHTS, Row, difference, draws, quadratics
+from conftest import METHODS, NAMED, WEIGHTS, Row, difference, draws, quadratics, thinned
 from proxskip.results import folder
 from proxskip.types import InputError
 
@@ -50,7 +50,7 @@ def cut_and_resume(
     same(ps.resume(path, problem, rounds=rounds), straight)
 
 
-@pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", thinned(METHODS, 2))
 @pytest.mark.long
 def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()

@@ -43,6 +43,7 @@ def long(tmp_path_factory):
     return on_ranks(cases, tmp_path_factory.mktemp("long"))[0]
 
 
+@pytest.mark.slow
 def test_a_run_saved_in_the_middle_of_a_round_goes_on_bit_by_bit(short):
     assert len(short["resume"]) == RANKS
     for found in short["resume"]:
@@ -50,6 +51,7 @@ def test_a_run_saved_in_the_middle_of_a_round_goes_on_bit_by_bit(short):
         assert found["gradient natural"]
 
 
+@pytest.mark.slow
 def test_what_would_break_the_sum_of_h_is_refused_on_every_rank(short):
     for found in short["refuse"]:
         assert "settings of the optimizer differ" in found["seed"]
