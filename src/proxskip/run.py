@@ -78,13 +78,19 @@ def run(
     seed = theory.whole_seed(seed)
     check_callbacks(callbacks)
     problem = as_problem(problem)
-    method = as_method(method, problem, cohort, seed)
-    method, notes = prepare(method, problem, participation, allow_unsafe_step)
+    method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
     stop.check(problem)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
-    start = starting_point(method, problem, participation, x0, h0, warm)
+    _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
+    return loop.go(callbacks)
+
+
+def _begin(
+    loop: Loop, start: tuple[Array, Array, Vectors], out: str | Path | None, force: bool, checkpoint_every: int | None
+) -> None:
+    """Start the loop, and make its folder if there is to be one."""
     if out is not None:
         folder.check(out, force, checkpoint_every)
     with loop.closed_on_error():
@@ -92,7 +98,6 @@ def run(
         if out is not None:
             loop.keep = folder.create(out, loop.config, force, checkpoint_every)
             loop.keep.begin(loop.state())
-    return loop.go(callbacks)
 
 
 def resume(
@@ -170,6 +175,7 @@ def as_problem(given: Any) -> Problem:
 
 def as_method(given: Any, problem: Problem, cohort: Any, seed: int) -> Method:
     """A method as it is; one by its class or its name with the parameters of its theorem."""
+    # a plugin's method is known by its name too, once it is registered
     kind = registry.named(given) if isinstance(given, str) else given
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         found: Method = given

@@ -56,6 +56,7 @@ class RandomLinks:
         awake = rng.random(len(i)) < self.p
         i, j = i[awake], j[awake]
         mask = None
+        # the k smallest of d uniform numbers: every set of k coordinates is equally likely
         if self.k is not None and self.k < d:
             u = rng.random((len(i), d))
             mask = u <= np.partition(u, self.k - 1, axis=1)[:, self.k - 1 : self.k]
@@ -86,6 +87,7 @@ class AwakeLinks:
         if self.mask is not None:
             moved[~self.mask] = 0.0
         out = np.array(X, dtype=np.float64, order="C")
+        # add.at and not +=, since a client may be an end of several links
         np.add.at(out, self.i, moved)
         np.subtract.at(out, self.j, moved)
         return out
@@ -112,6 +114,7 @@ class Chebyshev:
             raise InputError("several gossips in one need links that do not fail; leave out gossips.")
         if self.graph.lmax - self.graph.delta < 1e-9:
             raise InputError(f"one gossip on the graph '{self.graph.name}' averages already; leave out gossips.")
+        # ratios instead of T_j(c) themselves, which grow exponentially
         ratios = [1.0 / self.centre]
         for _ in range(self.k - 1):
             ratios.append(1.0 / (2.0 * self.centre - ratios[-1]))

@@ -36,6 +36,7 @@ class Audit:
         h = method.controls(server, memory)
         if h is None:
             return None
+        # h moves by (p/gamma) (x+ - xhat), so this is the size of what is rounded
         rate = method.pace / float(np.min(method.gamma))
         now = float(np.abs(h).max(initial=0.0)) + rate * float(np.abs(x).max(initial=0.0))
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale

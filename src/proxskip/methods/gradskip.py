@@ -57,6 +57,7 @@ class GradSkip(Method):
     def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
         """Each client's steps, and whether it is asleep at their end."""
         K = steps.geometric(rng, self.p)
+        # private coins of the clients would have to travel; drawn here, their number of steps goes down with the message
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
@@ -65,6 +66,7 @@ class GradSkip(Method):
     ) -> tuple[tuple[Array, ...], Vectors]:
         """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
+        # asleep is 0 or 1: whoever is awake keeps its h, and computes no gradient here
         hhat = memory["h"] + asleep * (client.gradient(xhat, where=asleep) - memory["h"])
         up = xhat - (self.gamma / self.p) * hhat
         sent = client.send(up)

@@ -66,6 +66,7 @@ class LoCoDL(Method):
         """One communication."""
         K = steps.geometric(exchange.rng, self.p)
         y, v, shrink, add = server["x"], server["v"], 1.0, 0.0
+        # the K steps on g in closed form, z <- (1 - gamma mu_g) z + gamma v: no client has to be asked
         for _ in range(K):
             shrink, add = (1.0 - self.gamma * self.mu_g) * shrink, (1.0 - self.gamma * self.mu_g) * add + self.gamma
         yhat = shrink * y + add * v
@@ -82,10 +83,12 @@ class LoCoDL(Method):
 
     def first(self, client: Client, memory: Vectors, K: int, yhat: Array, x: Array) -> Sent:
         """The first round: all x_i are the starting point."""
+        # memory begins at zero; 0 times it has the shape of one client or of a whole cohort
         return self.local(client, {**memory, "x": 0.0 * memory["x"] + x}, K, yhat)
 
     def local(self, client: Client, memory: Vectors, K: int, yhat: Array) -> Sent:
         """u is called h here."""
+        # a negative pull to zero takes g off: grad F_i(z) = grad f_i(z) - mu_g z
         xhat = client.descend(memory["x"], memory["h"], self.gamma, K, pull=(-self.mu_g, 0.0))
         d = client.send(xhat - yhat, self.codec)
         return (d,), {"x": (1.0 - self.rho) * xhat + self.rho * yhat, "d": d}

@@ -67,6 +67,7 @@ class RandomGossip(Method):
 
     def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
         """x and h move along what came; where nothing came, neither does."""
+        # exactly zero where nothing came: mixing leaves such coordinates as they were
         m = mixed - memory["xhat"]
         return {"x": memory["xhat"] + (self.gamma * self.tau * (1.0 + self.omega)) * m, "h": memory["h"] + self.tau * m}
 
@@ -87,6 +88,7 @@ class RandomGossip(Method):
         cls, gamma: float, problem: Problem, graph: Graph, p_e: float | None = None, k: int | None = None
     ) -> RandomGossip:
         """The best p_e for this gamma, unless it is given, and tau at its limit."""
+        # the share of what goes along a link that arrives, on average; a failing link is one that sleeps more often
         share = (problem.d if k is None else min(k, problem.d)) / problem.d * (1.0 - graph.failure)
         w = largest_weight(graph)
         if p_e is None:

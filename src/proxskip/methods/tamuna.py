@@ -53,6 +53,7 @@ class Tamuna(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication."""
         K = steps.geometric(exchange.rng, self.p)
+        # with s = c every client owns every coordinate, and the rule is Scaffnew's on cohorts, byte for byte
         masked = self.s < len(exchange.cohort)
         half, settle = (self.masked, self.settle_masked) if masked else (self.local, self.settle)
         (x,) = exchange(half, server["x"], K=K, weights=exchange.problem.weights / self.gamma)
@@ -96,6 +97,7 @@ class Tamuna(Method):
         c = size_of(participation, problem.n)
         s = max(2, c // problem.d) if s is None else s
         check_owners(s, c)
+        # the owners of a coordinate are a uniform set of s clients out of n, whatever c is
         a, chi = theory.uniform_cohort(problem.n, s)
         return cls(gamma, Scaffnew.at(gamma, problem, a, chi).p if p is None else p, s, chi)
 

@@ -138,6 +138,7 @@ def fragments_of(optim: Any, count: int) -> list[Fragment]:
     params = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
     if not 1 <= count <= len(params):
         raise InputError(f"fragments = {count} must be between 1 and the number of trainable tensors, {len(params)}.")
+    # whole tensors only: a parameter that is averaged in two parts would have two clocks
     ends = np.cumsum([local(q).numel() for q, _ in params])
     # Each tensor belongs to the part in which its middle lies; empty parts are then filled from their neighbours.
     middles = ends - np.array([local(q).numel() for q, _ in params]) / 2

@@ -139,6 +139,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             self.optim.step()
         for f in self.fragments:
             f.count(self.param_groups, stepped)
+        # in the same order on every rank, since each average is a collective call
         for f in self.fragments:
             if f.local_step >= f.K:
                 self._average(f)
@@ -235,6 +236,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     def _take_over(self, where: Tensor) -> None:
         """Everybody at the x of the furthest rank, at the beginning of a round, with h summing to zero."""
+        # the furthest rank has seen everything that was committed; of equals, the first
         leader = int(where[:, 0::2].sum(1).argmax())
         for j, f in enumerate(self.fragments):
             f.round = int(where[leader, 2 * j])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.engine import need_cupy
+from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.gpu.launch import LocalSteps
 from proxskip.engines.gpu.limits import everywhere, only_plain_steps, only_plain_vectors, rows_taken
 from proxskip.engines.local import Sender

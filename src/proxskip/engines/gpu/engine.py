@@ -8,8 +8,6 @@ it is one launch. The host draws K, and reads vectors only when a record is due.
 
 from __future__ import annotations
 
-import copy
-import importlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,9 +15,9 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
 from proxskip.engines.gpu.limits import (
@@ -34,7 +32,6 @@ from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
 from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
@@ -485,36 +482,3 @@ class GpuEngine(Engine):
         if key != self.chosen[0]:
             self.chosen = key, self.cupy.asarray(members.astype(np.int32))
         return self.chosen[1]
-
-
-def need_cupy() -> Any:
-    """CuPy with a GPU behind it, or a sentence that says what is missing."""
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError:
-        raise InputError(
-            'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
-            '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
-        ) from None
-    try:
-        found = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise InputError(f'engine "gpu" finds no usable NVIDIA GPU ({error}); use engine="cpu".') from None
-    if not found:
-        raise InputError('engine "gpu" finds no NVIDIA GPU on this machine; use engine="cpu".')
-    return cupy
-
-
-def on_device(oracle: Any) -> Any:
-    """The oracle with its arrays on the card."""
-    cupy = importlib.import_module("cupy")
-    if isinstance(oracle, LinearModel):
-        raise InputError("clients of different losses or dtypes do not run on the GPU together; make them alike.")
-    moved = copy.copy(oracle)
-    for name, value in list(getattr(oracle, "__dict__", {}).items()):
-        if isinstance(value, np.ndarray):
-            moved.__dict__[name] = cupy.asarray(value)
-        elif scipy.sparse.issparse(value):
-            sparse = importlib.import_module("cupyx.scipy.sparse")
-            moved.__dict__[name] = sparse.csr_matrix(value)
-    return moved

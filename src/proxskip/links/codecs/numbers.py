@@ -102,12 +102,15 @@ class Natural:
         """Sign and exponent, rounded up with the probability that the mantissa says."""
         raw = np.ascontiguousarray(v, dtype=np.float64).view(np.uint64)
         words = key.words(len(raw), "rounding")
+        # integers throughout, so that no mathematical library can round otherwise
         exponent = (raw >> np.uint64(52)) & np.uint64(0x7FF)
         mantissa = raw & np.uint64((1 << 52) - 1)
         with np.errstate(all="ignore"):
             tiny = np.abs(v) * 2.0**126  # exact: a power of two
+            # 896 = 1023 - 127 turns a float64's exponent into a float32's; 1151 is that of 2^128, which is read as inf
             power = np.minimum(exponent + (words >> np.uint64(12) < mantissa), np.uint64(1151)) - np.uint64(896)
             few = (words >> np.uint64(11)) * 2.0**-53 < tiny
+        # below 2^-126 there is no power of two left but 0 and 2^-126 itself
         power = np.where(exponent > 896, power, few)
         power = np.where(exponent == 2047, np.uint64(255), power)
         return fields.packed(fields.bits_of(((raw >> np.uint64(63)) << np.uint64(8) | power).astype(np.uint16), 9))

@@ -48,6 +48,7 @@ class RandK:
 
     def chosen(self, d: int, key: Key) -> Indices:
         """The coordinates, in increasing order."""
+        # the places of the k smallest of d words: every set of k is equally likely
         return np.sort(fields.smallest(key.words(d), self._count(d)))
 
     def bits(self, d: int, key: Key) -> int:
@@ -104,6 +105,7 @@ class Masks:
 
     def owned(self, d: int, key: Key) -> npt.NDArray[np.bool_]:
         """Which coordinates are this client's."""
+        # the order of the shared words is a permutation of the places, the same for all that were asked
         places = fields.smallest(key.shared_words(key.asked), key.asked)
         mine: npt.NDArray[np.bool_] = (places[key.place] - self.s * np.arange(d)) % key.asked < self.s
         return mine
@@ -205,6 +207,7 @@ class L1Selection:
             uniform = (key.words(self.k) >> np.uint64(11)) * 2.0**-53 * sums[-1]
         j = np.minimum(np.searchsorted(sums, uniform, side="right"), len(v) - 1)
         width = fields.width(len(v))
+        # the sign above the index, in one number of 1 + width bits
         draws = np.signbit(v[j]).astype(np.uint64) << np.uint64(width) | j.astype(np.uint64)
         head = fields.unpacked(self.values.encode(sums[-1:], key), self.values.bits(1, key))
         return fields.packed(np.concatenate([head, fields.bits_of(draws, 1 + width)]))
@@ -216,6 +219,7 @@ class L1Selection:
         (total,) = self.values.decode(fields.packed(bits[:split]), 1, key)
         draws = fields.numbers_of(bits[split:], 1 + width)
         j = (draws & np.uint64((1 << width) - 1)).astype(np.int64)
+        # hostile bytes may name any index of this width; nan is refused by whoever reads it
         if np.any(j >= d):
             return np.full(d, np.nan)
         sign = 1.0 - 2.0 * (draws >> np.uint64(width)).astype(np.float64)

@@ -1,0 +1,47 @@
+"""The card itself: is there one, and an oracle of the user's own on it."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip.problems.glm import LinearModel
+from proxskip.types import InputError
+
+
+def need_cupy() -> Any:
+    """CuPy with a GPU behind it, or a sentence that says what is missing."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        raise InputError(
+            'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
+            '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
+        ) from None
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise InputError(f'engine "gpu" finds no usable NVIDIA GPU ({error}); use engine="cpu".') from None
+    if not found:
+        raise InputError('engine "gpu" finds no NVIDIA GPU on this machine; use engine="cpu".')
+    return cupy
+
+
+def on_device(oracle: Any) -> Any:
+    """The oracle with its arrays on the card."""
+    cupy = importlib.import_module("cupy")
+    if isinstance(oracle, LinearModel):
+        raise InputError("clients of different losses or dtypes do not run on the GPU together; make them alike.")
+    # a shallow copy whose arrays are on the card: the user's own methods then compute there
+    moved = copy.copy(oracle)
+    for name, value in list(getattr(oracle, "__dict__", {}).items()):
+        if isinstance(value, np.ndarray):
+            moved.__dict__[name] = cupy.asarray(value)
+        elif scipy.sparse.issparse(value):
+            sparse = importlib.import_module("cupyx.scipy.sparse")
+            moved.__dict__[name] = sparse.csr_matrix(value)
+    return moved
