@@ -57,7 +57,7 @@ class GradSkip(Method):
     def draw(self, rng: np.random.Generator) -> tuple[Indices, Any]:
         """Each client's steps, and whether it is asleep at their end."""
         K = steps.geometric(rng, self.p)
-        # private coins of the clients would have to travel; drawn here, their number of steps goes down with the message
+        # private coins would have to travel; drawn here, the number of steps goes down with the message
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
