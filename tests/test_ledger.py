@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, quadratics
+from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.theory import table1
 
 R = 17
 rows = pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
+some_rows = pytest.mark.parametrize("row", thinned(METHODS, 3))
 
 
 class Postman(ReferenceEngine):
@@ -90,7 +91,7 @@ def test_ledger_is_table_one(row: Row) -> None:
     assert last["passes"] == last["grad_evals"] / problem.N
 
 
-@rows
+@some_rows
 @pytest.mark.long
 def test_gradients_are_counted_in_samples(row: Row) -> None:
     """Every client has 24 rows (96 where it is alone): steps times rows, and the anchors' full gradients."""
@@ -113,7 +114,7 @@ def test_gradients_are_counted_in_samples(row: Row) -> None:
         assert noisy["grad_evals"] == noisy["local_steps"] * 5 + per_round
 
 
-@rows
+@some_rows
 @pytest.mark.long
 def test_evaluation_is_off_the_meter(row: Row) -> None:
     often, seldom = ledger(row, every=1), ledger(row, every=R)
@@ -122,7 +123,7 @@ def test_evaluation_is_off_the_meter(row: Row) -> None:
     )
 
 
-@rows
+@some_rows
 @pytest.mark.long
 def test_both_engines_keep_the_same_ledger(row: Row) -> None:
     counts = list(ps.run(ps.GD(1.0), ps.Problem([ps.Quadratic([1.0], [1.0])]), rounds=0).trace.columns)
