@@ -25,6 +25,8 @@ from proxskip.types import Array, InputError
 
 MIN_PIXELS_FOR_THREADS = 1 << 15
 """From this many pixels on, the rows are divided among threads."""
+MIN_PIXELS_FOR_SPLITTING = 1000
+"""Images with fewer are solved by projected gradients at once."""
 RHO, RELAX = 3.0, 1.8
 """The splitting's first penalty, which no unit of x changes, and its overrelaxation.
 
@@ -110,8 +112,9 @@ class TV2D(Iterative):
         self.lam, self.shape, self.isotropic = float(lam), matrix_shape(self, shape), bool(isotropic)
         self.l1, self.lo, self.hi = float(l1), float(lo), float(hi)
         self.threads = threads
-        # the splitting takes neither l1 nor bounds
-        self._split = self.l1 == 0 and self.lo == -math.inf and self.hi == math.inf
+        # the splitting takes neither l1 nor bounds, and does not pay on small images
+        large = math.prod(self.shape) >= MIN_PIXELS_FOR_SPLITTING
+        self._split = large and self.l1 == 0 and self.lo == -math.inf and self.hi == math.inf
         _bounded(self)
         self._begin(tolerance, max_iterations, warm)
 
@@ -147,7 +150,13 @@ class TV2D(Iterative):
             raise InputError("TV2D was given an image with numbers that are not finite.")
         if not self.isotropic:
             return self._anisotropic(image, t).reshape(x.shape)
-        return (self._splitting(image, t) if self._split else self._gradients(image, t)).reshape(x.shape)
+        if self._split:
+            y = self._splitting(image, t)
+            assert self.last is not None
+            # where rounding ends it early, the gap of the gradients' own point goes lower
+            if self.last.reached or self.last.iterations >= self.max_iterations:
+                return y.reshape(x.shape)
+        return self._gradients(image, t).reshape(x.shape)
 
     def _as_part(self) -> None:
         # The splitting certifies the distance of y(p, q) with the help of its other point, which a Sum does not see;
