@@ -364,10 +364,7 @@ class Machine:
         server = self.method.start(self.problem, s.x)
         if self.problem.D is not None:
             server["y"] = s.y
-        h = s.h
-        if isinstance(self.method, ps.LoCoDL):  # a part of the strong convexity is everybody's
-            server["v"], h = self.method.mu_g * s.x, s.h - self.method.mu_g * s.x
-        memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": h, "c": h}
+        memory = {"x": np.tile(s.x, (self.problem.n, 1)), "h": s.h, "c": s.h}
         if isinstance(self.method, ps.FiveGCS):  # v_i* = grad f_i(x*) - mu x*, and the server holds their sum
             memory["v"] = s.h - self.method.mu * s.x
             server["v"] = self.problem.weights @ memory["v"]

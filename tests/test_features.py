@@ -43,7 +43,7 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     "resume": (False, True),
 }
 BUILT_IN = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
-BIASED = ("local-gd", "diging", "extra", "5gcs", "locodl")
+BIASED = ("local-gd", "diging", "extra", "5gcs")
 """No fixed point at (x*, h*): a bias, or other memory than x and h."""
 ROUNDS = 6
 

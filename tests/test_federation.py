@@ -101,6 +101,18 @@ def test_the_command_says_so_too(tmp_path: Path) -> None:
     assert "nothing is up" in federation(tmp_path / "fed", "run").stderr
 
 
+def test_a_python_without_the_library_gets_one_sentence_and_nothing_is_made(tmp_path: Path) -> None:
+    environment = os.environ | {"PROXSKIP_FEDERATION": str(tmp_path / "fed")}
+    environment.pop("PYTHONPATH", None)
+    # -S leaves out site-packages, and with them every package
+    call = [sys.executable, "-S", str(APP / "federation"), "up"]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("federation: numpy is not installed for")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "fed").exists()
+
+
 def test_settings_become_toml() -> None:
     module = script()
     for word, said in (

@@ -34,6 +34,7 @@ class LoCoDL(Method):
         x_i+   = (1 - rho) xhat_i + rho (yhat + db),           y+ = yhat + rho db
         u_i+   = u_i + eta (db - d_i),                         v+ = v + eta db,      eta = p rho/(gamma (1 + 2 omega))
 
+    It begins with x_i = y = x0, v = mu_g x0 and u_i = h0_i - v, so that (x*, h*) of another method is where it stays.
     sum_i w_i u_i + v = 0 throughout, u_i tends to grad F_i(x*) and v to mu_g x*. E |C(z) - z|^2 <= omega |z|^2, and
     rho = 1/(1 + omega max_i w_i). The answer is y. yhat goes down too, so that a client without memory can be restored.
     """
@@ -65,12 +66,12 @@ class LoCoDL(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication."""
         K = steps.geometric(exchange.rng, self.p)
-        y, v, shrink, add = server["x"], server["v"], 1.0, 0.0
+        first = exchange.round == 0
+        y, v, shrink, add = server["x"], server["v"] + self.mu_g * server["x"] if first else server["v"], 1.0, 0.0
         # the K steps on g in closed form, z <- (1 - gamma mu_g) z + gamma v: no client has to be asked
         for _ in range(K):
             shrink, add = (1.0 - self.gamma * self.mu_g) * shrink, (1.0 - self.gamma * self.mu_g) * add + self.gamma
         yhat = shrink * y + add * v
-        first = exchange.round == 0
         (d,) = exchange(self.first, yhat, y, K=K) if first else exchange(self.local, yhat, K=K)
         db = 0.5 * d
         exchange.settle(self.settle, db)
@@ -82,9 +83,11 @@ class LoCoDL(Method):
         return self.p * self.rho / (self.gamma * (1.0 + 2.0 * self.omega))
 
     def first(self, client: Client, memory: Vectors, K: int, yhat: Array, x: Array) -> Sent:
-        """The first round: all x_i are the starting point."""
+        """The first round: all x_i are the starting point, and h0 is taken for gradients of f_i, not of F_i."""
         # memory begins at zero; 0 times it has the shape of one client or of a whole cohort
-        return self.local(client, {**memory, "x": 0.0 * memory["x"] + x}, K, yhat)
+        h = memory["h"] - self.mu_g * x
+        up, new = self.local(client, {**memory, "x": 0.0 * memory["x"] + x, "h": h}, K, yhat)
+        return up, new | {"h": h}
 
     def local(self, client: Client, memory: Vectors, K: int, yhat: Array) -> Sent:
         """u is called h here."""
