@@ -108,7 +108,8 @@ def sweeping(repeats: int) -> tuple[float, int]:
     problem = small()
     methods = [ps.Scaffnew(0.5, 0.9, K=1), ps.GD(0.5)]
     start = time.perf_counter()
-    ps.sweep(methods, problem, rounds=50 * repeats, seeds=[0, 1], engine="reference", allow_unsafe_step=True)
+    long = {"rounds": 50 * repeats, "every": 50 * repeats}
+    ps.sweep(methods, problem, **long, seeds=[0, 1], engine="reference", allow_unsafe_step=True)
     return time.perf_counter() - start, 200 * repeats
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.oracles import rows_of
 from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
@@ -69,7 +68,7 @@ class OneClient(Sender):
         self.oracle: Any = problem.clients[i]
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
         self.batch = problem.batch
-        self.rows = rows_of(self.oracle)
+        self.rows = problem.rows_each[i]
 
     def keys(self, vector: int) -> Sequence[Key]:
         """One."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any
 
@@ -108,7 +108,7 @@ class Line:
             self.several = self.exchanges > 1
         self.rounds_begun += 1
         self.halt = self.interrupted if self.engine.mark(self.several) else None
-        self.before = replace(self.ledger), self.owed[self.cohort].copy(), self.outcomes, self.outcome
+        self.before = Ledger(*vars(self.ledger).values()), self.owed[self.cohort].copy(), self.outcomes, self.outcome
 
     def undo(self) -> None:
         """Forget the round under way, which was broken off."""

@@ -22,7 +22,7 @@ from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.oracles import is_thread_safe, rows_of
+from proxskip.problems.oracles import is_thread_safe
 from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -66,10 +66,10 @@ class Cohort(Sender):
     ) -> Any:
         """The local steps of ``seam.Client.descend``, for every member."""
         engine, shape = self.engine, (len(self.members), self.engine.problem.d)
-        steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (shape[0],)).copy()
-        gammas = np.broadcast_to(np.asarray(gamma, dtype=np.float64).ravel(), (shape[0],)).copy()
+        steps = np.full(shape[0], K, dtype=np.int64)
+        gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)
         x0 = np.atleast_2d(self.plain(x))
-        H = np.broadcast_to(self.plain(h), shape)
+        H = as_stack(self.plain(h), shape)
         no_momentum = type(momentum) is float and momentum == 0.0
         plain = pull is None and anchor is None and until is None and no_momentum
         if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
@@ -114,12 +114,11 @@ class Cohort(Sender):
         def one(j: int, _: int) -> None:
             c = clients[j]
             c.step = int(first[j])
-            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
-                out[j] = c.descend(
-                    X[j].copy(), H[j], float(gammas[j]), int(K[j]),
-                    pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
-                    anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]), until=until,
-                )  # fmt: skip
+            out[j] = c.descend(
+                X[j].copy(), H[j], float(gammas[j]), int(K[j]),
+                pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
+                anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]), until=until,
+            )  # fmt: skip
 
         self.engine.each(one, len(X))
         self.gradients += sum(c.gradients for c in clients)
@@ -190,7 +189,7 @@ class CpuEngine(NearEngine):
         """
         super().open(problem, memory, seed)
         self.number0 = number0
-        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.rows = np.array(problem.rows_each, dtype=np.int64)
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
         self.shareable = all(is_thread_safe(f) for f in problem.clients)
@@ -344,18 +343,23 @@ class CpuEngine(NearEngine):
             client = OneClient(self.problem, int(members[j]), self.seed, request, j, self.number0)
             if first is not None:
                 client.step = int(first[j])
-            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
-                X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
+            X[j] = client.descend(X[j].copy(), H[j], float(gamma[j]), int(K[j]))
 
         self.each(one, len(members))
         return X
 
     def each(self, work: Any, n: int) -> None:
         """``work(j, j + 1)`` for each of n members, on threads where their oracles allow it."""
+
+        def quietly(j: int, k: int) -> None:
+            with np.errstate(all="ignore"):  # a thread does not inherit the loop's
+                work(j, k)
+
         ranges = [(j, j + 1) for j in range(n)]
-        if self.shareable:
-            self._spread(work, ranges)
-        else:
+        if self.shareable and self.pool is not None:
+            self._spread(quietly, ranges)
+            return
+        with np.errstate(all="ignore"):
             for j, k in ranges:
                 work(j, k)
 
@@ -397,9 +401,7 @@ class CpuEngine(NearEngine):
         for name, v in memory.items():
             if not isinstance(v, Lazy):
                 self._take(cohort, name, v, shape)
-        return tuple(
-            ready[k] if k in ready else np.ascontiguousarray(np.broadcast_to(v, shape)) for k, v in enumerate(up)
-        )
+        return tuple(ready[k] if k in ready else np.ascontiguousarray(as_stack(v, shape)) for k, v in enumerate(up))
 
     def _take(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
         if len(cohort) == self.problem.n and v.shape == shape:
@@ -448,6 +450,11 @@ def _no_half(*_: Any) -> Any:
     raise AssertionError
 
 
+def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
+    """v with a row for each member; what has one already is not touched, because numpy's views take microseconds."""
+    return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
+
+
 def numbers(v: Any, members: int) -> list[float]:
     """One number for each member, of a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
@@ -460,8 +467,11 @@ def available_cores() -> int:
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
-    n, total = len(load), float(load.sum())
+    n = len(load)
     parts = min(parts, n)
+    if parts == 1:
+        return [(0, n)]
+    total = float(load.sum())
     ends = np.cumsum(load)
     goals = total * np.arange(1, parts) / parts
     after = np.minimum(np.searchsorted(ends, goals), n - 1)
