@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from conftest import WEIGHTS, quadratics  # noqa: E402
+from conftest import WEIGHTS, quadratics, thinned  # noqa: E402
 from proxskip import flower  # noqa: E402
 from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
@@ -502,7 +502,7 @@ def test_a_round_does_not_wait_for_one_that_always_fails(clock: Clock) -> None:
     assert clock.now < 100
 
 
-@pytest.mark.parametrize("call", ["push_messages", "pull_messages", "get_node_ids"])
+@pytest.mark.parametrize("call", thinned(["push_messages", "pull_messages", "get_node_ids"]))
 def test_a_superlink_that_falls_silent_ends_the_run(
     call: str, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

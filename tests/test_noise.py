@@ -57,7 +57,8 @@ def scaffnew(problem: ps.Problem) -> ps.Scaffnew:
 
 
 # -- at the clients ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("closing", [pytest.param("deadline", marks=pytest.mark.slow), "everyone"])
+@pytest.mark.slow
+@pytest.mark.parametrize("closing", ["deadline", "everyone"])
 def test_noise_at_the_clients_leaves_the_sum_at_zero_and_the_error_at_a_floor(closing: str) -> None:
     """400 rounds or 1600: the same floor, and audits find nothing to set to zero."""
     problem = ps.Problem(quadratics(4), WEIGHTS)

@@ -54,7 +54,7 @@ def test_every_method_takes_the_references_way(row: Row) -> None:
     same(run(row, problem, kind()()), run(row, problem, "reference"))
 
 
-@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")]))
+@pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")], 10))
 @pytest.mark.long
 def test_every_method_draws_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from conftest import draws
+from conftest import draws, thinned
 from proxskip import prox
 from proxskip.prox import (
     L1,
@@ -215,7 +215,7 @@ def test_firm_nonexpansiveness(name, x, y, t):
     assert firm_excess(psi, x, x + 1e-3 * y, t) <= 1e-12
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", thinned(OPERATORS, 3))
 @pytest.mark.long
 def test_moreau_and_firm_nonexpansiveness_on_a_thousand_scales(name):
     psi, conjugate, _ = OPERATORS[name]

@@ -239,7 +239,7 @@ def test_extra_is_its_papers_recursion() -> None:
     assert close(trajectory(ps.EXTRA(gamma, graph), problem), np.array(out), TOL)
 
 
-@pytest.mark.parametrize("kind", [ps.DIGing, ps.EXTRA])
+@pytest.mark.parametrize("kind", thinned([ps.DIGing, ps.EXTRA]))
 @pytest.mark.long
 @pytest.mark.parametrize("name", thinned(["ring", "path", "complete", "star"]))
 def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, quiet_steps: None) -> None:

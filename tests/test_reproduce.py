@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import thinned
 from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import progress
@@ -652,7 +651,8 @@ def test_the_total_batch_is_compared_at_one_step_size(made: Made) -> None:
 
 
 # -- other axes --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("x", thinned(["floats", "bytes", "local-steps", "passes", "seconds", "rounds"], 6))
+@pytest.mark.slow
+@pytest.mark.parametrize("x", ["floats", "bytes", "local-steps", "passes", "seconds", "rounds"])
 def test_figures_can_be_drawn_against_any_axis(
     x: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

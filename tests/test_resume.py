@@ -50,7 +50,7 @@ def cut_and_resume(
     same(ps.resume(path, problem, rounds=rounds), straight)
 
 
-@pytest.mark.parametrize("row", thinned(METHODS, 2))
+@pytest.mark.parametrize("row", thinned(METHODS, 5))
 @pytest.mark.long
 def test_resume_is_bitwise_the_straight_run(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()

@@ -82,7 +82,9 @@ def problem_of(kind: str, batch: int | None = None) -> ps.Problem:
 KINDS = (("quadratic", None), ("sparse", 12), ("one-unknown", None), ("sparse", None), ("dense", 4))
 """Without a kernel, and with those for tiles (also of most rows) and for rows; the last ones in the slow tier."""
 CASES = [
-    pytest.param(m, *k, id=f"{m.name}-{k[0]}{k[1] or ''}", marks=[pytest.mark.slow] if j > 2 and m.batch else [])
+    pytest.param(
+        m, *k, id=f"{m.name}-{k[0]}{k[1] or ''}", marks=[pytest.mark.slow] if (j > 1 and m.batch) or j > 2 else []
+    )
     for m in FAMILY
     for j, k in enumerate(KINDS)
     if m.batch or k[1] is None
