@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import proxskip
 
 HEAVY = ("matplotlib", "ray", "flwr", "cupy", "torch", "sklearn", "networkx", "rich", "jax", "scipy.optimize")
 CLOCK = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
@@ -46,3 +49,10 @@ def test_import_takes_at_most_one_and_a_half_times_its_parts(tmp_path: Path) -> 
             times.append(float(python(CLOCK.format(what), **compiled)))
     parts, ours = (min(times) for times in seconds.values())
     assert ours <= 1.5 * parts, f"{ours:.2f} s against {parts:.2f} s"
+
+
+def test_few_calls_ask_an_object_what_it_is() -> None:
+    """Optional abilities are Protocols; only users' own oracles, operators and graphs are probed, by adapters."""
+    files = Path(proxskip.__file__).parent.rglob("*.py")
+    calls = (n.func for f in files for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.Call))
+    assert sum(isinstance(f, ast.Name) and f.id in ("hasattr", "getattr") for f in calls) <= 60

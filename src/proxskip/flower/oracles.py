@@ -13,6 +13,7 @@ import scipy.sparse
 from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
+from proxskip.problems.oracles import knows_L
 from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, InputError, Oracle
 
@@ -153,7 +154,7 @@ def l2(oracle: Oracle) -> float:
 
 def smoothness(oracle: Oracle, batch: int | None) -> float | None:
     """The L that limits step sizes, with minibatches the A of expected smoothness; None if it is unknown."""
-    if not getattr(oracle, "L_known", True):
+    if not knows_L(oracle):
         return None
     if batch is None or not isinstance(oracle, LinearModel):
         return float(oracle.L)

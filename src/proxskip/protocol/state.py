@@ -113,7 +113,7 @@ class ServerState(Copied):
 
     def count(self, what: str, by: int = 1) -> ServerState:
         """One more of these."""
-        return self.but(counts=self.counts.but(**{what: getattr(self.counts, what) + by}))
+        return self.but(counts=self.counts.but(**{what: vars(self.counts)[what] + by}))
 
     def note(self, text: str, about: str = "", most: int = NOTES + 1) -> ServerState:
         """A sentence for the result, unless there are so many, or so many that begin with ``about``."""
@@ -166,14 +166,14 @@ class ServerState(Copied):
         out: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
         for t, o in self.outcomes.items():
             out |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
-        out |= {k: np.array(getattr(self, k), dtype=np.int64) for k in _PER_CLIENT}
-        out |= {k: np.frombuffer(b"".join(getattr(self, k)), dtype="<u8") for k in _DIGESTS}
+        out |= {k: np.array(vars(self)[k], dtype=np.int64) for k in _PER_CLIENT}
+        out |= {k: np.frombuffer(b"".join(vars(self)[k]), dtype="<u8") for k in _DIGESTS}
         return out
 
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""
-        plain = {k: getattr(self, k) for k in _PLAIN}
-        floats = {k: repr(getattr(self, k)) for k in _FLOATS}
+        plain = {k: vars(self)[k] for k in _PLAIN}
+        floats = {k: repr(vars(self)[k]) for k in _FLOATS}
         return plain | floats | {
             "run": self.run.hex(),
             "first_x": repr(self.first_x),

@@ -11,6 +11,7 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class Talk:
     # -- messages ------------------------------------------------------------------------------------------------------
     def token(self, half: Any) -> int:
         """A half's number; it is sent to each actor once."""
-        key = (id(getattr(half, "__self__", None)), getattr(half, "__func__", half))
+        key = (id(half.__self__), half.__func__) if isinstance(half, MethodType) else (None, half)
         if key not in self.tokens:
             send_along(half)
             self.tokens[key] = self.next
@@ -334,7 +335,7 @@ def _when(round: int | None) -> str:
 
 def send_along(half: Any) -> None:
     """Send a method itself where its module was loaded from a file, so that a worker cannot import it by its name."""
-    for kind in type(getattr(half, "__self__", half)).__mro__:
+    for kind in type(half.__self__ if isinstance(half, MethodType) else half).__mro__:
         module = sys.modules.get(kind.__module__)
         name = kind.__module__.partition(".")[0]
         if name != "__main__" and hasattr(module, "__file__") and PathFinder.find_spec(name) is None:
