@@ -42,16 +42,20 @@ class Sender:
             self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
-        rows = np.atleast_2d(self.plain(v))
-        rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
-        sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
-        d = rows.shape[1]
+        d = int(v.shape[-1])
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
-        out = sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
+        out = self.read(v, codec, keys)
         self._sent += ((out, size),)
         self.used_codec = True
         return out
+
+    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+        """What the server reads of v, one row for each key."""
+        rows = np.atleast_2d(self.plain(v))
+        rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
+        sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
+        return sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
 
     def plain(self, v: Any) -> Array:
         """v as an array with one row for each key."""
