@@ -173,6 +173,13 @@ def key_of(request: Request, seed: int, client: int, place: int, vector: int) ->
     return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
 
 
+def pull_to_zero(pull: Pull | None) -> float | None:
+    """The strength of a pull to zero, which is more of the l2 term; 0 without a pull, None for one to another point."""
+    if pull is None:
+        return 0.0
+    return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
+
+
 def pulled_steps(
     one_step: Callable[[Any, Any, Any, Any], Any],
     x: Any,

@@ -21,8 +21,8 @@ from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.gpu.limits import entries_of, is_zero, one_step0, only_plain_steps, rows_taken
-from proxskip.engines.local import Sender, key_of
+from proxskip.engines.gpu.limits import entries_of, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.local import Sender, key_of, pull_to_zero
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
@@ -56,8 +56,8 @@ class CardCohort(Sender):
         With momentum, or a pull to anything but zero, there is a launch for each step.
         """
         only_plain_steps(more)
-        if isinstance(momentum, (int, float)) and not momentum and (pull is None or is_zero(pull[1])):
-            return self._plain_steps(x, h, gamma, K, 0.0 if pull is None else pull[0])
+        if isinstance(momentum, (int, float)) and not momentum and (to_zero := pull_to_zero(pull)) is not None:
+            return self._plain_steps(x, h, gamma, K, to_zero)
         if np.ndim(K):
             raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
         y = before = Term.of(x)

@@ -33,11 +33,6 @@ def everywhere(where: Any) -> None:
         raise InputError('a sweep on the gpu engine has gradients of all clients; use engine="cpu", or single runs.')
 
 
-def is_zero(v: Any) -> bool:
-    """Whether it is the number zero."""
-    return isinstance(v, (int, float)) and v == 0
-
-
 def one_step0(step0: Any) -> int:
     """The number of the first step, which must be the same for all members."""
     if np.ndim(step0) and len(set(np.ravel(step0).tolist())) > 1:
