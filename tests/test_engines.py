@@ -459,3 +459,18 @@ def test_oracles_cannot_change_x_and_must_return_vectors() -> None:
         [type("Lists", (Shared,), {"gradient": lambda self, x: list(2 * (x - self.center))})(np.ones(50))], d=50
     )
     assert ps.run(ps.GD(0.5), lists, rounds=1).x.tolist() == [1.0] * 50
+
+
+def test_a_pull_to_zero_is_part_of_the_compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, b = data()
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), 4, "label")
+    method = ps.LoCoDL.theory(problem, "identity")
+    expected = ps.run(method, problem, rounds=20, engine="reference")
+
+    def stepwise(*given: Any) -> Any:
+        raise AssertionError("the steps are taken one by one")
+
+    monkeypatch.setattr(cpu, "pulled_steps", stepwise)
+    found = ps.run(method, problem, rounds=20)
+    assert close(found.x, expected.x, 1e-12)
+    assert found.summary()["grad_evals"] == expected.summary()["grad_evals"]

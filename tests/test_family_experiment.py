@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import proxskip as ps
 from proxskip import experiments
 from proxskip.cli.commands import main
-from proxskip.experiments import family
+from proxskip.experiments import family, family_savings
 from proxskip.experiments.family import Tried
-from proxskip.experiments.workspace import Workspace
+from proxskip.experiments.processes import Processes
+from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.registry import METHODS
+from proxskip.report import plots, svg
 
 
 def tried(method: str, rounds: float | None, gradients: float | None, proved: bool = True) -> Tried:
@@ -59,6 +67,75 @@ def test_a_small_run_draws_a_panel_and_judges(tmp_path: Path) -> None:
     assert [p.id for p in made.panels] == ["digits-rounds-gradients"]
     assert made.panels[0].series[-1].label == "Pareto front"
     assert [c.id for c in found] == ["family-digits-rounds", "family-digits-gradients", "family-digits-front"]
+
+
+def test_the_other_data_sets_belong_to_w8a(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(family, "on_data", lambda workspace, data, upto: seen.append(data) or [tried("gd", 1, 1)])
+    for data in ("w8a", "digits", "my.svm"):
+        family.run(Workspace(tmp_path, data, preset=experiments.preset("family")))
+    assert seen == ["w8a", "mushrooms", "a1a", "digits"] * 2 + ["my.svm"]
+
+
+def small(name: str, **changed: Any) -> dict[str, Any]:
+    return experiments.preset(name, quick=True) | changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wrong", "reductions"])
+def test_what_is_the_same_and_what_fails(name: str, tmp_path: Path) -> None:
+    _, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=small(name), threads=1))
+    assert {c.verdict for c in found} == {"PASS"}, [c.measured for c in found]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "claims"), [("bits", 2), ("sleeping", 1), ("minibatches", 1)])
+def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
+    made, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=small(name), threads=1))
+    assert [c.verdict for c in found] == ["PASS"] * claims, [c.measured for c in found]
+    axes = set(made.panels[0].xs)
+    assert {"rounds"} <= axes
+    assert name != "bits" or {"bits-up", "bits-down"} <= axes
+
+
+@pytest.mark.slow
+def test_processes_find_what_one_finds(tmp_path: Path) -> None:
+    found = []
+    for jobs in (1, 2):
+        with Processes(2) as pool:
+            space = Workspace(tmp_path / str(jobs), "digits", preset=small("sleeping", seeds=1), threads=1)
+            space.pool = pool if jobs > 1 else None
+            made, claims = family_savings.sleeping(space)
+            stop = {"rounds": 30, "every": 1}
+            runs = space.runs([RunRequest(name, name, {}, {"l2": 1e-2}, stop) for name in ("gd", "scaffnew")])
+            found.append([[s.y for s in made.panels[0].series], claims, [r.trace["gap"].tolist() for r in runs]])
+    assert found[0] == found[1]
+
+
+def interrupted(about: Any, item: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_processes() -> None:
+    before = set(multiprocessing.active_children())
+    with pytest.raises(KeyboardInterrupt), Processes(2) as pool:
+        list(pool.each(interrupted, {}, [1, 2]))
+    for process in set(multiprocessing.active_children()) - before:
+        process.join(60)
+        assert process.exitcode is not None
+
+
+def test_every_method_has_a_marker_on_the_page() -> None:
+    assert {kind.about.style.marker for kind in METHODS.values() if kind.about.style} <= set(svg.SHAPES)
+
+
+def test_what_no_theorem_covers_is_hollow() -> None:
+    runs = [tried("5gcs", 10, 90, False), tried("gd", 30, 30)]
+    best = {axis: family.winners(runs, axis) for axis in family.AXES}
+    panel = family.draw("digits", best, "rounds", "gradients", 1e-6)
+    assert [look.hollow for look in plots.curve_styles(panel.series)[:2]] == [True, False]
 
 
 def test_the_family_has_experiments_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

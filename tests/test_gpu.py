@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import operator
+import re
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,8 +22,10 @@ from conftest import METHODS as EVERY_METHOD
 from conftest import Row, close, draws
 from proxskip.engines.gpu import engine as gpu
 from proxskip.engines.gpu import fused
+from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.launch import Card, Launches, LocalSteps
 from proxskip.engines.gpu.tiles import ClientRows, Layout, untangle
+from proxskip.links.codecs import Key, Natural, read_back
 from proxskip.links.sums import weighted_sum
 from proxskip.randomness import minibatch
 from proxskip.run import make_engine
@@ -32,8 +35,6 @@ from proxskip.types import InputError, UnsafeStepWarning
 LEFT_OUT = (
     "vr",
     "apda",
-    "locodl-identity",
-    "gradskip",
     "random-gossip",
     "decentralized-gossips",
     "decentralized-failing",
@@ -123,8 +124,6 @@ def start(problem: ps.Problem, seed: int, scale: float = 1.0) -> tuple[Any, Any,
 
 REFUSED = {
     **{"5gcs-theory": "until", "5gcs-psi": "until", "5gcs-uneven": "until", "5gcs-auto": "has to see x"},
-    **{"tamuna": "cannot send", "tamuna-cohort": "cannot send", "locodl": "cannot send"},
-    **{"locodl-rand": "cannot send", "locodl-weighted": "cannot send"},
 }
 """Rows that need what the kernels do not have, and a word of the sentence that says so."""
 ROWS = [row for row in METHODS if row.name not in REFUSED]
@@ -220,7 +219,7 @@ class NumpySteps:
                 batch = self.problem.batch
                 sample = batch and minibatch(how["seed"], int(i), how["round"], k, f.N, batch)  # type: ignore[attr-defined]
                 g = f.minibatch_gradient(y, sample) if batch else f.gradient(y)  # type: ignore[attr-defined]
-                y = y - gamma[j] * (g - h[j])
+                y = y - gamma[j] * (g + how.get("pull", 0.0) * y - h[j])
             new[j] = y
         out[...] = new
         for link in code.links:
@@ -234,7 +233,18 @@ def mixed(lists: Any, X: Any) -> Any:
     return np.stack([sum(weights[e] * X[indices[e]] for e in range(a, z)) for a, z in itertools.pairwise(indptr)])
 
 
-SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+def natural(v: Any, words: Any) -> Any:
+    """The device function in numpy: the same whole numbers."""
+    raw, word = (np.ascontiguousarray(u).view(np.uint64) for u in np.broadcast_arrays(v, words))
+    exponent, mantissa = raw >> np.uint64(52) & np.uint64(0x7FF), raw & np.uint64((1 << 52) - 1)
+    power = exponent + (word >> np.uint64(12) < mantissa)
+    few = (word >> np.uint64(11)) * 2.0**-53 < np.abs(v) * 2.0**126
+    power = np.where(exponent <= 896, np.where(few, np.uint64(897), np.uint64(0)), power)
+    power = np.where((exponent == 2047) | (power > 1150), np.uint64(2047), power)
+    return (raw >> np.uint64(63) << np.uint64(63) | power << np.uint64(52)).view(np.float64)
+
+
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "natural": natural}
 
 
 def evaluated(term: Any, rows: Any) -> Any:
@@ -306,6 +316,7 @@ def test_launches_put_off_change_nothing(row: Row, batch: int | None, every: int
         assert close(got.memory[name], v, 1e-12) or np.abs(v).max() < 1e-12
     for column in ("f", "floats_up", "floats_down", "exchanges", "grad_evals", "iterations", "local_steps"):
         assert close(got.trace[column], expected.trace[column], 1e-12), column
+    assert got.trace["bits_up"].tolist() == expected.trace["bits_up"].tolist()
 
 
 @pytest.mark.usefixtures("numpy_card")
@@ -347,7 +358,7 @@ def test_blocks_that_cannot_meet_leave_the_rest_to_other_launches(name: str, mon
 
 GOES_ON = ("accelerated", "scaffold", "scaffold-cohort", "fedlin", "scaffnew", "scaffnew-psi", "decentralized")
 LAUNCHES = {"scaffold-I": 2, "fedlin": 2, "fedlin-own": 2, "s-local-gd": 2, "5gcs": 2, "5gcs-weighted": 3}
-LAUNCHES |= {"5gcs-cohort": 2}
+LAUNCHES |= {"5gcs-cohort": 2, "gradskip": 2, "gradskip-drowsy": 2}
 """Launches a round where it is not one: two passes over the data, two exchanges, or a step with a pull in each."""
 
 
@@ -360,6 +371,41 @@ def launches(row: Row, problem: ps.Problem, rounds: int = 20) -> float:
         ps.run(method, problem, rounds=r, cohort=row.cohort, seed=3, every=r, engine="gpu")
         total.append(Launches.total - before)
     return (total[1] - total[0]) / rounds
+
+
+EDGES = [0.0, -0.0, 1.0, -3.0, 5e-324, 2.0**-127, -(2.0**-126), 1.5 * 2.0**-126, 3e38, 1.9 * 2.0**127, 1e300, -np.inf]
+
+
+def any_number() -> Any:
+    """Numbers at which natural compression changes its ways, and others of all sizes."""
+    rng = np.random.Generator(np.random.Philox(4))
+    return np.concatenate([EDGES, [np.nan], rng.standard_normal(400) * 2.0 ** rng.integers(-140, 140, 400)])
+
+
+@pytest.mark.parametrize("codec", ["natural", "rand-50+natural", "rand-3", "masks-2+natural", "masks-2"])
+def test_what_the_card_reads_is_what_the_codec_decodes(codec: str) -> None:
+    kind, v, keys = ps.codecs.parse(codec), any_number()[:-2], [Key(1, 2, i, i, 3) for i in range(3)]
+    term = read_there(np, fused.Term(fused.STACK, np.tile(v, (3, 1))), kind, keys, len(v))
+    expected = np.stack([read_back(kind, v, key) for key in keys])
+    assert evaluated(term, np.arange(3)).tolist() == expected.tolist()
+
+
+@on_gpu
+def test_natural_compression_on_the_card_is_the_codec() -> None:
+    cupy, v, keys = gpu.need_cupy(), any_number(), [Key(1, 2, i) for i in range(3)]
+    there = fused.Term(fused.STACK, cupy.asarray(np.tile(v, (3, 1))))
+    out = cupy.empty((3, len(v)))
+    fused.compute([(read_there(cupy, there, Natural(), keys, len(v)), out, False)], 3, len(v), None)
+    expected = np.stack([read_back(Natural(), v, key) for key in keys])
+    assert cupy.asnumpy(out).tobytes() == expected.tobytes()
+
+
+@pytest.mark.usefixtures("numpy_card")
+@pytest.mark.parametrize("codec", ["float32", "l1-2", "rand-2+float32"])
+def test_other_codecs_are_refused_on_the_card(codec: str) -> None:
+    problem = random_problem(3, 4, 9, 6)
+    with pytest.raises(InputError, match=f"cannot send through {re.escape(codec)}"):
+        ps.run(ps.LoCoDL(0.1, 0.5, codec, 0.01, 9.0, 0.5), problem, rounds=1, engine="gpu")
 
 
 @pytest.mark.usefixtures("quiet_steps", "numpy_card")

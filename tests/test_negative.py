@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ import family
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, data, quadratics
-from proxskip.links.codecs import Key, Natural, RandK
+from proxskip.experiments.wrong_updates import LazyScaffnew, TopK, UncheckedScaffnew
+from proxskip.links.codecs import Natural, RandK
 from proxskip.seam import Client
 from proxskip.types import Array, InputError, Vectors
 
@@ -89,22 +90,6 @@ def test_s_local_gd_is_not_fedlin() -> None:
 
 
 # -- the wrong ways to average cohorts ---------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class LazyScaffnew(ps.Scaffnew):
-    """The bug of two public codes: h is updated when the client comes back, with the server's model of that day."""
-
-    remembers: ClassVar[tuple[str, ...]] = ("h", "xhat", "seen")
-
-    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
-        return {"seen": 0.0 * memory["xhat"] + 1.0}
-
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> Any:
-        eta = self.p * (self.chi or 1.0)
-        h = memory["h"] + memory["seen"] * (eta / client.own(self.gamma)) * (x - memory["xhat"])
-        xhat = client.descend(x, h, client.own(self.gamma), K)
-        return (xhat,), {"xhat": xhat, "h": h}
-
-
 @dataclass(frozen=True, slots=True)
 class ProxFormOnCohorts(ps.Scaffnew):
     """The form that heals sum h with everybody, used where it must not be."""
@@ -307,36 +292,13 @@ def test_a_mutant_is_killed(name: str) -> None:
 
 
 # -- compression done wrong --------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class TopK(RandK):
-    """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
-
-    unbiased = True  # type: ignore[assignment]
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        return np.frombuffer(data).copy()
-
-    def encode(self, v: Array, key: Key) -> bytes:
-        out = np.zeros(len(v))
-        largest = np.argsort(-np.abs(v), kind="stable")[: self.k]
-        out[largest] = v[largest]
-        return out.tobytes()
-
-
-class Forced(ps.Scaffnew):
-    """Scaffnew with any codec, which ``check`` refuses."""
-
-    def check(self, problem: ps.Problem, insist: bool = False) -> list[str]:
-        return []
-
-
 @pytest.mark.parametrize("codec", [TopK(2), Natural(), RandK(2)], ids=["top-2", "natural", "rand-2"])
 @pytest.mark.slow
 def test_compressing_models_instead_of_differences_stalls(codec: Any) -> None:
     """Top-k without error feedback, and unbiased codecs without LoCoDL's y: what is compressed does not vanish."""
     problem = hard()
     assert error(ps.run(ps.LoCoDL.theory(problem, "rand-2"), problem, rounds=3000, every=500), problem) < 1e-6
-    wrong = ps.run(Forced(1 / problem.L_max, 0.1, codec=codec), problem, rounds=600, every=100)
+    wrong = ps.run(UncheckedScaffnew(1 / problem.L_max, 0.1, codec=codec), problem, rounds=600, every=100)
     assert error(wrong, problem) > 1e-2
     with pytest.raises(InputError, match="needs an unbiased codec"):
         ps.LoCoDL.theory(problem, family.Signs())

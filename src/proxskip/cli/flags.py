@@ -90,8 +90,8 @@ examples:
     proxskip reproduce --data w8a --out report-gpu --engine gpu
   one figure:
     proxskip reproduce fig1b --data w8a --out report
-  rounds against gradients for all methods, each tuned for both:
-    proxskip reproduce --family --out family
+  the methods of the family against each other (on digits in a minute, on w8a without --quick):
+    proxskip reproduce --family --quick --out family
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -372,13 +372,14 @@ def _data(p: Parser) -> None:
 def _reproduce(p: Parser) -> None:
     add = _adds(p)
     add("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*")
-    add("--data", "a data set or an svmlight file; default: digits", metavar="NAME|FILE", default="digits")
+    add("--data", "a data set or an svmlight file; default: digits, and w8a with --family", metavar="NAME|FILE")
     add("--data-dir", DATA_DIR, metavar="DIR")
     out = "folder for index.html, results.json, figures and runs; default: report"
     add("--out", out, metavar="DIR", default="report")
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
-    family = "compare the methods with each other: rounds against gradients on w8a, mushrooms, a1a and digits"
+    family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
+    add("--jobs", "processes that share the runs; default: 1, and with --family one per core", whole("jobs"), "N")
     add("--strict", "exit with 6 if a claim fails", action="store_true")
     add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
     _threads(add)

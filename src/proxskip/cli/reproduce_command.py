@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from proxskip.cli import output
 from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.engines.cpu.engine import available_cores
 from proxskip.experiments import FAMILY
-from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
-from proxskip.experiments.workspace import Interrupted
+from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
+from proxskip.experiments.workspace import PAPER_DATA, Interrupted
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
 from proxskip.types import InputError
@@ -30,7 +31,10 @@ def command(o: Namespace) -> tuple[int, str]:
     if o.family and o.experiments:
         raise InputError("--family has experiments of its own; name none, or leave it out.")
     names = list(FAMILY) if o.family else o.experiments
-    options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
+    data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
+    # candidates on a card run together anyway
+    jobs = o.jobs or (available_cores() if o.family and o.engine != "gpu" else 1)
+    options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
             report = reproduce(names, options, overall)

@@ -41,16 +41,20 @@ class Sender:
             self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
-        rows = np.atleast_2d(self.plain(v))
-        rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
-        sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
-        d = rows.shape[1]
+        d = int(v.shape[-1])
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
-        out = sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
+        out = self.read(v, codec, keys)
         self._sent += ((out, size),)
         self.used_codec = True
         return out
+
+    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+        """What the server reads of v, one row for each key."""
+        rows = np.atleast_2d(self.plain(v))
+        rows = np.broadcast_to(rows, (len(keys), rows.shape[1]))
+        sent = np.stack([read_back(codec, row, key) for row, key in zip(rows, keys, strict=True)])
+        return sent[0] if np.ndim(v) == 1 and len(keys) == 1 else sent
 
     def plain(self, v: Any) -> Array:
         """v as an array with one row for each key."""
@@ -166,6 +170,13 @@ def key_of(request: Request, seed: int, client: int, place: int, vector: int) ->
     """The key of a message in this exchange."""
     asked = len(request.cohort) if request.asked is None else request.asked
     return Key(seed, request.round, client, request.first + place, asked, request.attempt, request.exchange, vector)
+
+
+def pull_to_zero(pull: Pull | None) -> float | None:
+    """The strength of a pull to zero, which is more of the l2 term; 0 without a pull, None for one to another point."""
+    if pull is None:
+        return 0.0
+    return float(pull[0]) if all(isinstance(v, float) for v in pull) and pull[1] == 0.0 else None
 
 
 def pulled_steps(

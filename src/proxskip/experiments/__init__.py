@@ -25,7 +25,14 @@ FUNCTIONS = {
     "skipping": "prox_skipping:run",
 }
 """Every experiment, in the order of the report: its module in this package, and the function that runs it."""
-FAMILY = {"family": "family:run"}
+FAMILY = {
+    "family": "family:run",
+    "bits": "family_savings:bits",
+    "sleeping": "family_savings:sleeping",
+    "minibatches": "family_savings:minibatches",
+    "reductions": "reductions:run",
+    "wrong": "wrong_updates:run",
+}
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
 
 

@@ -7,13 +7,14 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from proxskip import experiments, report
 from proxskip.data import datasets
+from proxskip.experiments.processes import Processes
 from proxskip.experiments.progress_estimate import ProgressEstimate, Show
 from proxskip.experiments.settings import check_folder
 from proxskip.experiments.workspace import VERSION, Workspace
@@ -40,6 +41,10 @@ class ReproductionOptions:
     engine: str = "cpu"
     threads: int | None = None
     data_dir: str | None = None
+    family: bool = False
+    """Whether it is the page of the family, not of the paper."""
+    jobs: int = 1
+    """Processes that share the runs."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -51,7 +56,7 @@ class ReproductionOptions:
 
     def command(self, names: Sequence[str] = ()) -> str:
         """The command line with these options."""
-        words = ["proxskip", "reproduce", *names, "--data", self.data]
+        words = ["proxskip", "reproduce", *(names or (["--family"] if self.family else [])), "--data", self.data]
         words += ["--quick"] if self.quick else []
         words += [] if self.engine == "cpu" else ["--engine", self.engine]
         words += [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
@@ -85,13 +90,14 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     workspace = make_workspace(options, progress)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
-    for name in chosen:
-        progress.enter(name)
-        with stopwatch(options.out, name) as seconds:
-            experiment, claims = experiments.function(name)(replace(workspace, preset=presets[name]))
-        experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
-        made = add_results(options, workspace, {name: (experiment, claims)})
-        progress.leave()
+    with Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+        for name in chosen:
+            progress.enter(name)
+            with stopwatch(options.out, name) as seconds:
+                experiment, claims = experiments.function(name)(replace(workspace, preset=presets[name], pool=pool))
+            experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
+            made = add_results(options, workspace, {name: (experiment, claims)})
+            progress.leave()
     progress.enter("")
     draw(made, options.out, progress)
     return made
@@ -195,7 +201,7 @@ def write_results(
     """Write results.json with these experiments."""
     chosen = [kept[name] for name in (*experiments.FUNCTIONS, *experiments.FAMILY) if name in kept]
     made = ReproductionReport(
-        f"ProxSkip on {os.path.basename(options.data)}",
+        f"{'ProxSkip' if set(kept) - set(experiments.FAMILY) else 'The family'} on {os.path.basename(options.data)}",
         about(options, workspace, sum(e.seconds for e, _ in chosen)),
         [claim for _, claims in chosen for claim in claims],
         [e for e, _ in chosen],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proxskip.experiments import settings
+from proxskip.experiments.processes import Processes
 from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
 from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
@@ -57,6 +58,8 @@ class Workspace:
     progress: ProgressEstimate = field(default_factory=ProgressEstimate)
     problems: dict[str, Problem] = field(default_factory=dict, repr=False)
     """The problems in memory, which all experiments share."""
+    pool: Processes | None = field(default=None, repr=False)
+    """Processes that share the runs; None to run here."""
 
     @property
     def asserted(self) -> bool:
@@ -108,7 +111,22 @@ class Workspace:
             upto: the share of the experiment that is done after these runs.
         """
         with self.progress.part(upto, len(jobs)) as part:
-            return [self._run(job, part) for job in jobs]
+            if self.pool is None:
+                return [self._run(job, part) for job in jobs]
+            return list(self._spread(_run_there, jobs, [job.label for job in jobs], part))
+
+    def _spread(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str], part: WorkPart) -> Any:
+        """The function of each item, in the processes of the pool."""
+        assert self.pool is not None
+        out: dict[int, Any] = {}
+        about = {"out": self.out, "data": self.data, "preset": dict(self.preset), "base": dict(self.base)}
+        about |= {"quick": self.quick, "engine": self.engine, "threads": self.threads or 1}
+        left = self.pool.each(function, about, items)
+        while len(out) < len(items):
+            part.begin(next(label for k, label in enumerate(labels) if k not in out))
+            number, found = next(left)
+            out[number] = found
+        return [out[k] for k in range(len(items))]
 
     def _run(self, job: RunRequest, part: WorkPart) -> CachedRun:
         spec = self.spec(job.method, **job.problem)
@@ -144,19 +162,55 @@ class Workspace:
         self, name: str, parameters: Mapping[str, Any], compute: Callable[[], Any], upto: float | None = None
     ) -> Any:
         """A JSON value by its name, its parameters and the data: computed once, later read from ``out/cache``."""
+        with self.progress.part(upto, 1) as part:
+            if (found := self._found(name, parameters)) is not None:
+                part.skip(name)
+                return found["value"]
+            part.begin(name)
+            return self._keep(name, parameters, compute())
+
+    def cached_values(
+        self,
+        name: str,
+        asked: Sequence[Mapping[str, Any]],
+        compute: Callable[[Workspace, Mapping[str, Any]], Any],
+        upto: float | None = None,
+    ) -> list[Any]:
+        """One cached value for each of several parameters, which the processes share.
+
+        Args:
+            compute: a function of a module.
+        """
+        missing = [a for a in asked if self._found(name, a) is None]
+        with self.progress.part(upto, len(asked)) as part:
+            for _ in range(len(asked) - len(missing)):
+                part.skip(name)
+            labels = [f"{name}, {', '.join(f'{k} = {v}' for k, v in a.items())}" for a in missing]
+            if self.pool is not None:
+                jobs = [(compute, a) for a in missing]
+                for a, value in zip(missing, self._spread(_compute_there, jobs, labels, part), strict=True):
+                    self._keep(name, a, value)
+            else:
+                for a, label in zip(missing, labels, strict=True):
+                    part.begin(label)
+                    self._keep(name, a, compute(self, a))
+        return [self._found(name, a)["value"] for a in asked]
+
+    def _content(self, name: str, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
         data = {"data": self.data, "data_sha256": self.data_sha256, "base": self.base}
         # the checksum of the data too, since a file may change under its name
         content = {"name": name, "parameters": parameters, "version": VERSION, **data}
-        path = self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
-        with self.progress.part(upto, 1) as part:
-            if path.is_file():
-                part.skip(name)
-                return json.loads(path.read_text(encoding="utf-8"))["value"]
-            part.begin(name)
-            value = compute()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_json(path, content | {"value": value})
-        return json.loads(path.read_text(encoding="utf-8"))["value"]
+        return content, self.out / "cache" / f"{checkpoint.safe_name(name)}-{digest(content)}.json"
+
+    def _found(self, name: str, parameters: Mapping[str, Any]) -> Any:
+        _, path = self._content(name, parameters)
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def _keep(self, name: str, parameters: Mapping[str, Any], value: Any) -> Any:
+        content, path = self._content(name, parameters)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(path, content | {"value": value})
+        return self._found(name, parameters)["value"]
 
     def final_gaps(
         self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, upto: float | None = None
@@ -210,6 +264,22 @@ def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
     other.__dict__["solution"] = solution  # neither L nor the batch moves the minimiser
     other.__dict__["weights"] = problem.weights  # the same bits: dividing by their sum again could change the last one
     return other
+
+
+_PROBLEMS: dict[str, Problem] = {}
+"""In a process of a pool: the problems that it has read."""
+
+
+def _run_there(about: Mapping[str, Any], job: RunRequest) -> CachedRun:
+    """A run in a process of a pool."""
+    (made,) = Workspace(**about, problems=_PROBLEMS).runs([job])
+    return made
+
+
+def _compute_there(about: Mapping[str, Any], job: tuple[Callable[..., Any], Mapping[str, Any]]) -> Any:
+    """A value in a process of a pool."""
+    compute, parameters = job
+    return compute(Workspace(**about, problems=_PROBLEMS), parameters)
 
 
 def _raise_if_interrupted(result: Result) -> None:

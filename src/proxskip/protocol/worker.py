@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.shards import Rows, pack
-from proxskip.engines.local import OneClient, pulled_steps
+from proxskip.engines.cpu.shards import Rows, pack, with_pull
+from proxskip.engines.local import OneClient, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.federated import Problem, checked_gradient
 from proxskip.problems.glm import LinearModel
@@ -89,20 +89,21 @@ class Worker(OneClient):
                 x, super().descend(x, h, gamma, K, pull=pull, momentum=momentum, anchor=anchor, until=until)
             )
         self.gradients += K * (self.batch or self.rows)
-        if pull is None and not momentum:
-            return self._noisy(x, self._steps(x, h, gamma, K))
+        if not momentum and (more := pull_to_zero(pull)) is not None:
+            return self._noisy(x, self._steps(x, h, gamma, K, more))
         return self._noisy(x, pulled_steps(self._one_step, x, h, gamma, K, pull, momentum))
 
     def _one_step(self, z: Array, h: Array | float, gamma: float, active: object) -> Array:
         return self._steps(z, h, gamma, 1)
 
-    def _steps(self, x: Array, h: Array | float, gamma: float, K: int) -> Array:
-        kind = self.shards.dtype
+    def _steps(self, x: Array, h: Array | float, gamma: float, K: int, pull: float = 0.0) -> Array:
+        shards = with_pull(self.shards, pull) if pull else self.shards
+        kind = shards.dtype
         X = np.empty((1, self.d), kind)
         x0, H = (np.ascontiguousarray(np.broadcast_to(v, (1, self.d)), dtype=kind) for v in (x, h))
         steps, first = np.full(1, K, np.int64), self.step
         self.step += K
-        work = self.shards.descend(
+        work = shards.descend(
             self.member, x0, X, H, np.full(1, gamma, kind), steps, self.seed, self.request.round, first
         )
         work(0, 1)

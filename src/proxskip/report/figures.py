@@ -30,6 +30,8 @@ class Series:
     """``points``: measured values, with markers and a thin line; ``bound``: a theoretical bound, thin and dashed."""
     about: dict[str, Any] = field(default_factory=dict)
     """Parameters for the tooltip and the page: gamma, p, K, ..."""
+    hollow: bool | None = None
+    """Whether its markers are hollow; None leaves it to the figure."""
 
 
 @dataclass(frozen=True, slots=True)

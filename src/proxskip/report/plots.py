@@ -287,6 +287,8 @@ def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list
         dashes = _DASHES[(first + again + slots[key] // len(PALETTE)) % len(_DASHES)]
         hollow = again > 0 or slots[key] >= len(PALETTE) or (bool(named) and own is None)
         look = _unlike(CurveStyle(slot, dashes, base.marker, 2.4 if strong else 1.6, hollow), out)
+        if s.hollow is not None:
+            look = replace(look, hollow=s.hollow)
         seen.append(key)
         by_method.setdefault(s.method or s.label, look)
         out.append(look)

@@ -16,8 +16,8 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
-from proxskip.engines.cpu.shards import Census, RangeTask, Rows, pack
-from proxskip.engines.local import OneClient, Sender, key_of, pulled_steps
+from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
+from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
@@ -71,7 +71,8 @@ class Cohort(Sender):
         x0 = np.atleast_2d(self.plain(x))
         H = as_stack(self.plain(h), shape)
         no_momentum = type(momentum) is float and momentum == 0.0
-        plain = pull is None and anchor is None and until is None and no_momentum
+        more = pull_to_zero(pull) if pull is None or engine.shards is not None else None
+        plain = more is not None and anchor is None and until is None and no_momentum
         if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
             held = self._held(anchor)
             return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
@@ -79,7 +80,8 @@ class Cohort(Sender):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
         self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
         if plain:
-            out = engine.descend(self.members, x0, H, gammas, steps, self.request.round, self.step, self.request.halt)
+            round, halt = self.request.round, self.request.halt
+            out = engine.descend(self.members, x0, H, gammas, steps, round, self.step, halt, more or 0.0)
             self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
             return out
         near = None if pull is None else (pull[0], self.plain(pull[1]))
@@ -221,20 +223,23 @@ class CpuEngine(NearEngine):
         round: int,
         step0: Any = 0,
         halt: threading.Event | None = None,
+        pull: float = 0.0,
     ) -> Array:
         """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
 
         Each member is on one thread, or a large one's rows on all of them if there are few members. Minibatches are
-        numbered from step0 on (one number, or one per member). ``BrokenOff`` soon after ``halt`` is set.
+        numbered from step0 on (one number, or one per member). ``BrokenOff`` soon after ``halt`` is set. Kernels add
+        ``pull`` to the coefficients of the l2 term.
         """
         X = self._room((len(members), self.problem.d))
         if self.shards is None:
             X[...] = x0
             return self._descend_any(members, X, H, gamma, K, Request(_no_half, members, round, halt=halt), step0)
-        kind = self.shards.dtype
+        shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
+        kind = shards.dtype
         x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
         X = X if kind == X.dtype else np.empty(X.shape, kind)
-        if len(members) < self.threads and self.shards.large(int(members[0])):
+        if len(members) < self.threads and shards.large(int(members[0])):
             X[...] = x0
             for j, i in enumerate(members):
                 first = int(step0 if np.ndim(step0) == 0 else step0[j])
@@ -243,28 +248,27 @@ class CpuEngine(NearEngine):
                     look(halt)
                     self._spread(task, ranges)
 
-                self.shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, share, first)
+                shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, share, first)
         else:
-            load = K * self.shards.work[members]
+            load = K * shards.work[members]
             total = float(load.sum())
             pieces = 16 if self.threads > 1 and total > WORTH_CUTTING else 1
             if total * self.overhead <= SHORT_WORK:
-                work = self.shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
+                work = shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
             else:
-                work = self._in_calls(members, x0, X, H, gamma, K, round, step0, halt)
+                work = self._in_calls(shards, members, x0, X, H, gamma, K, round, step0, halt)
             self._spread(work, balanced(load, pieces * self.threads))
         return X.astype(np.float64, copy=False)
 
     def _in_calls(
-        self, members: Indices, x0: Array, X: Array, H: Array, gamma: Array, K: Indices, round: int, step0: Any,
-        halt: threading.Event | None,
+        self, shards: Rows | Tiles, members: Indices, x0: Array, X: Array, H: Array, gamma: Array, K: Indices,
+        round: int, step0: Any, halt: threading.Event | None,
     ) -> RangeTask:  # fmt: skip
         """``f(lo, hi)`` does all steps of members lo to hi-1 in calls of about SHORT_WORK, and looks between them.
 
         The steps of a member depend on its x and their number alone, so that the bytes are those of one call.
         """
-        assert self.shards is not None
-        shards, seed = self.shards, self.seed
+        seed = self.seed
         whole = shards.descend(members, x0, X, H, gamma, K, seed, round, step0)
         load = K * (shards.work[members] + X.shape[1])
         ends = np.append(0.0, np.cumsum(load))

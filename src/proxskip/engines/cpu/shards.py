@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +104,13 @@ def _alike(f: Any, first: LinearModel) -> bool:
         and np.ptp(f.s) == 0
         and scipy.sparse.issparse(f.A) == scipy.sparse.issparse(first.A)
     )
+
+
+def with_pull(shards: Rows | Tiles, tau: float) -> Rows | Tiles:
+    """The same shards with tau added to the coefficients of the l2 term: steps with a pull to zero."""
+    other = copy(shards)
+    other.reg = (shards.reg + tau).astype(shards.dtype)
+    return other
 
 
 class Rows:

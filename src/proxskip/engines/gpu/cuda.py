@@ -50,7 +50,22 @@ PLAN = (
 )  # fmt: skip
 """The entries of the plan, one int64 each: sizes, and addresses on the device."""
 
-SOURCE = r"""
+NATURAL = r"""
+// one of the two powers of two around v, by the random bits of w: links.codecs.Natural, in whole numbers like it
+__device__ __forceinline__ double natural(double v, double w) {
+    const unsigned long long raw = __double_as_longlong(v), word = __double_as_longlong(w);
+    const unsigned long long exponent = raw >> 52 & 0x7FF, mantissa = raw & 0xFFFFFFFFFFFFFull;
+    unsigned long long power = exponent + ((word >> 12) < mantissa);
+    if (exponent == 2047 || power > 1150) power = 2047;  // not finite, or rounded to 2^128
+    // below 2^-126 there is no power of two left but 0 and 2^-126 itself
+    else if (exponent <= 896) power = (double)(word >> 11) * 0x1p-53 < fabs(v) * 0x1p126 ? 897 : 0;
+    return __longlong_as_double((raw >> 63) << 63 | power << 52);
+}
+"""
+
+SOURCE = (
+    NATURAL
+    + r"""
 typedef REAL real;
 typedef INDEX index_t;
 typedef unsigned int u32;
@@ -306,7 +321,7 @@ __cluster_dims__(CL, 1, 1)
 #endif
 descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, const int* order, double* out,
         int count, int want_gradient, const u64* seeds, u64 seed1, const u32* rounds, u32 round1,
-        const u32* steps0, u32 step01) {
+        const u32* steps0, u32 step01, double pull) {
     extern __shared__ __align__(16) char memory[];
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     // Q classes of F features each (one class unless the loss is softmax); F1 leaves room for a zero after each class
@@ -355,7 +370,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
             const i64 t = (i64)i * d + k;
             x[LOSS == 2 ? k / F * F1 + k % F : k] = (real)(/*X*/);
             h[k] = (real)(/*H*/);
-            reg[k] = (real)reg_in[k];
+            reg[k] = (real)(reg_in[k] + pull);
         }
         for (int q = mine; q < Q; q += all) x[q * F1 + F] = 0;
 #if CL > 1
@@ -691,6 +706,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
 }
 """
+)
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,13 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.gpu.limits import (
-    entries_of,
-    everywhere,
-    one_step0,
-    only_plain_steps,
-    only_plain_vectors,
-    rows_taken,
-)
+from proxskip.engines.gpu.limits import entries_of, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.local import Sender, key_of, pull_to_zero
+from proxskip.links.codecs import Codec, Key
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
@@ -43,19 +39,25 @@ STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
 second launch knows better."""
 
 
-class CardCohort:
+class CardCohort(Sender):
     """A whole cohort as one client: every vector is a ``(c, d)`` stack on the GPU."""
 
-    def __init__(self, engine: GpuEngine, members: Indices, round: int, halt: Event | None = None) -> None:
-        self.engine, self.members, self.round, self.halt = engine, members, round, halt
-        self.gradients = 0
-        self.step: Any = 0  # the number of the next minibatch
+    def __init__(self, engine: GpuEngine, members: Indices, request: Request) -> None:
+        self.engine, self.members, self.request = engine, members, request
+        self.own_terms = {k: Term(COLUMN, engine.column(v, members)) for k, v in request.own.items()}
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
 
     def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
-        """The local steps of ``seam.Client.descend``, for every member; with a pull or momentum a launch for each."""
+        """The local steps of ``seam.Client.descend``, for every member.
+
+        With momentum, or a pull to anything but zero, there is a launch for each step.
+        """
         only_plain_steps(more)
-        if pull is None and isinstance(momentum, (int, float)) and not momentum:
-            return self._plain_steps(x, h, gamma, K)
+        if isinstance(momentum, (int, float)) and not momentum and (to_zero := pull_to_zero(pull)) is not None:
+            return self._plain_steps(x, h, gamma, K, to_zero)
         if np.ndim(K):
             raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
         y = before = Term.of(x)
@@ -65,23 +67,27 @@ class CardCohort:
             before, y = y, self._plain_steps(z, shift, gamma, 1)
         return y
 
-    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any) -> Any:
-        """K times  x <- x - gamma (g(x) - h)."""
+    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
+        """K times  x <- x - gamma (g(x) - h + pull x)."""
         self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
         step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
         given = Term.of(x), Term.of(h), Term.of(gamma)
-        return self.engine.descend(self.members, *given, K, self.round, step0, self.halt)
+        return self.engine.descend(self.members, *given, K, self.request.round, step0, self.request.halt, pull)
 
-    def send(self, v: Any, codec: Any = None) -> Any:
-        """As it is: vectors that go up do not leave the card."""
-        only_plain_vectors(codec)
-        return v
+    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+        """What the server reads: it does not leave the card."""
+        return read_there(self.engine.cupy, Term.of(v), codec, keys, self.engine.problem.d)
 
     def gradient(self, x: Any, where: Any = None) -> Any:
-        """The members' full gradients, one row each."""
-        everywhere(where)
-        self.gradients += int(self.engine.rows[self.members].sum())
-        return self.engine.gradient(self.members, Term.of(x))
+        """The members' full gradients, one row each; x itself where none is wanted."""
+        wanted = np.ones(len(self.members), dtype=np.int64) if where is None else self._here(where)
+        self.gradients += int(wanted @ self.engine.rows[self.members])
+        return self.engine.gradient(self.members, Term.of(x), 1 if where is None else wanted)
+
+    def _here(self, where: Any) -> Indices:
+        """The numbers of a column that came with the request, as zeros and ones."""
+        name = next(k for k, term in self.own_terms.items() if term is where)
+        return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
 
     def own(self, values: Any) -> Any:
         """Everybody's entries, of which each client reads its own."""
@@ -162,16 +168,18 @@ class GpuEngine(Engine):
     # -- what client halves ask for ------------------------------------------------------------------------------------
     def descend(
         self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, round: int, step0: Any = 0,
-        halt: Event | None = None,
+        halt: Event | None = None, pull: float = 0.0,
     ) -> Term:  # fmt: skip
         """All local steps of all members, in the launch to come; of long work all but the last part at once."""
         if self.local is None:
-            return Term(STACK, self._descend_any(members, x, h, gamma, K, halt))
+            return Term(STACK, self._descend_any(members, x, h, gamma, K, halt, pull))
         how: dict[str, Any] = {"seed": self.seed, "round": round}
+        if pull:
+            how["pull"] = pull
         if np.any(step0):
             how["step0"] = one_step0(step0)
         if np.ndim(K):
-            how["order"] = self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
+            how["order"] = self._longest_first(K)
         entries = self.entries * len(members) / self.problem.n
         count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
         if not self.settling and int(np.max(K)) > count:
@@ -210,14 +218,23 @@ class GpuEngine(Engine):
         left = np.maximum(np.asarray(K) - done, 0) if np.ndim(K) else K - done
         return x, left, how | {"step0": first + done}
 
-    def gradient(self, members: Indices, x: Term) -> Term:
-        """The members' full gradients, likewise."""
+    def _longest_first(self, K: Any) -> Any:
+        """The order in which the members begin."""
+        return self.cupy.asarray(np.argsort(-np.asarray(K), kind="stable").astype(np.int32))
+
+    def gradient(self, members: Indices, x: Term, wanted: Any = 1) -> Term:
+        """The members' full gradients, likewise; x where ``wanted`` is 0."""
         if self.local is None:
             X = self.cupy.broadcast_to(self.plain(x), (len(members), self.problem.d))
-            return Term(STACK, self.cupy.stack([self._oracle(int(i), X[j]) for j, i in enumerate(members)]))
+            some = np.broadcast_to(wanted, len(members))
+            rows = [self._oracle(int(i), X[j]) if some[j] else X[j] for j, i in enumerate(members)]
+            return Term(STACK, self.cupy.stack(rows))
         if self.whole is None:
             self.whole = LocalSteps(self.problem, self.problem.n, full=True, data=self.local.data)
-        return self._ask(self.whole, members, x, Term.of(0.0), Term.of(1.0), 1, {"want_gradient": True})
+        how: dict[str, Any] = {"want_gradient": True}
+        if np.ndim(wanted):
+            how["order"], wanted = self._longest_first(wanted), self.cupy.asarray(wanted.astype(np.int32))
+        return self._ask(self.whole, members, x, Term.of(0.0), Term.of(1.0), wanted, how)
 
     def _ask(
         self, local: LocalSteps, members: Indices, x: Term, h: Term, gamma: Term, K: Any, how: dict[str, Any]
@@ -232,7 +249,9 @@ class GpuEngine(Engine):
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
-    def _descend_any(self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, halt: Event | None = None) -> Any:
+    def _descend_any(
+        self, members: Indices, x: Term, h: Term, gamma: Term, K: Any, halt: Event | None = None, pull: float = 0.0
+    ) -> Any:
         xp, shape = self.cupy, (len(members), self.problem.d)
         X, H = xp.empty(shape), xp.broadcast_to(xp.asarray(self.plain(h)), shape)
         X[...] = xp.asarray(self.plain(x))
@@ -241,7 +260,7 @@ class GpuEngine(Engine):
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
                 look(halt)
-                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - H[j])
+                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - (H[j] - pull * X[j]))
         return X
 
     def _oracle(self, i: int, x: Any) -> Any:
@@ -267,13 +286,12 @@ class GpuEngine(Engine):
         for v in there:
             if v.operator:
                 self.plain(v)
-        client: Any = CardCohort(self, cohort, request.round, request.halt)
-        own = {k: Term(COLUMN, self._column(v, cohort)) for k, v in request.own.items()}
-        up, memory = request.half(client, dict(now.memory), request.K, *there, **own)
+        client: Any = CardCohort(self, cohort, request)
+        up, memory = request.half(client, dict(now.memory), request.K, *there, **client.own_terms)
         now.memory |= {k: Term.of(v) for k, v in memory.items()}
-        return Work(tuple(map(Term.of, up)), client.gradients)
+        return Work(tuple(map(Term.of, up)), client.gradients, client.sizes(up) if client.used_codec else ())
 
-    def _column(self, values: Array, cohort: Indices) -> Any:
+    def column(self, values: Array, cohort: Indices) -> Any:
         """A column of everybody's entries, of which each member of the cohort reads its own."""
         full = np.zeros(self.problem.n)
         full[cohort] = values
@@ -291,7 +309,7 @@ class GpuEngine(Engine):
         if self.pending is None or not self._alike(self.pending.cohort, cohort):
             self.flush(there)
             self.pending = PendingLaunch(cohort, self._remembered())
-        client: Any = CardCohort(self, cohort, 0)
+        client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
         try:
             self.settling = True
             memory = half(client, dict(self.pending.memory), *there)
@@ -460,12 +478,8 @@ class GpuEngine(Engine):
         """v on the card; a mean that was just taken there is not sent again."""
         if not isinstance(v, np.ndarray):
             return v
-        return (
-            next((there for here, there in self.twins if here is v), None) if self._known(v) else self.cupy.asarray(v)
-        )
-
-    def _known(self, v: Array) -> bool:
-        return any(here is v for here, _ in self.twins)
+        found = next((there for here, there in self.twins if here is v), None)
+        return self.cupy.asarray(v) if found is None else found
 
     def column_of(self, values: Any) -> Any:
         """A sequence of everybody's numbers on the card, sent once."""

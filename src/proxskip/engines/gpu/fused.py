@@ -31,7 +31,7 @@ NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "ke
 PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}
 """Where client i of the cohort, ``row`` among all, finds its number of column k; t is i * d + k."""
 # rounded to nearest after each operation; the compiler never fuses these
-SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn"}
+SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn", "natural": "natural"}
 
 
 class Term(Written):
@@ -214,7 +214,8 @@ def compute(outputs: Sequence[Output], c: int, d: int, members: Any) -> None:
 
 def source(declared: str, code: str) -> str:
     """A kernel with one thread per client and column."""
-    return f"""extern "C" __global__ void fused(int c, int d, const int* at, {declared}) {{
+    return f"""{cuda.NATURAL}
+extern "C" __global__ void fused(int c, int d, const int* at, {declared}) {{
     const long long t = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (t >= (long long)c * d) return;
     const int i = (int)(t / d), k = (int)(t % d);

@@ -372,6 +372,7 @@ class LocalSteps:
         round: int = 0,
         step0: Any = 0,
         want_gradient: bool = False,
+        pull: float = 0.0,
     ) -> None:
         """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once.
 
@@ -380,7 +381,8 @@ class LocalSteps:
             order: who begins first (int32); those with many steps should.
             seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
             step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
-            want_gradient: with K = 1, the gradient at X in place of the step.
+            want_gradient: with K = 1, the gradient at X in place of the step; with K = 0 X itself.
+            pull: added to the clients' l2 terms, as a pull to zero.
         """
         # a whole round: no more groups than are on the card at once, each with several clients in turn
         kernel, most = self.kernel(code)
@@ -388,7 +390,7 @@ class LocalSteps:
         whose, first, keys, numbers = (NOTHING if v is None else v for v in (members, order, seeds, rounds))
         arguments = (
             self.plan, *given, *_one_or_many(K, np.int32), whose, first, out, np.int32(count), np.int32(want_gradient),
-            keys, np.uint64(seed), numbers, np.uint32(round), *_one_or_many(step0, np.uint32),
+            keys, np.uint64(seed), numbers, np.uint32(round), *_one_or_many(step0, np.uint32), np.float64(pull),
         )  # fmt: skip
         start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
 

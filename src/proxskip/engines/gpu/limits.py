@@ -24,13 +24,13 @@ def only_plain_steps(more: Mapping[str, Any]) -> None:
 def only_plain_vectors(codec: Any) -> None:
     """Refuse what would have to leave the card."""
     if codec is not None and not isinstance(codec, Identity):
-        raise InputError(f'the gpu engine cannot send through {type(codec).__name__}; use engine="cpu".')
+        raise InputError(f'a sweep on the gpu engine cannot send through {codec}; use engine="cpu", or single runs.')
 
 
 def everywhere(where: Any) -> None:
     """Refuse a gradient of some members only."""
     if where is not None:
-        raise InputError('the gpu engine computes gradients of all clients at once; use engine="cpu".')
+        raise InputError('a sweep on the gpu engine has gradients of all clients; use engine="cpu", or single runs.')
 
 
 def one_step0(step0: Any) -> int:
