@@ -98,6 +98,20 @@ def test_a_k_that_diverges_is_refused() -> None:
     assert not ps.APDA(1000 / F.L, K=40).check(problem)
 
 
+@pytest.mark.parametrize("model", [ps.LeastSquares, ps.Logistic])
+def test_a_large_linear_model_need_not_know_its_constants(model: Any) -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((320, 260)) * np.geomspace(1, 0.2, 260)
+    f = model(A, A[:, 0] > 0, l2=1e-3)
+    found = ps.minimize(f, ps.prox.L1(1e-3), tol=1e-8)
+    assert found.success
+    assert not {"L", "L0", "mu"} & vars(f).keys(), "an eigenvalue problem of 260 unknowns was solved"
+    assert f.L / 2 < found.parameters["L"] < 1.5 * f.L
+    again = ps.minimize(f, ps.prox.L1(1e-3), tol=1e-8)
+    assert again.parameters["L"] == f.L
+    assert np.linalg.norm(found.x - again.x) <= 1e-5
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)

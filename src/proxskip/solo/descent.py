@@ -108,12 +108,14 @@ class Descent:
         self.task, self.make, self.tol, self.insist = task, make, tol, insist
         f = task.f
         g = functions.first_gradient(f, x0)
-        self.backtrack = f.L is None
-        self.f = f if f.L is not None else f.with_L(functions.first_L(f, x0, g))
-        self.first_L = self.f.L or 1.0
+        self.backtrack, guessed = f.L is None, 0
+        if f.L is None:
+            self.first_L, guessed = functions.first_L(f, x0, g)
+            f = f.with_L(self.first_L)
+        self.f, self.first_L = f, f.L or 1.0
         self.client = client_of(self.f, task.batch, seed, self.backtrack, threads)
-        # g, and the gradient that a first guess of L took, are counted
-        self.client.calls, self.client.rows = 1 + self.backtrack, (1 + self.backtrack) * f.rows
+        # g, and the gradients that a first guess of L took, are counted
+        self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
         self.client.at, self.client.g = x0, g
         self.notes: list[str] = []
         self._set_method()
@@ -206,7 +208,7 @@ class Descent:
             raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
-        self.client.f, self.client.steepest, self.client.at = self.f, 0.0, None
+        self.client.f, self.client.steepest, self.client.at = self.client.f.with_L(self.f.L or 1.0), 0.0, None
         self._set_method()
         self.solo.problem, self.solo.L = self.problem, self.f.L or 0.0
         self._begin(x, dual)

@@ -172,8 +172,8 @@ class SoloClient:
 class CompiledClient(SoloClient):
     """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
-    def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
-        super().__init__(f, batch, seed, False)
+    def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> None:
+        super().__init__(f, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
         self.one, self.rate, self.count = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
@@ -194,8 +194,8 @@ class CompiledClient(SoloClient):
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
-        if pull is not None:
-            return self._pulled(x, h, gamma, K, pull, momentum)
+        if pull is not None or self.backtrack:  # gradients one by one, to compare them
+            return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
         left = K
         if self.batch is None:
             x, left = _step(x, self.gradient(x), h, gamma), K - 1
@@ -218,7 +218,7 @@ def client_of(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads:
     """f as a client, with the engine's kernel where there is one for it."""
     # the kernel wants one weight for all rows
     if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
-        return CompiledClient(f, batch, seed, threads)
+        return CompiledClient(f, batch, seed, backtrack, threads)
     return SoloClient(f, batch, seed, backtrack)
 
 
