@@ -33,7 +33,11 @@ REPEATED = 3
 SHORT = 3.0
 MEMORY = 8 << 30
 """Bytes a solver may have."""
-LADDERS = {"steps": (0.0,), "compiled": tuple(10.0 ** (-k / 2) for k in range(4, 27)), "cones": (1e-4, 1e-6, 1e-8, 1e-10)}
+LADDERS = {
+    "steps": (0.0,),
+    "compiled": tuple(10.0 ** (-k / 2) for k in range(4, 27)),
+    "cones": (1e-4, 1e-6, 1e-8, 1e-10),
+}
 """Tolerances to try, by the kind of solver: one with a callback, one with a tolerance, one of cvxpy's."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -16,7 +17,7 @@ class Case:
     """F = f + psi, as minimize takes it; a subclass adds solvers: name -> (solver(tol, look), its kind)."""
 
     name = ""
-    more: dict = {}
+    more: ClassVar[dict] = {}
 
     def ours(self):
         """f, psi and further arguments, made anew: what they compute counts."""

@@ -146,11 +146,13 @@ class Descent:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
+        self.maps = self.plain and self.task.psi is not None and self.task.batch is None
         # minibatches are drawn by the client's descend, which the fused rounds do not call
         self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
         rare = (skip_probability(self.method) or 1.0) < 0.2
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
+        self.always = self.check_every == 1 and self.task.batch is None
 
     def _begin(self, x: Array, dual: Array | None) -> None:
         """Set the client's memory and the server's vectors at x; ``dual`` is h, or y where there is a D."""
@@ -193,7 +195,7 @@ class Descent:
         try:
             self.server = self.method_round(server, solo)
             self.round += 1
-            return self._due() and self._bound()
+            return (self.always or self._due()) and self._bound()
         except TooSteep as steep:
             self.server, solo.memory = server, memory  # the round is taken back
             self._raise_L(steep.L)
@@ -230,8 +232,9 @@ class Descent:
 
     def _bound(self) -> bool:
         """|grad f(x) + s| at x plus what an inexact prox may have spoiled; for psi(D x) see ``exchange``."""
-        solo, x = self.solo, self.x
-        if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
+        solo = self.solo
+        if self.maps and solo.start is not None:
+            x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
             raw = (distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
@@ -239,6 +242,7 @@ class Descent:
             if not math.isfinite(raw):
                 solo.blame()
         else:
+            x = self.x
             if solo.watched:
                 solo.blame()
             g = self.client.gradient(x)
@@ -270,7 +274,7 @@ class Descent:
         bound, solo = self.bound, self.solo
         self.watch.see(bound, solo.iterations, solo.inner_failures)
         if bound < self.best.bound:
-            self.best = Point(bound, x, self.dual, solo.iterations)
+            self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
             solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
         if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + CURVATURE_SLACK):

@@ -80,19 +80,21 @@ class SoloClient:
         Args:
             hold: whether a curvature above L counts in backtracking; otherwise it is only noted.
         """
-        if x is not self.at:
-            g = self.f.gradient(x)
-            self.calls += 1
-            self.rows += self.f.rows
-            often = not hold or self.backtrack or self.calls < CHECKED_FIRST or self.calls % CHECK_PERIOD < 2
-            if self.at is not None and often:
-                try:
-                    self._steep(self.at, self.g, x, g)
-                except TooSteep:
-                    if hold:
-                        raise
-            self.g, self.at = g, x
-        return self.g
+        if x is self.at:
+            return self.g
+        f, calls = self.f, self.calls + 1
+        g = f.gradient(x)
+        self.calls = calls
+        self.rows += f.rows
+        often = calls < CHECKED_FIRST or calls % CHECK_PERIOD < 2 or self.backtrack or not hold
+        if often and self.at is not None:
+            try:
+                self._steep(self.at, self.g, x, g)
+            except TooSteep:
+                if hold:
+                    raise
+        self.g, self.at = g, x
+        return g
 
     def descend(
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
