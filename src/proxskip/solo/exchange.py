@@ -235,7 +235,7 @@ class SoloExchange:
     ) -> None:
         self.client, self.problem, self.seed = client, problem, seed
         self.memory: Vectors = {}
-        self.round = self.iterations = self.proxes = self.inner_failures = 0
+        self.round = self.iterations = self.proxes = self.inner_failures = self.inner_iterations = 0
         self.coins = stream(seed, 0, "server")
         self.shape = None if problem.D is not None or len(shape) == 1 else shape
         self.psi = problem.psi
@@ -314,7 +314,11 @@ class SoloExchange:
         new = self._plain(self.checked, x, t)
         self.inner_failures += self.inner.failures - missed
         last = self.inner.last
-        self.spoiled = 0.0 if last is None else spoils * last.accuracy
+        if last is None:
+            self.spoiled = 0.0
+        else:
+            self.spoiled = spoils * last.accuracy
+            self.inner_iterations += last.iterations
         return new
 
     def _exact(self, x: Array, t: float) -> Array:
