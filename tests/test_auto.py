@@ -98,6 +98,20 @@ def test_a_k_that_diverges_is_refused() -> None:
     assert not ps.APDA(1000 / F.L, K=40).check(problem)
 
 
+@pytest.mark.parametrize("model", [ps.LeastSquares, ps.Logistic])
+def test_a_large_linear_model_need_not_know_its_constants(model: Any) -> None:
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((320, 260)) * np.geomspace(1, 0.2, 260)
+    f = model(A, A[:, 0] > 0, l2=1e-3)
+    found = ps.minimize(f, ps.prox.L1(1e-3), tol=1e-8)
+    assert found.success
+    assert not {"L", "L0", "mu"} & vars(f).keys(), "an eigenvalue problem of 260 unknowns was solved"
+    assert f.L / 2 < found.parameters["L"] < 1.5 * f.L
+    again = ps.minimize(f, ps.prox.L1(1e-3), tol=1e-8)
+    assert again.parameters["L"] == f.L
+    assert np.linalg.norm(found.x - again.x) <= 1e-5
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)
@@ -160,3 +174,39 @@ def test_with_d_it_chooses_too_and_changes_keep_y(monkeypatch: pytest.MonkeyPatc
     assert found.success
     assert len(found.choices) == 6
     assert np.linalg.norm(found.x - exact.x) <= 1e-5
+
+
+def test_proxgd_goes_where_momentum_cannot_help_and_leaves_where_mu_was_wrong() -> None:
+    found = ps.minimize(quadratic(1.5), PSI, tol=1e-9)
+    assert found.success
+    assert [name for _, name in found.choices] == ["proxgd", "end"]
+    wrong = ps.minimize(F, PSI, mu=F.L, tol=1e-7)
+    assert wrong.success
+    assert [name for _, name in wrong.choices][:2] == ["proxgd", "fista-restart"]
+
+
+def test_proxskip_goes_where_its_theorem_is_sure_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """APDA seems to stand still: its theorem-bound rival takes over, with the h that was learned."""
+    monkeypatch.setattr(AutoDescent, "_rate", lambda run: 0.0)
+    found = ps.minimize(F, Slow(PSI, 5e-4), tol=1e-9)
+    assert found.success
+    assert "proxskip" in [name for _, name in found.choices]
+    again = ps.minimize(F, PSI, tol=1e-9, replay=found)
+    assert again.x.tobytes() == found.x.tobytes()
+
+
+def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista() -> None:
+    class Hard(ps.prox.TV2D):
+        """Its iterations at the large steps of APDA are many."""
+
+        def prox(self, x: Array, t: float) -> Array:
+            out = super().prox(x, t)
+            assert self.last is not None
+            time.sleep(2e-3)
+            self._record(self.last.accuracy, 5 if t <= 1.01 / F.L else 500)
+            return out
+
+    found = ps.minimize(F, Hard(1e-3, (5, 8)), tol=1e-7)
+    assert found.success
+    assert [name for _, name in found.choices][:3] == ["fista-restart", "apda", "fista-restart"]
+    assert [name for _, name in found.choices].count("apda") == 1

@@ -266,9 +266,15 @@ def _loop(
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
     """Why the bound is below tol and the certificate is not."""
+    if run.solo.inner_tol is not None:
+        return Status.INEXACT, _too_coarse(run.solo.inner_tol)
     if run.solo.inner is not None or (run.solo.checked is not None and run.solo.checked.said):
         return Status.INEXACT, "the bound is below tol but the certificate is not"
     return Status.PRECISION, _at_rounding(run)
+
+
+def _too_coarse(inner_tol: float) -> str:
+    return f"inner_tol = {inner_tol:g} is too coarse for this tol; leave it out"
 
 
 def _at_rounding(run: Descent) -> str:
@@ -302,10 +308,7 @@ def _stalled(run: Descent) -> tuple[Status, str]:
     if run.solo.inner_failures:
         return Status.INEXACT, f"the inner solver of {type(run.task.psi).__name__} does not reach its tolerance"
     if run.solo.inner_tol is not None and run.solo.spoiled > run.tol:
-        return (
-            Status.INEXACT,
-            f"inner_tol = {run.solo.inner_tol:g} is too coarse for this tol; leave it out",
-        )
+        return Status.INEXACT, _too_coarse(run.solo.inner_tol)
     if run.is_rounding(run.best.bound):
         return Status.PRECISION, _at_rounding(run)
     return Status.STALLED, "the certificate does not fall any more"

@@ -20,6 +20,9 @@ from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError
 
+CHEAP_UP_TO = 200
+"""Features (or rows, if there are fewer) up to which the exact L takes no longer than a few gradients."""
+
 
 class LinearModel:
     """The base of Logistic, LeastSquares and Softmax."""
@@ -116,6 +119,12 @@ class LinearModel:
         if np.ptp(self.reg) == 0:  # a constant regulariser only shifts the spectrum
             return self.L0 + float(self.reg[0])
         return spectrum.largest(self.A, self.s, self.curvature, self.reg[: self.A.shape[1]])
+
+    @property
+    def constants_are_costly(self) -> bool:
+        """Whether L is not known yet, and takes as long to compute as many gradients."""
+        known = {"L", "L0"} & vars(self).keys()
+        return not known and min(self.A.shape) > CHEAP_UP_TO
 
     @cached_property
     def mu(self) -> float:

@@ -103,7 +103,11 @@ def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> floa
     """An upper bound on the largest eigenvalue of a PSD operator; it fails with probability ``LANCZOS_FAILURE``."""
     # P[(lmax - estimate) / lmax > slack] <= 1.648 sqrt(d) exp(-sqrt(slack) (2 k - 1))
     need = np.log(1.648 * np.sqrt(d) / LANCZOS_FAILURE) / np.sqrt(LANCZOS_SLACK)
-    k = min(d, int(np.ceil((need + 1) / 2)))
+    return lanczos(matvec, d, min(d, int(np.ceil((need + 1) / 2))), seed) / (1.0 - LANCZOS_SLACK)
+
+
+def lanczos(matvec: Callable[[Array], Any], d: int, k: int, seed: int = 0) -> float:
+    """The largest eigenvalue of a PSD operator as k products with it show it, from below."""
     rng = generator(seed)
     v = rng.standard_normal(d)
     Q = [v / np.linalg.norm(v)]
@@ -129,4 +133,4 @@ def lanczos_bound(matvec: Callable[[Array], Any], d: int, seed: int = 0) -> floa
     top = scipy.linalg.eigh_tridiagonal(
         alpha, beta[: m - 1], eigvals_only=True, select="i", select_range=(m - 1, m - 1)
     )
-    return float(top[0]) / (1.0 - LANCZOS_SLACK)
+    return float(top[0])

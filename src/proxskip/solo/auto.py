@@ -37,6 +37,8 @@ TRIAL = 0.5
 """The length of the first trial, relative to the seconds until then."""
 SETTLED, SMALL_STEP = 30, 16.0
 """Rounds after which the step of APDA has settled, and gamma L up to which it counts as small."""
+HARDER = 2.5
+"""An inner solver that takes this many times more iterations at APDA's steps than at FISTA's outweighs fewer proxes."""
 CLEARLY = 1.5
 """How much faster the other method must have been for a change."""
 
@@ -44,9 +46,13 @@ Choice = tuple[int, str]
 """The number of rounds done, and the method that goes on from there; the last one is the end of the run."""
 
 
-def arms(D: Any) -> tuple[str, str]:
-    """The two methods to choose from; the first one begins."""
-    return ("fista-restart", "apda") if D is None else ("papc", "pdhg")
+NO_MOMENTUM, PLAIN_ROUNDS = 0.5, 50
+"""From this mu/L on ProxGD begins, since momentum cannot help; if it is not done after so many rounds, mu was wrong."""
+
+
+def arms(D: Any) -> tuple[str, ...]:
+    """The methods to choose from. The first two are tried; ProxSkip and ProxGD go where their rates are known."""
+    return ("fista-restart", "apda", "proxskip", "proxgd") if D is None else ("papc", "pdhg")
 
 
 def _capped_fista(problem: Problem, f: Smooth) -> Method:
@@ -68,15 +74,23 @@ class AutoDescent(Descent):
         if replay and not ({name for _, name in self.replay} <= {*self.arms, "end"} and self.replay[0][0] == 0):
             raise InputError(f"these choices are not those of a run on a problem like this one: {replay!r}.")
         # a dual variable to start from is of use to APDA alone
-        first = self.replay[0][1] if self.replay else self.arms[1 if given.get("dual") is not None else 0]
+        first = self.replay[0][1] if self.replay else self._first(task, given.get("dual"))
         self.arm, self.steps = first, dict[str, float]()
         super().__init__(task, self._maker(first), x0, **given)
         self.choices: list[Choice] = [(0, first)]
         self.solo.prox_times = None if self.replay else []
         self.rates: dict[str, float] = {}
+        self.effort: dict[str, float] = {}  # iterations of a prox's inner solver
+        self.last_effort = (0, 0)
         self.look = WARM_UP
         self.until = 0.0  # seconds up to which nothing is reconsidered
         self._mark()
+
+    def _first(self, task: Task, dual: Array | None) -> str:
+        if dual is not None:
+            return self.arms[1]
+        even = task.D is None and (task.f.mu or 0.0) >= NO_MOMENTUM * (task.f.L or math.inf)
+        return "proxgd" if even else self.arms[0]
 
     def _maker(self, name: str) -> Callable[[Problem, Smooth], Method]:
         gamma = self.steps.get(name)
@@ -118,11 +132,21 @@ class AutoDescent(Descent):
             self._looked()
             return
         self.look = self.round + max(4, self.round // 20)
-        here, other = self.arm, self.arms[1 - self.arms.index(self.arm)]
+        here = self.arm
+        other = self.arms[1] if here in (self.arms[0], "proxskip") else self.arms[0]
         call, step = self.cost()
         ratio = call / step if self.task.D is None else 2.0  # with D neither method is the one with fewer proxes
         self.seen.append((self.spent, self.best.bound))
-        if other in self.rates:
+        if here == "proxgd":
+            if self.round >= PLAIN_ROUNDS:
+                self._take(other, 1.0)
+        elif self._harder():
+            self.rates[here] = 0.0
+            self._take(other, math.inf)
+        elif self._promises_more(call, step):
+            self.rates[here] = self._rate()
+            self._take("proxskip", 1.0)
+        elif other in self.rates:
             self.rates[here] = self._rate()
             if self.spent >= self.until and self.rates[other] > CLEARLY * self.rates[here]:
                 self._take(other, 1.0)
@@ -136,6 +160,31 @@ class AutoDescent(Descent):
             self.rates[here] = self._rate()
             self._take(other, TRIAL)
 
+    def _harder(self) -> bool:
+        """Whether an inner solver, which starts where it ended, has much farther to go at APDA's large steps."""
+        if self.solo.inner is None or self.task.D is not None:
+            return False
+        first, second = self.arms[:2]
+        done, proxes = self.last_effort
+        self.last_effort = (self.solo.inner_iterations, self.solo.proxes)
+        self.effort[self.arm] = 1.0 + (self.solo.inner_iterations - done) / max(self.solo.proxes - proxes, 1)
+        # later calls are for a higher accuracy, and no longer comparable
+        since = self.choices[-1][0]
+        soon = self.arm == second and self.round - since <= max(16, since // 5)
+        return soon and self.effort[second] > HARDER * self.effort.get(first, math.inf)
+
+    def _promises_more(self, call: float, step: float) -> bool:
+        """Whether ProxSkip's theorem is sure of a faster pace than APDA has, once that has settled.
+
+        In Theorem 3.6 of arXiv:2202.09357 with gamma = 1/L and p = 1/sqrt(kappa) the squared distance shrinks by
+        1 - 1/kappa an iteration, which costs a gradient and p proxes.
+        """
+        mu, settled = self.f.mu, self.round - self.choices[-1][0] >= SETTLED
+        if self.arm != "apda" or "proxskip" in self.rates or not (mu and settled):
+            return False
+        kappa = (self.f.L or 1.0) / mu
+        return 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa))) > CLEARLY * self._rate()
+
     def _well_conditioned(self) -> bool:
         """Whether APDA has settled at a small step, where FISTA may need no more proxes."""
         settled = self.round - self.choices[-1][0] >= SETTLED
@@ -148,7 +197,7 @@ class AutoDescent(Descent):
         return math.log(before / max(bound, 1e-300)) / (now - then) if now > then else 0.0
 
     def _take(self, name: str, share: float = 1.0) -> None:
-        if "step" in self.server:
+        if self.arm == "apda":
             self.steps[self.arm] = float(self.server["step"][0])
         self.arm = name
         self.switch(self._maker(name))

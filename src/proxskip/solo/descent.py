@@ -108,12 +108,14 @@ class Descent:
         self.task, self.make, self.tol, self.insist = task, make, tol, insist
         f = task.f
         g = functions.first_gradient(f, x0)
-        self.backtrack = f.L is None
-        self.f = f if f.L is not None else f.with_L(functions.first_L(f, x0, g))
-        self.first_L = self.f.L or 1.0
+        self.backtrack, guessed = f.L is None, 0
+        if f.L is None:
+            self.first_L, guessed = functions.first_L(f, x0, g)
+            f = f.with_L(self.first_L)
+        self.f, self.first_L = f, f.L or 1.0
         self.client = client_of(self.f, task.batch, seed, self.backtrack, threads)
-        # g, and the gradient that a first guess of L took, are counted
-        self.client.calls, self.client.rows = 1 + self.backtrack, (1 + self.backtrack) * f.rows
+        # g, and the gradients that a first guess of L took, are counted
+        self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
         self.client.at, self.client.g = x0, g
         self.notes: list[str] = []
         self._set_method()
@@ -144,11 +146,13 @@ class Descent:
                 self.notes.append(note)
                 warnings.warn(note, UnsafeStepWarning, stacklevel=5)
         self.plain = not self.method.remembers and self.task.D is None
+        self.maps = self.plain and self.task.psi is not None and self.task.batch is None
         # minibatches are drawn by the client's descend, which the fused rounds do not call
         self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
         rare = (skip_probability(self.method) or 1.0) < 0.2
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
+        self.always = self.check_every == 1 and self.task.batch is None
 
     def _begin(self, x: Array, dual: Array | None) -> None:
         """Set the client's memory and the server's vectors at x; ``dual`` is h, or y where there is a D."""
@@ -191,7 +195,7 @@ class Descent:
         try:
             self.server = self.method_round(server, solo)
             self.round += 1
-            return self._due() and self._bound()
+            return (self.always or self._due()) and self._bound()
         except TooSteep as steep:
             self.server, solo.memory = server, memory  # the round is taken back
             self._raise_L(steep.L)
@@ -206,7 +210,7 @@ class Descent:
             raise Overflow
         x, dual = self.x, self.dual
         self.f = self.f.with_L(max(1.5 * old, min(seen, 1e3 * old)))
-        self.client.f, self.client.steepest, self.client.at = self.f, 0.0, None
+        self.client.f, self.client.steepest, self.client.at = self.client.f.with_L(self.f.L or 1.0), 0.0, None
         self._set_method()
         self.solo.problem, self.solo.L = self.problem, self.f.L or 0.0
         self._begin(x, dual)
@@ -228,8 +232,9 @@ class Descent:
 
     def _bound(self) -> bool:
         """|grad f(x) + s| at x plus what an inexact prox may have spoiled; for psi(D x) see ``exchange``."""
-        solo, x = self.solo, self.x
-        if self.plain and solo.start is not None and self.task.psi is not None and self.task.batch is None:
+        solo = self.solo
+        if self.maps and solo.start is not None:
+            x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
             raw = (distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
@@ -237,6 +242,7 @@ class Descent:
             if not math.isfinite(raw):
                 solo.blame()
         else:
+            x = self.x
             if solo.watched:
                 solo.blame()
             g = self.client.gradient(x)
@@ -268,7 +274,7 @@ class Descent:
         bound, solo = self.bound, self.solo
         self.watch.see(bound, solo.iterations, solo.inner_failures)
         if bound < self.best.bound:
-            self.best = Point(bound, x, self.dual, solo.iterations)
+            self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
             solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
         if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + CURVATURE_SLACK):

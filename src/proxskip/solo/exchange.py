@@ -80,19 +80,21 @@ class SoloClient:
         Args:
             hold: whether a curvature above L counts in backtracking; otherwise it is only noted.
         """
-        if x is not self.at:
-            g = self.f.gradient(x)
-            self.calls += 1
-            self.rows += self.f.rows
-            often = not hold or self.backtrack or self.calls < CHECKED_FIRST or self.calls % CHECK_PERIOD < 2
-            if self.at is not None and often:
-                try:
-                    self._steep(self.at, self.g, x, g)
-                except TooSteep:
-                    if hold:
-                        raise
-            self.g, self.at = g, x
-        return self.g
+        if x is self.at:
+            return self.g
+        f, calls = self.f, self.calls + 1
+        g = f.gradient(x)
+        self.calls = calls
+        self.rows += f.rows
+        often = calls < CHECKED_FIRST or calls % CHECK_PERIOD < 2 or self.backtrack or not hold
+        if often and self.at is not None:
+            try:
+                self._steep(self.at, self.g, x, g)
+            except TooSteep:
+                if hold:
+                    raise
+        self.g, self.at = g, x
+        return g
 
     def descend(
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
@@ -172,8 +174,8 @@ class SoloClient:
 class CompiledClient(SoloClient):
     """A linear model: all K steps but the first in one call of the engine's kernel, gradients by the same."""
 
-    def __init__(self, f: Smooth, batch: int | None, seed: int, threads: int | None) -> None:
-        super().__init__(f, batch, seed, False)
+    def __init__(self, f: Smooth, batch: int | None, seed: int, backtrack: bool, threads: int | None) -> None:
+        super().__init__(f, batch, seed, backtrack)
         self.engine = CpuEngine(threads)
         self.engine.open(Problem([f.of], batch=batch), {}, seed)
         self.one, self.rate, self.count = np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64)
@@ -194,8 +196,8 @@ class CompiledClient(SoloClient):
         self, x: Array, h: Array | float, gamma: Any, K: Any, *, pull: Pull | None = None, momentum: float = 0.0
     ) -> Array:
         """K times  x <- x - gamma (g(x) - h), or with a pull and momentum as in ``seam.Client``."""
-        if pull is not None:
-            return self._pulled(x, h, gamma, K, pull, momentum)
+        if pull is not None or self.backtrack:  # gradients one by one, to compare them
+            return super().descend(x, h, gamma, K, pull=pull, momentum=momentum)
         left = K
         if self.batch is None:
             x, left = _step(x, self.gradient(x), h, gamma), K - 1
@@ -218,7 +220,7 @@ def client_of(f: Smooth, batch: int | None, seed: int, backtrack: bool, threads:
     """f as a client, with the engine's kernel where there is one for it."""
     # the kernel wants one weight for all rows
     if isinstance(f.of, LinearModel) and f.of.has_rows and np.ptp(f.of.s) == 0:
-        return CompiledClient(f, batch, seed, threads)
+        return CompiledClient(f, batch, seed, backtrack, threads)
     return SoloClient(f, batch, seed, backtrack)
 
 
@@ -233,7 +235,7 @@ class SoloExchange:
     ) -> None:
         self.client, self.problem, self.seed = client, problem, seed
         self.memory: Vectors = {}
-        self.round = self.iterations = self.proxes = self.inner_failures = 0
+        self.round = self.iterations = self.proxes = self.inner_failures = self.inner_iterations = 0
         self.coins = stream(seed, 0, "server")
         self.shape = None if problem.D is not None or len(shape) == 1 else shape
         self.psi = problem.psi
@@ -312,7 +314,11 @@ class SoloExchange:
         new = self._plain(self.checked, x, t)
         self.inner_failures += self.inner.failures - missed
         last = self.inner.last
-        self.spoiled = 0.0 if last is None else spoils * last.accuracy
+        if last is None:
+            self.spoiled = 0.0
+        else:
+            self.spoiled = spoils * last.accuracy
+            self.inner_iterations += last.iterations
         return new
 
     def _exact(self, x: Array, t: float) -> Array:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.problems import operators, oracles
+from proxskip.problems import operators, oracles, spectrum
+from proxskip.problems.glm import LinearModel
 from proxskip.problems.spectrum import is_matrix
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
@@ -22,6 +23,9 @@ CURVATURE_ULPS = 1e4
 """A difference of gradients counts where it is this many times their rounding."""
 CURVATURE_SLACK = 1e-3
 """By how much (relative) a measured curvature may exceed L before L counts as too small; allows for rounding."""
+
+FIRST_PRODUCTS, FIRST_SLACK = 8, 0.02
+"""Products with the Hessian of a linear model for a first guess of L, and by how much that is raised."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,15 @@ class Smooth:
         return replace(self, L=L)
 
 
-def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, mu_needed: bool = True) -> Smooth:
+def as_smooth(
+    f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, mu_needed: bool = True, hurry: bool = False
+) -> Smooth:
     """f from an object with value and gradient or from that pair of callables, with its constants.
 
     L and mu override those of the object. Its mu is read only if needed, since it may have to be computed.
+
+    Args:
+        hurry: leave L to backtracking, and take a lower bound for mu, if computing them could take longer than the run.
     """
     if isinstance(f, type):
         raise InputError(f"f is the class {f.__name__}; give an object of it, with its data.")
@@ -69,9 +78,11 @@ def as_smooth(f: Any, shape: tuple[int, ...], L: Any = None, mu: Any = None, *, 
         raise InputError(f"f has {known} unknowns but x0 has {d} numbers.")
     # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or known is not None
-    L = oracles.smoothness_of(f) if L is None else L
+    slow = hurry and L is None and isinstance(f, LinearModel) and f.constants_are_costly
+    if L is None and not slow:
+        L = oracles.smoothness_of(f)
     if mu is None and mu_needed:
-        mu = oracles.strong_convexity_of(f)
+        mu = float(f.reg.min()) if slow else oracles.strong_convexity_of(f)
     L = None if L is None else theory.positive("L", L)
     mu = None if mu is None or theory.nonnegative("mu", mu) == 0 else float(mu)
     if L is not None and mu is not None:
@@ -133,8 +144,17 @@ def curvature(x: Array, g: Array, y: Array, k: Array, L: float = 0.0, eps: float
     return turned / moved if turned > tiny and moved > 0 else 0.0
 
 
-def first_L(f: Smooth, x: Array, g: Array) -> float:
-    """A first guess for backtracking: how much the gradient changes over a short step downhill."""
+def first_L(f: Smooth, x: Array, g: Array) -> tuple[float, int]:
+    """A first guess for backtracking, and the gradients that it cost."""
+    if isinstance(f.of, LinearModel):  # products with its Hessian at x
+        k = min(f.d, FIRST_PRODUCTS)
+        found = spectrum.lanczos(lambda v: f.of.hessp(x, v), f.d, k)
+        return (1.0 + FIRST_SLACK) * found if found > 0 else 1.0, k
+    return _over_a_step(f, x, g), 1
+
+
+def _over_a_step(f: Smooth, x: Array, g: Array) -> float:
+    """How much the gradient changes over a short step downhill."""
     length = float(np.linalg.norm(g))
     if length == 0:
         return 1.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,30 +28,38 @@ def round_of(method: Method) -> Round:
     if isinstance(method, ProxGD):
         return lambda server, solo: {"x": _prox_step(solo, server["x"], method.gamma)}
     if isinstance(method, Fista):
-        return lambda server, solo: _fista(method, server, solo)
+        return partial(_fista, method)
     if isinstance(method, Accelerated):
-        return lambda server, solo: _accelerated(method, server, solo)
+        return partial(_accelerated, method)
     return method.round
 
 
 def _prox_step(solo: SoloExchange, y: Array, gamma: float) -> Array:
     """prox_{gamma psi}(y - gamma grad f(y)), counted."""
     solo.start = y
-    m: Array = kernels.plain_step(y, solo.client.gradient(y), gamma)
+    m = np.empty(len(y))
+    kernels.plain_step(y, solo.client.gradient(y), gamma, m)
     solo.iterations += 1
     return m if solo.psi is None else solo.prox(m, gamma)
 
 
 def _fista(method: Fista, server: Vectors, solo: SoloExchange) -> Vectors:
-    y, t = server["y"], server["t"].item()
+    y, t = server["y"], cast(Any, server["t"])
+    if type(t) is not float:  # the first one; then plain numbers, with which Python is faster than with arrays
+        t = t.item()
     x = _prox_step(solo, y, method.gamma)
-    ahead = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
-    new, solo.moved, turned = kernels.look_ahead(x, server["x"], y, min(method.beta, (t - 1.0) / ahead), True)
-    return {"x": x, "y": new, "t": np.float64(1.0 if turned else ahead)}
+    later = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
+    new = np.empty(len(x))
+    momentum = (t - 1.0) / later
+    moved = kernels.look_ahead_or_turn(x, server["x"], y, momentum if momentum < method.beta else method.beta, new)
+    if moved < 0.0:
+        new, moved, later = x, -moved, 1.0
+    solo.moved = moved
+    return {"x": x, "y": new, "t": later}  # type: ignore[dict-item]
 
 
 def _accelerated(method: Accelerated, server: Vectors, solo: SoloExchange) -> Vectors:
-    y = server["y"]
+    y, new = server["y"], np.empty(len(server["y"]))
     x = _prox_step(solo, y, method.gamma)
-    new, solo.moved, _ = kernels.look_ahead(x, server["x"], y, method.beta, False)
+    solo.moved = kernels.look_ahead(x, server["x"], y, method.beta, new)
     return {"x": x, "y": new}

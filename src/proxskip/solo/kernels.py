@@ -20,12 +20,10 @@ def pulled_step(z, g, h, centre, y, tau, gamma, momentum):
 
 
 @njit(**_FUSED)
-def plain_step(y, g, gamma):
-    """y - gamma g."""
-    new = np.empty_like(y)
+def plain_step(y, g, gamma, new):
+    """new <- y - gamma g; the caller makes ``new``, faster than a compiled function returns an array."""
     for j in range(len(y)):
         new[j] = y[j] - gamma * g[j]
-    return new
 
 
 @njit(fastmath={"reassoc", "nsz"}, **_FUSED)
@@ -38,12 +36,16 @@ def _turn(x, before, y):
 
 
 @njit(**_FUSED)
-def look_ahead(x, before, y, momentum, restarts):
-    """x + momentum (x - before), |y - x|, and whether to restart: <y - x, x - before> > 0; then the point is x."""
-    moved = distance(y, x)
-    if restarts and _turn(x, before, y) > 0.0:
-        return x, moved, True
-    ahead = np.empty_like(x)
+def look_ahead(x, before, y, momentum, ahead):
+    """ahead <- x + momentum (x - before); returns |y - x|."""
     for j in range(len(x)):
         ahead[j] = x[j] + momentum * (x[j] - before[j])
-    return ahead, moved, False
+    return distance(y, x)
+
+
+@njit(**_FUSED)
+def look_ahead_or_turn(x, before, y, momentum, ahead):
+    """The same; but if <y - x, x - before> > 0, a restart is due: ``ahead`` is left alone and -|y - x| returned."""
+    if _turn(x, before, y) > 0.0:
+        return -distance(y, x)
+    return look_ahead(x, before, y, momentum, ahead)

@@ -46,7 +46,7 @@ def prepare(
     # computing mu may cost an eigenvalue problem, so an f is asked for it only where a method uses it
     takes_p = name in TAKE_P_FROM_MU and p is None
     uses_mu = name not in IGNORE_MU and (takes_p or name not in TAKE_P_FROM_MU or eps is not None)
-    smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu)
+    smooth = functions.as_smooth(f, start.shape, L, mu, mu_needed=uses_mu, hurry=name == "auto")
     if takes_p and smooth.mu is None:
         raise InputError(
             f"mu is unknown, and {name} takes its p from it; give mu, the strong convexity of f, or p, say p = 0.1."
