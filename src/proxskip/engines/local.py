@@ -9,7 +9,7 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.oracles import rows_of
+from proxskip.problems.oracles import is_random, rows_of
 from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
@@ -69,7 +69,7 @@ class OneClient(Sender):
         self.oracle: Any = problem.clients[i]
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
         self.batch = problem.batch
-        self.rows = rows_of(self.oracle)
+        self.rows, self.random = rows_of(self.oracle), is_random(self.oracle)
 
     def keys(self, vector: int) -> Sequence[Key]:
         """One."""
@@ -89,11 +89,12 @@ class OneClient(Sender):
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
         if pull is None and anchor is None and until is None and not momentum:
-            estimate = self.gradient if self.batch is None else self._estimate
+            exact = self.batch is None and not self.random
+            estimate = self.gradient if exact else self._estimate
             for _ in range(K):
                 look(self.request.halt)
                 x = x - gamma * (estimate(x) - h)
-            if self.batch is None:
+            if exact:
                 self.step += K  # the coins of an anchor are numbered by it too
             return x
         if until is not None and pull is None:
@@ -122,7 +123,7 @@ class OneClient(Sender):
         for _ in range(K):
             look(self.request.halt)
             step, z = self.step, x
-            if self.batch is None:  # both minibatches are all rows, and cancel
+            if self.batch is None:  # both minibatches are all rows, and cancel; so would masks of dropout
                 self.step += 1
                 g = full = self.gradient(z)
             else:
@@ -137,7 +138,10 @@ class OneClient(Sender):
     def _estimate(self, x: Array) -> Array:
         if self.batch is None:
             self.step += 1  # the coins of an anchor are numbered by it too
-            return self.gradient(x)
+            if not self.random:
+                return self.gradient(x)
+            self.gradients += self.rows
+            return self._sampled(x, None)
         self.gradients += self.batch
         return self._sampled(x, self._rows())
 
@@ -149,6 +153,9 @@ class OneClient(Sender):
         return picks
 
     def _sampled(self, x: Array, rows: Any) -> Array:
+        if self.random:  # after ``_rows``: the masks of the k-th step are numbered k + 1
+            key = (self.seed, self.i, self.request.round, self.step)
+            return np.asarray(self.oracle.random_gradient(x, rows, key))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
     def gradient(self, x: Array, where: Any = None) -> Array:
