@@ -605,7 +605,6 @@ def test_a_module_outside_a_federation_needs_its_L_and_starts_at_its_weights() -
     unknown, known = flower.from_torch(*given), flower.from_torch(*given, L=20.0)
     for act in (
         lambda: ps.GD.theory(ps.Problem([unknown])),
-        lambda: ps.run(ps.GD(0.01), unknown, rounds=1),
         lambda: ps.run("gd", ps.Problem([unknown]), rounds=1),
     ):
         with pytest.raises(ps.InputError, match="L"):
@@ -633,7 +632,7 @@ def test_a_network_trains_in_a_federation(clock: Clock) -> None:
     net = make(Context(0, 0, {"partition-id": 0}, RecordDict(), {}))
     start = ArrayRecord({"x": Array(net.start())})
     out = Federated(ps.Scaffnew(0.2, 0.2), 3, batch=10, seed=1).start(Here(client_app(make), 3), start, num_rounds=40)
-    assert (net.load(out.x)(centres).argmax(dim=1) == torch.arange(3)).all()
+    assert (net.module_at(out.x)(centres).argmax(dim=1) == torch.arange(3)).all()
     assert out.summary["sum_h"] <= 1e-12
 
 

@@ -20,9 +20,9 @@ import torch
 from sklearn.datasets import load_digits
 
 import proxskip as ps
-from proxskip.flower import TorchOracle
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Server, Worker
 from proxskip.protocol.wire import encode
+from proxskip.torch import Model
 
 CLIENTS, BATCH, K, L2 = 10, 16, 20, 1e-3
 
@@ -47,9 +47,9 @@ def parts(labels: np.ndarray, alpha: float, seed: int) -> list[np.ndarray]:
             return [np.array(mine) for mine in out]
 
 
-def accuracy(network: TorchOracle, x: np.ndarray, inputs: Any, targets: Any) -> float:
+def accuracy(network: Model, x: np.ndarray, inputs: Any, targets: Any) -> float:
     with torch.no_grad():
-        return float((network.load(x)(inputs).argmax(dim=1) == targets).float().mean())
+        return float((network.module_at(x)(inputs).argmax(dim=1) == targets).float().mean())
 
 
 def train(method: Any, seed: int, rounds: int) -> dict[str, list[float]]:
@@ -60,7 +60,7 @@ def train(method: Any, seed: int, rounds: int) -> dict[str, list[float]]:
     inputs, targets = torch.tensor(A, dtype=torch.float32), torch.tensor(b)
     train_rows, test = np.arange(1437), slice(1437, None)
     nets = [
-        TorchOracle(two_layers(seed), torch.nn.functional.cross_entropy, inputs[rows], targets[rows], l2=L2)
+        Model(two_layers(seed), torch.nn.functional.cross_entropy, inputs[rows], targets[rows], l2=L2)
         for rows in (train_rows[p] for p in parts(b[:1437], 0.1, seed))
     ]
     problem = ps.Problem(nets, np.array([float(f.N) for f in nets]))

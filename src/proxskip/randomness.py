@@ -11,6 +11,7 @@ Function                Keyed by                    Drawn                       
 ``stream("links")``     seed, round                 links that wake or fail, masks       loop
 ``codec_words``         seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
 ``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
+``dropout_word``        seed, round, step           with the client, masks of dropout    networks as clients
 ``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
 ``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
 ``generator(1)``        fixed                       start of the power method            ``minimize``
@@ -46,7 +47,7 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5, "links": 6}
+STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5, "links": 6, "dropout": 7}
 """A word of the counter, by purpose."""
 
 
@@ -148,6 +149,13 @@ def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
     """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
     return word / 2**32
+
+
+def dropout_word(seed: int, round: int, step: int) -> int:
+    """A signed 64-bit word for every local step, from which, with a client's number, its dropout masks are hashed."""
+    high, low, *_ = philox4x32((0x80000000 | STREAMS["dropout"], step, round, 0), seed)
+    word = (high << 32) | low
+    return word - 2**64 if word >= 2**63 else word
 
 
 def generator(seed: int) -> np.random.Generator:

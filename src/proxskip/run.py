@@ -15,10 +15,10 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit, restored
-from proxskip.loop.loop import COLUMNS, Callback, Loop, check_callbacks
+from proxskip.loop.loop import Callback, Loop, check_callbacks, columns_of
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import is_oracle, knows_L, start_of
+from proxskip.problems.oracles import is_oracle, start_of
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
@@ -148,7 +148,7 @@ def _reopened(
         engine = engine or make_engine(keep.config["engine"], threads)
         spec = keep.config.get("spec") or {}
         assert keep.checkpoint is not None
-        restored.check(keep.checkpoint, method, problem, COLUMNS)
+        restored.check(keep.checkpoint, method, problem, columns_of(problem))
     loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
     loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
     loop.config["every"] = loop.every
@@ -161,11 +161,6 @@ def _reopened(
 def as_problem(given: Any) -> Problem:
     """A problem as it is; a single function as the problem of one client."""
     if isinstance(given, Problem):
-        if unknown := [i for i, f in enumerate(given.clients) if not knows_L(f)]:
-            raise InputError(
-                f"client {unknown[0]} does not know its L, from which step sizes follow; give it one, as in "
-                "from_torch(..., L=...)."
-            )
         return given
     if isinstance(given, type) or not is_oracle(given):
         name = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
@@ -224,17 +219,30 @@ def make_engine(engine: str | Engine, threads: int | None = None) -> Engine:
         from proxskip.engines.ray.engine import RayEngine
 
         return RayEngine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray" or "reference".')
+    if engine == "torch":
+        return _torch_engine()
+    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
+
+
+def _torch_engine() -> Engine:
+    try:
+        from proxskip.engines.torch.engine import TorchEngine
+    except ImportError:
+        raise InputError(
+            'engine "torch" needs PyTorch, which is not installed; run  pip install "proxskip[torch]"  or use '
+            'engine="cpu".'
+        ) from None
+    return TorchEngine()
 
 
 def own_start(problem: Problem) -> Array:
     """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
-    starts = [start for f in problem.clients if (start := start_of(f)) is not None]
-    if not starts:
-        return np.zeros(problem.d)
-    if len(starts) < problem.n or any(not np.array_equal(starts[0], other) for other in starts[1:]):
-        raise InputError("the clients start from different weights; give x0.")
-    return np.array(starts[0], dtype=np.float64)
+    first = start_of(problem.clients[0])
+    for f in problem.clients[1:]:  # one at a time: they may be large, and many
+        other = start_of(f)
+        if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
+            raise InputError("the clients start from different weights; give x0.")
+    return np.zeros(problem.d) if first is None else np.array(first, dtype=np.float64)
 
 
 def starting_point(

@@ -9,6 +9,7 @@ import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.oracles import is_random
 from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
@@ -73,6 +74,7 @@ class OneClient(Sender):
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
         self.batch = problem.batch
         self.rows = problem.rows_each[i]
+        self.random = problem.is_random and is_random(self.oracle)
 
     def keys(self, vector: int) -> Sequence[Key]:
         """One."""
@@ -92,11 +94,12 @@ class OneClient(Sender):
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))."""
         if pull is None and anchor is None and until is None and not momentum:
-            estimate = self.gradient if self.batch is None else self._estimate
+            exact = self.batch is None and not self.random
+            estimate = self.gradient if exact else self._estimate
             for _ in range(K):
                 look(self.request.halt)
                 x = x - gamma * (estimate(x) - h)
-            if self.batch is None:
+            if exact:
                 self.step += K  # the coins of an anchor are numbered by it too
             return x
         if until is not None and pull is None:
@@ -125,7 +128,7 @@ class OneClient(Sender):
         for _ in range(K):
             look(self.request.halt)
             step, z = self.step, x
-            if self.batch is None:  # both minibatches are all rows, and cancel
+            if self.batch is None:  # both minibatches are all rows, and cancel; so would masks of dropout
                 self.step += 1
                 g = full = self.gradient(z)
             else:
@@ -140,7 +143,10 @@ class OneClient(Sender):
     def _estimate(self, x: Array) -> Array:
         if self.batch is None:
             self.step += 1  # the coins of an anchor are numbered by it too
-            return self.gradient(x)
+            if not self.random:
+                return self.gradient(x)
+            self.gradients += self.rows
+            return self._sampled(x, None)
         self.gradients += self.batch
         return self._sampled(x, self._rows())
 
@@ -152,6 +158,9 @@ class OneClient(Sender):
         return picks
 
     def _sampled(self, x: Array, rows: Any) -> Array:
+        if self.random:  # after ``_rows``: the masks of the k-th step are numbered k + 1
+            key = (self.seed, self.i, self.request.round, self.step)
+            return np.asarray(self.oracle.random_gradient(x, rows, key))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
     def gradient(self, x: Array, where: Any = None) -> Array:

@@ -8,6 +8,7 @@ its messages, stores its state on disk, and enforces the deadlines.
 """
 
 import os
+from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it when it is imported
 
@@ -20,13 +21,23 @@ from proxskip.flower.client import client_app
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.federation_run import FederationResult
 from proxskip.flower.noise import Noise
-from proxskip.flower.oracles import TorchOracle, from_arrays, from_svmlight, from_torch
+from proxskip.flower.oracles import from_arrays, from_svmlight, from_torch
 from proxskip.flower.strategy import Federated
 
 # the names of version 0.1, for programs that import them
-Network, Outcome, Remote = TorchOracle, FederationResult, FederatedClient
+Outcome, Remote = FederationResult, FederatedClient
+
+
+def __getattr__(name: str) -> Any:
+    """``Network`` and ``TorchOracle``, the older names of ``proxskip.torch.Model``, which needs PyTorch."""
+    if name in ("Network", "TorchOracle"):
+        from proxskip.problems.torch_model import Model
+
+        return Model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
-    "Federated", "FederatedClient", "FederationResult", "Network", "Noise", "Outcome", "Remote", "TorchOracle",
-    "client_app", "from_arrays", "from_svmlight", "from_torch",
+    "Federated", "FederatedClient", "FederationResult", "Noise", "Outcome", "Remote", "client_app", "from_arrays",
+    "from_svmlight", "from_torch",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.oracles import knows_L
 from proxskip.problems.softmax import Softmax
-from proxskip.types import Array, InputError, Oracle
+from proxskip.types import InputError, Oracle
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
 UNKNOWN_L = 1e-9
@@ -65,79 +65,11 @@ def from_svmlight(
     return from_arrays(data.A, data.b, loss, l2, **given)
 
 
-def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> TorchOracle:
-    """A PyTorch module with its loss on this client's data; see ``TorchOracle``."""
-    return TorchOracle(module, loss, inputs, targets, **given)
+def from_torch(module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, **given: Any) -> Any:
+    """A PyTorch module with its loss on this client's data: a ``proxskip.torch.Model``."""
+    from proxskip.problems.torch_model import Model
 
-
-class TorchOracle:
-    """A PyTorch module as an oracle: x is the vector of all its parameters, and autograd computes the gradients.
-
-    Args:
-        module: any module; every call overwrites its parameters; its buffers are neither changed nor averaged.
-        loss: ``loss(outputs, targets)``, a mean over the rows.
-        inputs, targets: tensors with one row per sample.
-        l2: adds l2/2 |x|^2.
-        L: the smoothness constant, if you know it. Without it a federation does not check step sizes, and ``run``,
-            which derives them from L, refuses the module.
-    """
-
-    mu: float | None = None
-    thread_safe = False
-
-    def __init__(
-        self, module: Any, loss: Callable[..., Any], inputs: Any, targets: Any, l2: float = 0.0, L: float | None = None
-    ) -> None:
-        import torch
-
-        self.torch, self.module, self.loss, self.inputs, self.targets = torch, module, loss, inputs, targets
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.d, self.N, self.l2 = sum(p.numel() for p in self.parameters), len(inputs), float(l2)
-        self.given_L, self.L_known = None if L is None else theory.positive("L", L), L is not None
-        flat = torch.nn.utils.parameters_to_vector(self.parameters)
-        self.initial = np.array(flat.detach().cpu().numpy(), dtype=np.float64)
-        if not self.N or len(targets) != self.N:
-            raise InputError(f"there are {self.N} inputs and {len(targets)} targets; give equally many.")
-        if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
-            raise InputError(
-                "batch normalisation keeps running means that are not averaged; use GroupNorm or LayerNorm."
-            )
-
-    @property
-    def L(self) -> float:
-        """The smoothness constant that was given."""
-        if self.given_L is None:
-            raise InputError("nobody knows the L of this module, from which step sizes follow; give from_torch its L.")
-        return self.given_L
-
-    def start(self) -> Array:
-        """The parameters that the module had when it was given, as a starting point."""
-        return self.initial.copy()
-
-    def load(self, x: Array) -> Any:
-        """The module, with its parameters set to x."""
-        first = self.parameters[0]
-        flat = self.torch.as_tensor(np.array(x), dtype=first.dtype, device=first.device)
-        self.torch.nn.utils.vector_to_parameters(flat, self.parameters)
-        return self.module
-
-    def value(self, x: Array) -> float:
-        """The mean loss over all rows, with the regulariser."""
-        with self.torch.no_grad():
-            return float(self.loss(self.load(x)(self.inputs), self.targets)) + 0.5 * self.l2 * float(x @ x)
-
-    def gradient(self, x: Array) -> Array:
-        """The gradient over all rows."""
-        return self.minibatch_gradient(x, None)
-
-    def minibatch_gradient(self, x: Array, rows: Any) -> Array:
-        """The gradient over these rows, or over all if ``rows`` is None."""
-        module = self.load(x)
-        picks = slice(None) if rows is None else self.torch.as_tensor(np.asarray(rows), device=self.inputs.device)
-        loss = self.loss(module(self.inputs[picks]), self.targets[picks])
-        parts = self.torch.autograd.grad(loss, self.parameters)
-        flat = self.torch.cat([g.reshape(-1) for g in parts])
-        return np.asarray(flat.cpu().numpy(), dtype=np.float64) + self.l2 * x
+    return Model(module, loss, inputs, targets, **given)
 
 
 # -- what the server asks of any oracle, also of a user's own ----------------------------------------------------------

@@ -19,6 +19,7 @@ from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
 """How large the sum may be, relative to the largest h and (p/gamma) x so far, in the first rounds."""
+DOUBLE = float(np.finfo(np.float64).eps)
 ROUNDS_PER_TOLERANCE = 10_000
 """Rounding adds up like a random walk: after this many rounds the tolerance is twice as large."""
 
@@ -30,9 +31,14 @@ class Audit:
     scale: float = 0.0
 
     def found(
-        self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int
-    ) -> tuple[float, float] | None:
-        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit."""
+        self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int,
+        unit: float = DOUBLE,
+    ) -> tuple[float, float] | None:  # fmt: skip
+        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit.
+
+        Args:
+            unit: of rounding, of the vectors that clients remember.
+        """
         h = method.controls(server, memory)
         if h is None:
             return None
@@ -43,5 +49,5 @@ class Audit:
         if rounds == 0:  # the first round may mend what it starts from
             return None
         excess = method.excess(problem, x, server, memory)
-        allowed = TOLERANCE * self.scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
+        allowed = TOLERANCE * (unit / DOUBLE) * self.scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
         return None if excess is None or not excess > allowed else (excess, allowed)

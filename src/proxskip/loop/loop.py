@@ -38,6 +38,14 @@ COLUMNS = (
 )
 
 
+def columns_of(problem: Problem) -> tuple[str, ...]:
+    """The columns of a run's trace: the clients' metrics come last."""
+    taken = [name for name in problem.metrics if name in COLUMNS]
+    if taken:
+        raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
+    return COLUMNS + problem.metrics
+
+
 _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
 """Engines that serve a run, by their id."""
 _CLAIM = threading.Lock()
@@ -71,7 +79,7 @@ class Loop:
         self.engine, self.every, self.notes = engine, every, list(notes)
         self.unsafe = bool(notes)
         self.line = Line(engine, problem, seed, participation)
-        self.trace = Trace(COLUMNS)
+        self.trace = Trace(columns_of(problem))
         self.round = 0
         self.psi0: float | None = None
         self.interrupted = Event()
@@ -157,8 +165,11 @@ class Loop:
     def _prepare_watch(self) -> None:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
-        G = self.judged.client_gradients(self.x0)
-        self.watch = watch.RunWatch.of(self.method, self.judged, G, self.h0, residual0)
+        if self.problem.knows_L:
+            G = self.judged.client_gradients(self.x0)
+            self.watch = watch.RunWatch.of(self.method, self.judged, G, self.h0, residual0)
+        else:
+            self.watch = watch.RunWatch.knowing_nothing()
         self.claims = self.method.claims(self.judged)
         # cohorts from a list are not drawn at random, which the theorem needs
         self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
@@ -310,7 +321,7 @@ class Loop:
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
         """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
-        found = self.audit.found(self.method, self.problem, self.x, server, memory, self.round)
+        found = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, self.engine.rounding())
         if found is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
@@ -348,7 +359,7 @@ class Loop:
         memory = self.engine.memory()
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
-            row = dict.fromkeys(COLUMNS, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
+            row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
         server = self.line.fetched(self.server)
         h = self.method.controls(server, memory)
         cluster, happened = self.engine.report()

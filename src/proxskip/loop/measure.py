@@ -13,7 +13,7 @@ from proxskip.types import Array, Vectors
 def residual(problem: Problem, x: Array, server: Vectors) -> float:
     """How far x is from optimal: |grad f|, with psi the prox-gradient residual, with D that of (x, y)."""
     if problem.D is None:
-        return problem.residual(x, 1.0 / problem.L_global)
+        return problem.residual(x, 1.0 / problem.L_global if problem.knows_L else 1.0)
     assert problem.psi is not None
     y = server["y"]
     primal = problem.gradient(x) + problem.D.T @ y
@@ -25,6 +25,7 @@ def at_point(problem: Problem, x: Array) -> dict[str, float]:
     """f, gap and (but for psi(D x), which needs the dual point too) gradient norm at x alone."""
     f = problem.value(x)
     row = {"f": f} if problem.D is not None else {"f": f, "grad_norm": residual(problem, x, {})}
+    row |= problem.measured(x)
     return row if problem.solution is None else row | {"gap": f - problem.solution.f}
 
 

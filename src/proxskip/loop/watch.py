@@ -79,6 +79,11 @@ class RunWatch:
             L=100 * eps * problem.L_max,
         )
 
+    @staticmethod
+    def knowing_nothing() -> RunWatch:
+        """Without an L there is no yardstick: only what is not finite has diverged."""
+        return RunWatch(np.inf, None, 0.0, 0.0)
+
     def diverged(self, residual: float) -> bool:
         """Whether the residual is no longer finite, or far beyond what the transient allows."""
         return not bool(np.isfinite(residual)) or residual > self.blown_up

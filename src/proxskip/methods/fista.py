@@ -72,7 +72,7 @@ class Fista(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L; from 4/(3 L) on momentum near one diverges."""
-        return self.check_steps(problem, insist, L=problem.L_global)
+        return self.check_steps(problem, insist, L=lambda: problem.L_global)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:

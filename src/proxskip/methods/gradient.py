@@ -49,7 +49,7 @@ class GD(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L; from 2/L on it diverges."""
-        return self.check_steps(problem, insist, L=problem.L_global)
+        return self.check_steps(problem, insist, L=lambda: problem.L_global)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
@@ -98,7 +98,7 @@ class ProxGD(Method):
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L."""
-        return self.check_steps(problem, insist, L=problem.L_global)
+        return self.check_steps(problem, insist, L=lambda: problem.L_global)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:

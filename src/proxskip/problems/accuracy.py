@@ -61,7 +61,9 @@ def gradient(f: Any, x: Array, extended: bool = False) -> tuple[Any, float]:
         return g, _norm((f.d + 2) * _unit(kind) * (spread + np.abs(f.b)))
     f = oracles.in_double(f)
     g = np.asarray(f.gradient(x), dtype=np.float64)
-    size = float(np.linalg.norm(g)) + float(f.L) * float(np.linalg.norm(x))
+    size = float(np.linalg.norm(g))
+    if oracles.knows_L(f):
+        size += float(f.L) * float(np.linalg.norm(x))
     if isinstance(f, LinearModel) and not isinstance(f, Softmax):  # on an operator: |A' diag(s) c| <= sqrt(lmax) |c|_s
         c = f.slopes(f.margins(x), f.b)
         size += float(np.sqrt(f.L0 / f.curvature)) * float(np.sqrt(np.sum(f.s * c * c)))
@@ -218,7 +220,7 @@ def _residual(problem: Problem, x: Array, y: Array | None, extended: bool) -> Bo
     if problem.psi is None:
         return Bounded(_norm(g), error)
     if problem.D is None:
-        return prox_residual(problem.psi, x, g, error, 1.0 / problem.L_global)
+        return prox_residual(problem.psi, x, g, error, 1.0 / problem.L_global if problem.knows_L else 1.0)
     assert y is not None
     return dual_residual(problem.psi, problem.D, x, y, g, error)
 

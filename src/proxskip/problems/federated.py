@@ -82,7 +82,7 @@ class Problem:
     def _check_batch(self) -> None:
         sizes = self.sizes
         if sizes is None:
-            raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax).")
+            raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
         if self.batch > min(sizes):
@@ -99,9 +99,9 @@ class Problem:
 
     @property
     def sizes(self) -> list[int] | None:
-        """Rows of each client; None unless all clients are linear models."""
-        if all(isinstance(f, LinearModel) for f in self.clients):
-            return [f.N for f in self.clients if isinstance(f, LinearModel)]
+        """Rows of each client; None unless all clients are finite sums, such as linear models and networks."""
+        if all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self.clients):
+            return [oracles.rows_of(f) for f in self.clients]
         return None
 
     @property
@@ -113,6 +113,30 @@ class Problem:
     def rows_each(self) -> list[int]:
         """What a full gradient of each client counts: its rows, or 1."""
         return [oracles.rows_of(f) for f in self.clients]
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether a gradient of some client draws numbers, as dropout does."""
+        return any(map(oracles.is_random, self.clients))
+
+    @cached_property
+    def knows_L(self) -> bool:
+        """False where a client, such as a network, has no L: no step size can be derived or checked."""
+        return all(map(oracles.knows_L, self.clients))
+
+    @property
+    def checks_steps(self) -> bool:
+        """Whether step sizes can be checked: L is known and, with minibatches, that of single rows too."""
+        return self.knows_L and (self.batch is None or all(isinstance(f, LinearModel) for f in self.clients))
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of what the clients measure besides f."""
+        return tuple(dict.fromkeys(name for f in self.clients for name in oracles.metrics_of(f)))
+
+    def measured(self, x: Array) -> dict[str, float]:
+        """The weighted means of the clients' metrics at x."""
+        return oracles.measured(self.clients, self.weights, x) if self.metrics else {}
 
     # -- constants -----------------------------------------------------------------------------------------------------
     @cached_property
@@ -248,6 +272,7 @@ class Problem:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
         out = []
         for i, f in enumerate(self.clients):
+            self._rows_of(i)  # refuses a client without constants
             assert isinstance(f, LinearModel)
             # without x* the noise there is unknown, and so is C
             spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
@@ -269,8 +294,10 @@ class Problem:
     def _rows_of(self, i: int) -> tuple[int, int, float, float]:
         """Client i's rows, the rows of a minibatch, L_i, and the largest smoothness of one row."""
         f = self.clients[i]
-        assert isinstance(f, LinearModel)
         assert self.batch is not None
+        if not isinstance(f, LinearModel):
+            L = float(f.L)  # says itself that it is unknown, where it is
+            raise InputError(f"client {i} knows its L = {L:g} but not that of a minibatch; give the method a gamma.")
         return f.N, self.batch, float(self.L_i[i]), f.L_rows
 
     @cached_property

@@ -15,12 +15,15 @@ Attribute                               Effect
 ``thread_safe = True``                  its gradients may be computed on several threads at once
 ``start()``                             runs start there if no x0 is given
 ``L_known = False``                     it has no L; no step size is derived from it
+``metrics``, ``measure(x)``             names, and what they are at x: columns of the trace
+``is_random``                           local steps take ``random_gradient(x, rows, key)``, such as with dropout
+``fingerprint()``                       bytes that tell its data from others', for a run's folder
 ======================================  ===========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +50,36 @@ def start_of(f: object) -> Array | None:
     """The point at which f wants to be started, such as a network's weights; None if it does not say."""
     start = getattr(f, "start", None)
     return start() if callable(start) else None
+
+
+def is_random(f: object) -> bool:
+    """Whether local steps take ``random_gradient(x, rows, (seed, client, round, step))``."""
+    return bool(getattr(f, "is_random", False))
+
+
+def fingerprint_of(f: object) -> bytes | None:
+    """What tells the data of f from others', where f says so itself."""
+    digest = getattr(f, "fingerprint", None)
+    return digest() if callable(digest) else None
+
+
+def metrics_of(f: object) -> tuple[str, ...]:
+    """The names of what f measures."""
+    return tuple(getattr(f, "metrics", ()) or ())
+
+
+def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, float]:
+    """The weighted means of what the clients measure at x; what several share is computed once."""
+    total: dict[str, float] = {}
+    shared: dict[int, dict[str, float]] = {}
+    for w, f in zip(weights, clients, strict=True):
+        if not metrics_of(f):
+            continue
+        test = getattr(f, "test", None)
+        found = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
+        for name, v in found.items():
+            total[name] = total.get(name, 0.0) + float(w) * v
+    return total
 
 
 def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:

@@ -219,8 +219,11 @@ def fact(source: Source, i: int, f: Any) -> Fact:
 def add_client(digest: Any, f: Any, d: int) -> None:
     """Add the data of a client to a digest; for an oracle of the user's own, L, mu and two gradients."""
     digest.update(type(f).__name__.encode())
-    if isinstance(f, LinearModel) and f.has_rows:
-        parts: tuple[Any, ...] = (f.b, f.reg, f.s, *matrix_parts(f.A))
+    own = oracles.fingerprint_of(f)
+    if own is not None:
+        parts: tuple[Any, ...] = (np.frombuffer(own, np.uint8),)
+    elif isinstance(f, LinearModel) and f.has_rows:
+        parts = (f.b, f.reg, f.s, *matrix_parts(f.A))
     elif isinstance(f, Quadratic):
         parts = (f.H, f.b)
     else:  # its data cannot be read, so what it says at two points stands for them

@@ -21,6 +21,7 @@ from proxskip.links.graphs import Graph
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.oracles import dtype_of
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
@@ -71,7 +72,7 @@ def identity(problem: Problem) -> dict[str, Any]:
         "d": problem.d,
         "loss": f.loss if isinstance(f, (LinearModel, RemoteClient)) else type(f).__name__,
         "lambda": problem.l2,
-        "dtype": str(f.dtype) if isinstance(f, (LinearModel, RemoteClient)) else "float64",
+        "dtype": str(dtype_of(f)),
         "batch": problem.batch,
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
@@ -206,7 +207,8 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     """The first part of a summary: the problem, its constants, the method's parameters."""
     given, about = config["parameters"], config["problem"]
     graph = given.get("graph")
-    constants = {k: getattr(problem, k) for k in ("L", "L_kind", "L_max", "L_global", "mu", "kappa")}
+    named = ("L", "L_kind", "L_max", "L_global", "mu", "kappa")
+    constants = {k: getattr(problem, k) if problem.knows_L or k in ("L_kind", "mu") else None for k in named}
     asked = {
         "method": config["method"],
         **{k: about[k] for k in ("data", "samples", "d", "clients", "split")},
@@ -234,6 +236,7 @@ def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         **{k: int(row[k]) for k in COUNTED},
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
         "f_star": None if problem.solution is None else problem.solution.f,
+        **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
 
 

@@ -75,7 +75,7 @@ def _data(s: Mapping[str, Any]) -> str:
 def _function(s: Mapping[str, Any]) -> str:
     regulariser = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
     psi = f" + {s['psi']}" if s["psi"] else ""
-    constants = f"L = {s['L']:.4g} ({s['L_kind']})"
+    constants = "L unknown" if s["L"] is None else f"L = {s['L']:.4g} ({s['L_kind']})"
     if s["mu"]:
         constants += f", mu = {s['mu']:.4g}, kappa = {s['kappa']:.4g}"
     return f"{_LOSSES.get(s['loss'], s['loss'])}{regulariser}{psi}; {constants}"
@@ -85,6 +85,8 @@ def _parameters(s: Mapping[str, Any]) -> str:
     gammas = s["gamma"] if isinstance(s["gamma"], (list, tuple)) else None
     if gammas is not None:
         words = [f"gamma_i from {min(gammas):.4g} to {max(gammas):.4g}"]
+    elif s["L_max"] is None:
+        words = [f"gamma = {s['gamma']:.4g}"]
     else:
         # both, since papers differ in which of them they call L
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]

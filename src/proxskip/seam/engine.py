@@ -145,6 +145,10 @@ class Witness(Protocol):
         """The problem that records are evaluated with, where values and gradients are computed elsewhere."""
         return problem
 
+    def rounding(self) -> float:
+        """The unit of rounding of what the clients remember."""
+        return float(np.finfo(np.float64).eps)
+
     def pulse(self) -> dict[str, float]:
         """How the run is doing, for progress."""
         return {}

@@ -12,7 +12,6 @@ import numpy as np
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import knows_L
 from proxskip.seam.exchange import Exchange
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
@@ -199,20 +198,24 @@ class Method:
         """What is known about the step size; None where nothing is."""
         return None
 
-    def check_steps(self, problem: Problem, insist: bool, *, L: float | None = None, **given: Any) -> list[str]:
+    def check_steps(
+        self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any
+    ) -> list[str]:
         """Refuse or warn by ``limits``; with own steps gamma_i, client by client against L_i.
 
-        ``problem.L_kind == "global"`` counts as insisting: whoever asks for the figures' L knows that it is smaller.
+        ``L`` is a function where a problem may not know it. ``problem.L_kind == "global"`` counts as insisting: whoever
+        asks for the figures' L knows that it is smaller.
         """
         gammas = np.atleast_1d(np.asarray(self.gamma, dtype=np.float64))
         if not np.isfinite(gammas).all() or gammas.min() <= 0:
             raise InputError(f"gamma = {self.gamma} must be positive.")
         if np.ndim(self.gamma) and len(gammas) != problem.n:
             raise InputError(f"gamma has {len(gammas)} entries for {problem.n} clients.")
-        if not all(map(knows_L, problem.clients)):
+        if not problem.checks_steps:
             return []  # there is nothing to compare with; whoever runs it says so
         # with minibatches the A of expected smoothness takes the place of L
-        one = problem.es_A if problem.batch is not None else problem.L_max if L is None else L
+        exact = problem.batch is None
+        one = problem.es_A if not exact else problem.L_max if L is None else L() if callable(L) else L
         smooth = np.full(1, one) if np.ndim(self.gamma) == 0 else problem.es_A_i
         worst = int(np.lexsort((gammas * smooth, gammas > 1.0 / smooth))[-1])  # exact at the boundary 1/L_i
         limits = self.limits(Setting.of(float(smooth[worst]), **given))

@@ -1,0 +1,177 @@
+"""Clients on the torch engine: a whole cohort as one, its vectors stacks on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxskip.engines.local import Sender, key_of
+from proxskip.engines.torch.combination import Combination, column
+from proxskip.links.codecs import Codec, Identity, Key
+from proxskip.randomness import anchor_coin
+from proxskip.seam import Anchor, Pull, Request, look
+from proxskip.types import Indices
+
+
+class DeviceCohort(Sender):
+    """The members of a cohort, or a share of them, with ``(c, D)`` stacks."""
+
+    def __init__(self, engine: Any, members: Indices, request: Request, place: int) -> None:
+        self.engine, self.members, self.request, self.place = engine, members, request, place
+        self.like = engine.zero
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        seed, first = self.engine.seed, self.place
+        return [key_of(self.request, seed, int(i), first + j, vector) for j, i in enumerate(self.members)]
+
+    def send(self, v: Any, codec: Codec | None = None) -> Any:
+        """As it is, or through the codec, which needs the rows here."""
+        if codec is None or isinstance(codec, Identity):
+            return super().send(v)
+        sent = self.engine.there(super().send(self.engine.here(self.stack(v)), codec))
+        self._sent = (*self._sent[:-1], (sent, self._sent[-1][1]))
+        return sent
+
+    def own(self, values: Any) -> Any:
+        """The members' entries as a column, or their rows."""
+        if np.ndim(values) == 0:
+            return values
+        mine = np.asarray(values)[self.members]
+        return column(mine, self.like) if mine.ndim == 1 else self.engine.there(mine)
+
+    def stack(self, v: Any) -> torch.Tensor:
+        """A new or borrowed ``(c, D)`` tensor of what was written down."""
+        shape = (len(self.members), self.engine.family.D)
+        found = v.plain() if isinstance(v, Combination) else torch.full((1, 1), float(v)).to(self.like)
+        return found.expand(shape)
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+    def gradient(self, x: Any, where: Any = None) -> Any:
+        """The members' full gradients, one row each; zeros where they are not wanted."""
+        G = self._gradient(self.stack(x), None, 0)
+        rows = self.engine.family.sizes[self.members]
+        if where is None:
+            self.gradients += int(rows.sum())
+            return Combination(self.engine.problem.d, (1.0, G))
+        wanted = where.reshape(-1) != 0 if isinstance(where, torch.Tensor) else torch.full((len(G),), bool(where))
+        self.gradients += int(rows[wanted.cpu().numpy()].sum())
+        return Combination(self.engine.problem.d, (1.0, torch.where(wanted.to(G.device)[:, None], G, 0.0)))
+
+    def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
+        """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step."""
+        engine, out = self.engine, torch.empty_like(Y)
+        for g in engine.groups(self.members, rows is None):
+            look(self.request.halt)
+            at = torch.as_tensor(g).to(Y.device)
+            mine, word = engine.on_device(self.members[g]), engine.word(self.request.round, step)
+            picked = None if rows is None else rows[at]
+            with engine.repeatable():
+                out[at] = engine.family.gradient(Y[at], engine.family.batch(mine, picked, word))
+        return out
+
+    # -- local steps ---------------------------------------------------------------------------------------------------
+    def descend(
+        self,
+        x: Any,
+        h: Any,
+        gamma: Any,
+        K: Any,
+        *,
+        pull: Pull | None = None,
+        momentum: Any = 0.0,
+        anchor: Anchor | None = None,
+        until: float | None = None,
+    ) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member."""
+        engine, c, d = self.engine, len(self.members), self.engine.problem.d
+        gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
+        plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))
+        if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
+            rows = engine.problem.batch or engine.family.sizes[self.members]
+            self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
+            Y = engine.local_steps(self, x, h, gamma, int(K))
+            self.step += int(K)
+            return Combination(d, (1.0, Y))
+        steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (c,))
+        if anchor is not None:
+            return self._anchored(self.stack(x), self.stack(h), gamma, steps, anchor)
+        y, taken = self._guided(self.stack(x), self.stack(h), gamma, steps, pull, momentum, until)
+        found = Combination(d, (1.0, y))
+        return found if until is None else (found, taken)
+
+    def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: float | None) -> Any:
+        """Steps with momentum, a pull or a criterion; a member whose steps are over stays where it is."""
+        tau = None if pull is None else pull[0]
+        centre = None if pull is None else self.stack(pull[1])
+        self.had_criterion = self.had_criterion or until is not None
+        active, taken = K > 0, np.zeros(len(K), dtype=np.int64)
+        y = before = x
+        for k in range(int(K.max(initial=0))):
+            look(self.request.halt)
+            z = y + momentum * (y - before)
+            slope = self._estimate(z, active) - h
+            taken += active
+            if centre is not None:
+                slope = slope + tau * (z - centre)
+            on = self._mask(active)
+            new = torch.where(on, z - gamma * slope, y)
+            going = k + 1 < K
+            if until is not None:
+                small = slope.norm(dim=1) <= until * ((tau * (z - centre)).norm(dim=1))
+                new = torch.where(on & small[:, None], z, new)
+                going = going & active & ~small.cpu().numpy()
+            before, y, active = torch.where(on, y, before), new, going
+            if not active.any():
+                break
+        return y, taken[:, None]
+
+    def _estimate(self, z: Any, active: Any) -> torch.Tensor:
+        """Gradients of the next minibatches; only those that are active count, and move on to the next number."""
+        batch, rows = self.engine.problem.batch, self._rows()
+        self.gradients += int(np.sum(active * (batch or self.engine.family.sizes[self.members])))
+        self._advance(active)
+        return self._gradient(z, rows, self.step)
+
+    def _advance(self, active: Any) -> None:
+        self.step = self.step + 1 if np.all(active) else self.step + active.astype(np.int64)
+
+    def _rows(self) -> Any:
+        if self.engine.problem.batch is None:
+            return None
+        sizes = self.engine.family.sizes[self.members]
+        return self.engine.draw(1, self.step, self.request.round, self.members, sizes, self.engine.problem.batch)[0]
+
+    def _anchored(self, x: Any, h: Any, gamma: Any, K: Indices, anchor: Anchor) -> Any:
+        """The estimator of L-SVRG, with the coins of the reference engine."""
+        batch, sizes, d = self.engine.problem.batch, self.engine.family.sizes[self.members], self.engine.problem.d
+        (w, gw), moves = (self.stack(v) for v in anchor[:2]), torch.as_tensor(anchor[2]).cpu().numpy()
+        q = np.broadcast_to(np.ravel(moves), (len(K),))
+        for k in range(int(K.max(initial=0))):
+            look(self.request.halt)
+            active, numbers, rows = k < K, np.broadcast_to(self.step, (len(K),)), self._rows()
+            self._advance(active)
+            if batch is None:
+                g = full = self._gradient(x, None, 0)
+                self.gradients += int(np.sum(active * sizes))
+            else:
+                g = self._gradient(x, rows, self.step) - self._gradient(w, rows, self.step) + gw
+                self.gradients += 2 * batch * int(active.sum())
+            coins = [
+                anchor_coin(self.engine.seed, int(i), self.request.round, int(s))
+                for i, s in zip(self.members, numbers, strict=True)
+            ]
+            moved = active & (np.array(coins) < q)
+            if moved.any():
+                if batch is not None:
+                    full = self._gradient(x, None, 0)
+                    self.gradients += int(sizes[moved].sum())
+                w, gw = (torch.where(self._mask(moved), a, b) for a, b in ((x, w), (full, gw)))
+            x = torch.where(self._mask(active), x - gamma * (g - h), x)
+        return tuple(Combination(d, (1.0, v)) for v in (x, w, gw))
+
+    def _mask(self, which: Any) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(which)).to(self.like.device)[:, None]

@@ -1,0 +1,67 @@
+"""f = sum_i w_i f_i of networks, evaluated on the device for all clients at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxskip.types import Array, InputError
+
+ROWS_AT_ONCE = 1 << 14
+"""Rows of all clients together that pass through the module in one go."""
+
+
+class WholeNetwork:
+    """The weighted sum of the clients' functions as one oracle, without dropout."""
+
+    mu: float | None = None
+    L_known = False
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.last = engine, (np.zeros(0), 0.0, np.zeros(0))
+
+    @property
+    def L(self) -> float:
+        """Nobody knows it."""
+        raise InputError("nobody knows the L of a network.")
+
+    @property
+    def d(self) -> int:
+        """The number of unknowns."""
+        return int(self.engine.problem.d)
+
+    def value(self, x: Array) -> float:
+        """f(x)."""
+        return self._at(x)[1]
+
+    def gradient(self, x: Array) -> Array:
+        """grad f(x)."""
+        return self._at(x)[2]
+
+    def _at(self, x: Array) -> tuple[Array, float, Array]:
+        """Both; a record asks for one after the other at the same x."""
+        if not np.array_equal(self.last[0], x):
+            self.last = (x.copy(), *self._computed(x))
+        return self.last
+
+    def _computed(self, x: Array) -> tuple[float, Array]:
+        engine, family = self.engine, self.engine.family
+        flat = engine.there(x).plain().clone().requires_grad_(True)
+        weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
+        value, gradient = 0.0, torch.zeros_like(flat)
+        everyone = np.arange(engine.problem.n)
+        for g in engine.groups(everyone, True):
+            N = int(family.sizes[g[0]])
+            rows = max(1, ROWS_AT_ONCE // len(g))
+            there = engine.on_device(everyone[g])
+            for lo in range(0, N, rows):
+                picks = torch.arange(lo, min(N, lo + rows), device=engine.device).expand(len(g), -1)
+                losses = family.losses_at(flat, there, picks)
+                part = (weights[there] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
+                with engine.repeatable():
+                    (slope,) = torch.autograd.grad(part, flat)
+                value, gradient = value + float(part.detach()), gradient + slope
+        l2 = family.l2
+        return value + 0.5 * l2 * float(x @ x), np.asarray(engine.here(gradient)) + l2 * x

@@ -1,0 +1,272 @@
+"""A PyTorch module with its loss and a client's data, as an oracle; only imported where PyTorch is wanted."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from proxskip import theory
+from proxskip.randomness import dropout_word
+from proxskip.types import Array, InputError
+
+ROWS_AT_ONCE = 4096
+"""Rows that a full loss or gradient passes through the module in one go."""
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+"""Constants of splitmix64 (Steele, Lea, Flood, 2014) as signed words."""
+
+
+def mixed(v: Any) -> Any:
+    """The output function of splitmix64 on int64 tensors, which wrap around: the same bits on every device."""
+    v = (v ^ ((v >> 30) & (2**34 - 1))) * _MIX[0]
+    v = (v ^ ((v >> 27) & (2**37 - 1))) * _MIX[1]
+    return v ^ ((v >> 31) & (2**33 - 1))
+
+
+def masks_of(word: Any, client: Any) -> Any:
+    """The key of a client's masks in the local step that has this word; both are int64 tensors."""
+    return mixed(word + client * _GOLDEN)
+
+
+def convolved(
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Any:
+    """``conv2d`` as a product of matrices, where it is a plain one.
+
+    With a kernel of its own for each client, ``conv2d`` becomes a convolution in groups, for which libraries have slow
+    kernels only; products of many small matrices are fast.
+    """
+    pair = torch.nn.modules.utils._pair
+    if input.ndim != 4 or isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
+        return torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    (down, right), (top, left), (O, _, a, b) = pair(stride), pair(padding), weight.shape
+    padded = torch.nn.functional.pad(input, (left, left, top, top)) if top or left else input
+    windows = padded.unfold(2, a, down).unfold(3, b, right)  # (B, C, H, W, a, b), a view
+    B, C, H, W = windows.shape[:4]
+    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(B, C * a * b, H * W)
+    out = (weight.reshape(O, -1) @ patches).reshape(B, O, H, W)
+    return out if bias is None else out + bias[:, None, None]
+
+
+class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
+    """Dropout as a function of a key (None: no dropout), the number of the layer, and the place in the tensor.
+
+    A generator with a state would make the masks depend on the order in which clients are computed.
+    """
+
+    def __init__(self, key: Any, many: bool = False) -> None:
+        super().__init__()
+        self.key, self.layer, self.many = key, 0, many
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.dropout:
+            return self._dropout(*args, **kwargs)
+        if func is torch.nn.functional.scaled_dot_product_attention and (
+            kwargs.get("dropout_p") or (len(args) > 4 and args[4])
+        ):
+            raise InputError("dropout inside scaled_dot_product_attention has no key; use nn.Dropout around it.")
+        if self.many and func is torch.nn.functional.conv2d:
+            return convolved(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _dropout(self, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or p == 0.0 or self.key is None:
+            return input
+        self.layer += 1
+        place = torch.arange(input.numel(), device=input.device).reshape(input.shape)
+        word = mixed(mixed(self.key ^ self.layer) + place * _GOLDEN)
+        kept = ((word >> 40) & (2**24 - 1)) >= int(p * 2**24)
+        return input * kept.to(input.dtype) / (1.0 - p)
+
+
+class Model:
+    """A PyTorch module with its loss on one client's data: x is the vector of its trainable parameters.
+
+    Nobody knows the L and mu of a network, so that methods are given their gamma: ``ps.Scaffnew(gamma=0.1, p=0.1)``.
+    Runs start at the module's weights. The module itself is never changed; ``module_at(x)`` is a copy at x.
+
+    Args:
+        module: any module without batch normalisation; clients may share one. Its dropout acts in local steps if it is
+            in training mode, with masks keyed by seed, client, round and step, and never where the loss is evaluated.
+        loss: ``loss(outputs, targets)``, a mean over the rows.
+        inputs, targets: tensors with one row per sample, on the module's device.
+        l2: adds l2/2 |x|^2.
+        L: the smoothness constant, if you know it; step sizes are then derived from it and checked.
+        metrics: ``{"accuracy": f}`` with ``f(outputs, targets)``, a mean over the rows: each is a column of the trace.
+        test: ``(inputs, targets)`` on which the metrics are evaluated instead; clients may share one pair.
+    """
+
+    mu: float | None = None
+    thread_safe = False
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Callable[..., Any],
+        inputs: Any,
+        targets: Any,
+        l2: float = 0.0,
+        L: float | None = None,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        test: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.module, self.loss, self.inputs, self.targets = module, loss, inputs, targets
+        self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        _check(module, self.names, inputs, targets)
+        weights = [module.get_parameter(name) for name in self.names]
+        self.shapes = tuple(p.shape for p in weights)
+        self.torch_dtype, self.device = weights[0].dtype, weights[0].device
+        self.N, self.d, self.l2 = len(inputs), sum(p.numel() for p in weights), float(l2)
+        self.given_L, self.L_known = None if L is None else theory.positive("L", L), L is not None
+        self.metrics, self.test = dict(metrics or {}), test
+        self.is_random = any(isinstance(m, torch.nn.Dropout) and m.training and m.p > 0 for m in module.modules())
+
+    def __repr__(self) -> str:
+        return f"Model({type(self.module).__name__}, {self.d} parameters, {self.N} rows)"
+
+    @property
+    def L(self) -> float:
+        """The smoothness constant that was given."""
+        if self.given_L is None:
+            raise InputError(
+                "nobody knows the L of this module, from which step sizes follow; give the method a gamma, as in "
+                "Scaffnew(gamma=0.1, p=0.1), or the Model its L."
+            )
+        return self.given_L
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The precision of its gradients, of those that numpy has."""
+        return np.dtype(np.float64 if self.torch_dtype == torch.float64 else np.float32)
+
+    # -- between vectors and modules -----------------------------------------------------------------------------------
+    def start(self) -> Array:
+        """The module's weights."""
+        flat = [self.module.get_parameter(name).detach().reshape(-1) for name in self.names]
+        return np.asarray(torch.cat(flat).to("cpu", torch.float64).numpy())
+
+    def parameters_at(self, flat: Any) -> dict[str, Any]:
+        """The pieces of a flat tensor by the parameters' names, in their dtype."""
+        flat = flat.to(self.torch_dtype)
+        sizes = [shape.numel() for shape in self.shapes]
+        pieces = flat.split(sizes)
+        return {n: v.view(shape) for n, v, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def module_at(self, x: Array) -> torch.nn.Module:
+        """A copy of the module with the weights x, such as those of a result: ``model.module_at(result.x)``."""
+        module = copy.deepcopy(self.module)
+        with torch.no_grad():
+            for name, v in self.parameters_at(self._flat(x)).items():
+                module.get_parameter(name).copy_(v)
+        return module
+
+    def _flat(self, x: Array) -> Any:
+        return torch.as_tensor(np.array(x), device=self.device)
+
+    # -- values and gradients ------------------------------------------------------------------------------------------
+    def loss_at(
+        self,
+        parameters: dict[str, Any],
+        inputs: Any,
+        targets: Any,
+        key: Any = None,
+        module: Any = None,
+        many: bool = False,
+    ) -> Any:
+        """The loss on these rows as a tensor, with the dropout of a key; of this module, or of one like it.
+
+        Args:
+            many: for many clients at once: ``conv2d`` is a product of matrices.
+        """
+        with KeyedDropout(key, many):
+            return self.loss(functional_call(module or self.module, parameters, (inputs,)), targets)
+
+    def value(self, x: Array) -> float:
+        """The mean loss over all rows without dropout, and the regulariser."""
+        parameters = self.parameters_at(self._flat(x))
+        with torch.no_grad():
+            total = self._mean(lambda a, b: float(self.loss_at(parameters, a, b)), self.inputs, self.targets)
+        return float(total + 0.5 * self.l2 * float(x @ x))
+
+    def gradient(self, x: Array) -> Array:
+        """The gradient over all rows, without dropout."""
+        parameters = self._leaves(x)
+        total = self._mean(lambda a, b: self._gradient(parameters, a, b, None), self.inputs, self.targets)
+        return np.asarray(total + self.l2 * x)
+
+    def minibatch_gradient(self, x: Array, rows: Any) -> Array:
+        """The gradient over these rows, without dropout."""
+        picks = torch.as_tensor(np.asarray(rows), device=self.inputs.device)
+        return self._gradient(self._leaves(x), self.inputs[picks], self.targets[picks], None) + self.l2 * x
+
+    def random_gradient(self, x: Array, rows: Any, key: tuple[int, int, int, int]) -> Array:
+        """The gradient over these rows (None for all) with dropout keyed by (seed, client, round, step)."""
+        seed, client, round, step = key
+        word, i = (torch.tensor(v, device=self.device) for v in (dropout_word(seed, round, step), int(client)))
+        picks = slice(None) if rows is None else torch.as_tensor(np.asarray(rows), device=self.inputs.device)
+        return self._gradient(self._leaves(x), self.inputs[picks], self.targets[picks], masks_of(word, i)) + self.l2 * x
+
+    def measure(self, x: Array) -> dict[str, float]:
+        """The metrics at x, without dropout."""
+        if not self.metrics:
+            return {}
+        inputs, targets = self.test or (self.inputs, self.targets)
+        parameters = self.parameters_at(self._flat(x))
+
+        def found(a: Any, b: Any) -> Array:
+            outputs = functional_call(self.module, parameters, (a,))
+            return np.array([float(f(outputs, b)) for f in self.metrics.values()])
+
+        with torch.no_grad(), KeyedDropout(None):
+            means = self._mean(found, inputs, targets)
+        return dict(zip(self.metrics, means.tolist(), strict=True))
+
+    def fingerprint(self) -> bytes:
+        """A digest of the data, the weights' shapes and the loss."""
+        digest = hashlib.sha256(repr((self.names, self.shapes, self.torch_dtype, self.l2, self.given_L)).encode())
+        for v in (self.inputs, self.targets):
+            digest.update(repr((v.dtype, v.shape)).encode())
+            digest.update(v.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+        return digest.digest()
+
+    def _leaves(self, x: Array) -> dict[str, Any]:
+        return {n: v.detach().requires_grad_(True) for n, v in self.parameters_at(self._flat(x)).items()}
+
+    def _gradient(self, leaves: dict[str, Any], inputs: Any, targets: Any, key: Any) -> Array:
+        parts = torch.autograd.grad(self.loss_at(leaves, inputs, targets, key), list(leaves.values()))
+        return np.asarray(torch.cat([g.reshape(-1) for g in parts]).to("cpu", torch.float64).numpy())
+
+    def _mean(self, part: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Any:
+        """The mean over all rows of what ``part`` says of some of them, each a mean over its rows."""
+        N = len(inputs)
+        if N <= ROWS_AT_ONCE:
+            return part(inputs, targets)
+        pieces = [slice(lo, lo + ROWS_AT_ONCE) for lo in range(0, N, ROWS_AT_ONCE)]
+        return sum(len(inputs[s]) / N * part(inputs[s], targets[s]) for s in pieces)
+
+
+def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets: Any) -> None:
+    """Refuse what cannot be averaged, or repeated."""
+    if not names:
+        raise InputError("the module has no parameter that requires a gradient; there is nothing to train.")
+    if not len(inputs) or len(targets) != len(inputs):
+        raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give equally many, at least one.")
+    kinds = {module.get_parameter(name).dtype for name in names}
+    if len(kinds) > 1:
+        raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
+    for m in module.modules():
+        if isinstance(m, torch.nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                "batch normalisation keeps running means, which are no parameters and are not averaged; "
+                "use GroupNorm or LayerNorm."
+            )
+        if isinstance(m, torch.nn.modules.dropout._DropoutNd) and not isinstance(m, torch.nn.Dropout):
+            raise InputError(f"{type(m).__name__} has no keyed masks; use nn.Dropout.")

@@ -1,0 +1,205 @@
+"""The torch engine owes what every engine owes: the reference's way, the same bytes every time, counts and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from conftest import METHODS, NAMED, Row, close, thinned
+from proxskip.randomness import minibatch
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from proxskip.engines.torch import draws  # noqa: E402
+from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
+from proxskip.torch import Model  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no card")]),
+]
+FIXED = [row for row in METHODS if not row.name.endswith("-auto")]  # who adapts gamma has to see x in every round
+HOW = {"seed": 4, "every": 1, "allow_unsafe_step": True}
+
+
+def run(row: Row, problem: ps.Problem, engine: Any, rounds: int = 6, **given: Any) -> ps.Result:
+    return ps.run(row.make(problem), problem, rounds=rounds, engine=engine, cohort=row.cohort, **HOW, **given)
+
+
+def same(a: ps.Result, b: ps.Result, tol: float) -> None:
+    """The iterates, what clients remember, f along the way, and every count."""
+    assert close(a.x, b.x, tol)
+    assert a.memory.keys() == b.memory.keys()
+    for k in b.memory:
+        scale = max(np.abs(b.memory[k]).max(), np.abs(b.x).max(), 1e-300)
+        assert np.abs(a.memory[k] - b.memory[k]).max() <= 10 * tol * scale, k
+    assert close(a.trace["f"], b.trace["f"], tol)
+    for k in ("iterations", "local_steps", "grad_evals", "vectors_up", "vectors_down", "bits_up", "bits_down"):
+        assert np.array_equal(a.trace[k], b.trace[k]), k
+
+
+def bits(result: ps.Result) -> bytes:
+    """Everything that a run computed."""
+    parts = [result.x, *(result.memory[k] for k in sorted(result.memory))]
+    parts += [result.trace[k] for k in result.trace.columns if k != "seconds"]
+    return b"".join(np.ascontiguousarray(v).tobytes() for v in parts)
+
+
+# -- the library's own problems ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("row", thinned(FIXED, 5))
+def test_every_method_takes_the_references_way(row: Row, device: str) -> None:
+    problem = row.rows()
+    same(run(row, problem, TorchEngine(device)), run(row, problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 8))
+def test_every_method_draws_the_references_minibatches(row: Row) -> None:
+    problem = row.rows(sparse=True).with_batch(6)
+    same(run(row, problem, "torch", 3), run(row, problem, "reference", 3), 1e-12)
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "softmax"])
+def test_every_loss_and_clients_of_different_sizes(loss: str, batch: int | None) -> None:
+    problem = NAMED["scaffnew-weighted"].rows(loss).with_batch(batch)
+    row = NAMED["scaffnew-weighted"]
+    same(run(row, problem, TorchEngine("cpu", clients_at_once=3)), run(row, problem, "reference"), 1e-12)
+
+
+@pytest.mark.parametrize("row", thinned(FIXED, 8))
+def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
+    problem = row.quadratic()
+    whole = run(row, problem, "torch")
+    run(row, problem, "torch", 3, out=tmp_path / "run")
+    resumed = ps.resume(tmp_path / "run", problem, rounds=6)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert all(resumed.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
+
+
+def test_what_it_cannot_run_gets_a_sentence() -> None:
+    class Mine:
+        L, mu, d = 1.0, 1.0, 2
+
+        def value(self, x: Any) -> float:
+            return float(x @ x) / 2
+
+        def gradient(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(ps.InputError, match="clients of one kind"):
+        ps.run(ps.GD(0.1), ps.Problem([Mine()]), rounds=1, engine="torch")
+    with pytest.raises(ps.InputError, match='no device "nonsense"'):
+        TorchEngine("nonsense")
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+def small(kind: str = "mlp", dropout: float = 0.0) -> Any:
+    """A network for 1 x 6 x 6 images of 3 classes."""
+    torch.manual_seed(1)
+    nn = torch.nn
+    first = (
+        [nn.Flatten(), nn.Linear(36, 20)] if kind == "mlp" else [nn.Conv2d(1, 5, 3), nn.Flatten(), nn.Linear(80, 20)]
+    )
+    return nn.Sequential(*first, nn.ReLU(), nn.Dropout(dropout), nn.Linear(20, 3))
+
+
+def accuracy(outputs: Any, targets: Any) -> Any:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+def networks(
+    kind: str = "mlp", dtype: Any = None, n: int = 5, dropout: float = 0.0, rows: Any = 14, **given: Any
+) -> ps.Problem:
+    """Clients that share a module, each with images of its own."""
+    dtype = dtype or torch.float32
+    module, made = small(kind, dropout).to(dtype), torch.Generator().manual_seed(2)
+    sizes = [rows] * n if isinstance(rows, int) else rows
+    data = [(torch.randn(m, 1, 6, 6, generator=made), torch.randint(0, 3, (m,), generator=made)) for m in sizes]
+    loss = torch.nn.functional.cross_entropy
+    return ps.Problem([Model(module, loss, a.to(dtype) + 0.2 * i, b, **given) for i, (a, b) in enumerate(data)])
+
+
+SCAFFNEW = ps.Scaffnew(0.05, 0.1, K=10)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("cohort", [None, 3])
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_networks_take_the_references_way(kind: str, batch: int | None, cohort: int | None, device: str) -> None:
+    """Five rounds of ten steps: to 1e-4 in float32 and to 1e-10 in float64."""
+    for dtype, tol in ((torch.float32, 1e-4), (torch.float64, 1e-10)):
+        problem = networks(kind, dtype, l2=1e-3).with_batch(batch)
+        a, b = (
+            ps.run(SCAFFNEW, problem, rounds=5, engine=e, cohort=cohort, **HOW)
+            for e in (TorchEngine(device), "reference")
+        )
+        same(a, b, tol)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("how", [{}, {"clients_at_once": 2}, {"keep_on_host": True}, {"graphs": False}])
+def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
+    problem = networks("cnn", dropout=0.2).with_batch(4)
+    a, b = (ps.run(SCAFFNEW, problem, rounds=4, engine=TorchEngine(device, **how), cohort=3, **HOW) for _ in range(2))
+    assert bits(a) == bits(b)
+    same(a, ps.run(SCAFFNEW, problem, rounds=4, engine="reference", cohort=3, **HOW), 1e-4)
+
+
+@pytest.mark.parametrize("cohort", [None, 3])
+def test_memory_on_the_host_changes_nothing(cohort: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from proxskip.engines.torch import shelf
+
+    monkeypatch.setattr(shelf, "LEAST_SHARE", 1)  # several shares even of a small cohort
+    problem = networks(dtype=torch.float64).with_batch(4)
+    for method in (SCAFFNEW, ps.FedLin(0.05, 5), ps.Scaffold(0.05, 5)):
+        if cohort is None or "cohort" in method.handles:
+            given = {"rounds": 4, "cohort": cohort, **HOW}
+            a, b = (
+                ps.run(method, problem, engine=TorchEngine("cpu", keep_on_host=host), **given) for host in (True, False)
+            )
+            same(a, b, 1e-13)
+
+
+def test_clients_of_different_sizes_and_full_gradients() -> None:
+    problem = networks(dtype=torch.float64, rows=[5, 9, 5, 7, 9])
+    same(*(ps.run(SCAFFNEW, problem, rounds=3, engine=e, **HOW) for e in ("torch", "reference")), 1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # on processors without bfloat16
+def test_bfloat16_works_locally_and_h_is_float32() -> None:
+    problem = networks(dtype=torch.bfloat16).with_batch(4)
+    a, b = (ps.run(SCAFFNEW, problem, rounds=4, engine=e, **HOW) for e in ("torch", "reference"))
+    assert np.abs(a.x - b.x).max() < 0.05 * np.abs(b.x).max()
+    assert a.h is not None
+    assert np.array_equal(a.h, a.h.astype(np.float32))  # float32, and finer than bfloat16
+    assert not np.array_equal(a.h, torch.tensor(a.h).bfloat16().double().numpy())
+
+
+def test_different_networks_get_a_sentence() -> None:
+    one, other = networks().clients[0], networks("cnn").clients[0]
+    wide = Model(torch.nn.Linear(3, 2), torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
+    narrow = Model(torch.nn.Linear(2, 2), torch.nn.functional.mse_loss, torch.ones(2, 2), torch.ones(2, 2))
+    del one, other
+    with pytest.raises(ps.InputError, match="unknowns"):
+        ps.Problem([wide, narrow])
+    loss = Model(wide.module, torch.nn.functional.l1_loss, torch.ones(2, 3), torch.ones(2, 2))
+    with pytest.raises(ps.InputError, match="another module, loss or l2"):
+        ps.run(ps.LocalGD(0.1, 2), ps.Problem([wide, loss]), rounds=1, engine="torch")
+
+
+# -- draws -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_are_those_of_the_reference(device: str) -> None:
+    clients, sizes = np.array([0, 3, 70000]), np.array([9, 64, 5000])
+    make = draws.on_card if device == "cuda" else draws.here
+    for seed in (0, 7, 2**40 + 3):
+        found = make(seed, torch.device(device))(3, 11, 5, clients, sizes, 8).cpu().numpy()
+        for k in range(3):
+            for j, i in enumerate(clients):
+                assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), 8))

@@ -1,0 +1,239 @@
+"""Networks as clients: on every engine, with minibatches, metrics and keyed dropout, and without a made-up L."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.protocol.worker import Worker
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from proxskip.problems.torch_model import convolved  # noqa: E402
+from proxskip.torch import Model  # noqa: E402
+
+pytestmark = pytest.mark.torch
+nn, loss = torch.nn, torch.nn.functional.cross_entropy
+
+
+def accuracy(outputs: Any, targets: Any) -> Any:
+    return (outputs.argmax(-1) == targets).float().mean()
+
+
+def module(dropout: float = 0.0, dtype: Any = None) -> Any:
+    torch.manual_seed(1)
+    made = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, 3))
+    return made.to(dtype or torch.float64)
+
+
+def clients(n: int = 3, dropout: float = 0.0, rows: int = 12, shared: Any = None, **given: Any) -> list[Model]:
+    net, made = shared or module(dropout), torch.Generator().manual_seed(3)
+    data = [(torch.randn(rows, 4, generator=made), torch.randint(0, 3, (rows,), generator=made)) for _ in range(n)]
+    return [Model(net, loss, a.to(next(net.parameters()).dtype), b, **given) for a, b in data]
+
+
+METHOD = ps.Scaffnew(0.1, 0.25)
+
+
+def test_it_is_the_loss_of_the_module_and_its_gradient() -> None:
+    (f, *_) = clients(l2=0.01)
+    x = f.start()
+    assert x.size == f.d == 4 * 6 + 6 + 6 * 3 + 3
+    direct = float(loss(f.module(f.inputs), f.targets).detach()) + 0.005 * float(x @ x)
+    assert f.value(x) == pytest.approx(direct, rel=1e-12)
+    g = f.gradient(x)
+    for k in range(0, f.d, 7):
+        e = np.zeros(f.d)
+        e[k] = 1e-6
+        assert (f.value(x + e) - f.value(x - e)) / 2e-6 == pytest.approx(g[k], abs=1e-8)
+    halves = [f.minibatch_gradient(x, np.arange(12)[s]) for s in (slice(0, 6), slice(6, 12))]
+    assert np.allclose(np.mean(halves, axis=0), g, atol=1e-13)
+
+
+def test_a_run_starts_at_the_weights_and_gives_the_module_back() -> None:
+    fs = clients(metrics={"accuracy": accuracy})
+    before = fs[0].start()
+    problem = ps.Problem(fs).with_batch(4)
+    assert np.array_equal(ps.run(METHOD, problem, rounds=0).x, before)
+    result = ps.run(METHOD, problem, rounds=30, seed=1)
+    assert result.summary()["f"] < problem.value(before)
+    assert np.array_equal(fs[0].start(), before), "the user's module was changed"
+    trained = fs[0].module_at(result.x)
+    assert type(trained) is type(fs[0].module)
+    flat = torch.cat([p.detach().reshape(-1) for p in trained.parameters()])
+    assert np.array_equal(flat.numpy(), result.x)
+    found = np.mean([float(accuracy(trained(f.inputs), f.targets)) for f in fs])
+    assert result.trace["accuracy"][-1] == pytest.approx(found)
+    assert result.summary()["accuracy"] == pytest.approx(found)
+    assert result.trace["passes"][-1] == result.summary()["grad_evals"] / 36
+
+
+def test_metrics_on_rows_held_out() -> None:
+    test = torch.randn(9, 4).double(), torch.randint(0, 3, (9,))
+    calls = []
+
+    def counted(outputs: Any, targets: Any) -> Any:
+        calls.append(len(targets))
+        return accuracy(outputs, targets)
+
+    fs = clients(metrics={"accuracy": counted}, test=test)
+    result = ps.run(METHOD, ps.Problem(fs), rounds=2)
+    assert calls == [9] * len(result.trace), "clients that share the rows share the evaluation"
+    assert result.trace["accuracy"][-1] == pytest.approx(float(accuracy(fs[0].module_at(result.x)(test[0]), test[1])))
+    with pytest.raises(ps.InputError, match="grad_norm has the name of a column"):
+        ps.run(METHOD, ps.Problem(clients(metrics={"grad_norm": accuracy})), rounds=1)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda p: ps.Scaffnew.theory(p),
+        lambda p: ps.Scaffnew.theory(p.with_batch(3)),
+        lambda p: ps.GD.theory(p),
+        lambda p: ps.run("scaffnew", p, rounds=1),
+        lambda p: ps.run(ps.FedLin, p, rounds=1),
+        lambda p: p.L,
+    ],
+)
+def test_steps_of_theorems_are_refused_with_a_sentence(act: Any) -> None:
+    with pytest.raises(ps.InputError, match="nobody knows the L of this module"):
+        act(ps.Problem(clients()))
+
+
+def test_with_its_L_a_model_is_like_any_other_oracle() -> None:
+    problem = ps.Problem(clients(L=5.0))
+    assert ps.run("gd", problem, rounds=3).summary()["L"] == 5.0
+    with pytest.raises(ps.InputError, match="gamma"):
+        ps.run(ps.GD(1.0), problem, rounds=1)
+    assert ps.run(METHOD, problem.with_batch(3), rounds=2).summary()["L_max"] == 5.0
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_the_same_way_on_every_engine_here(batch: int | None, dropout: float) -> None:
+    problem = ps.Problem(clients(dropout=dropout)).with_batch(batch)
+    a, b = (ps.run(METHOD, problem, rounds=5, seed=2, engine=e) for e in ("reference", "cpu"))
+    assert a.x.tobytes() == b.x.tobytes()
+    # a federation's client computes the same bytes
+    f = problem.clients[1]
+    worker = Worker(f, 1, 2, batch)
+    from proxskip.engines.local import OneClient
+    from proxskip.seam import Request
+
+    one = OneClient(problem, 1, 2, Request(lambda *_: None, np.arange(3), 0), 1)  # type: ignore[arg-type, return-value]
+    x = f.start()  # type: ignore[attr-defined]
+    assert worker.descend(x, 0.0, 0.1, 3).tobytes() == one.descend(x, 0.0, 0.1, 3).tobytes()
+
+
+def test_on_ray(ray_here: Any) -> None:
+    problem = ps.Problem(clients(metrics={"accuracy": accuracy})).with_batch(4)
+    a, b = (ps.run(METHOD, problem, rounds=3, seed=2, engine=e) for e in ("ray", "reference"))
+    assert a.x.tobytes() == b.x.tobytes()
+    assert np.array_equal(a.trace["accuracy"], b.trace["accuracy"])
+
+
+def test_dropout_is_keyed() -> None:
+    problem = ps.Problem(clients(dropout=0.5))
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(runs))  # the state of PyTorch's generator does not matter
+        runs.append(ps.run(ps.LocalGD(0.1, 5), problem, rounds=2, seed=seed).x)
+    assert runs[0].tobytes() == runs[1].tobytes()
+    assert not np.array_equal(runs[0], runs[2])
+    f = clients(dropout=0.5)[0]
+    x = f.start()
+    keys = [(0, 0, 0, 1), (1, 0, 0, 1), (0, 1, 0, 1), (0, 0, 1, 1), (0, 0, 0, 2)]
+    found = [f.random_gradient(x, None, key) for key in keys]
+    assert len({g.tobytes() for g in found}) == len(keys), "another seed, client, round or step, another mask"
+    # unbiased in the last layer's bias up to the loss's curvature, and never applied where f is evaluated
+    assert f.value(x) == clients()[0].value(x)
+
+
+def test_masks_have_the_right_share() -> None:
+    wide = nn.Sequential(nn.Dropout(0.3))
+    from proxskip.problems.torch_model import KeyedDropout
+
+    with KeyedDropout(torch.tensor(12345)):
+        out = wide(torch.ones(400, 500))
+    assert abs(float((out == 0).float().mean()) - 0.3) < 0.01
+    assert float(out.max()) == pytest.approx(1 / 0.7)
+    assert abs(float(out.mean()) - 1.0) < 0.01
+
+
+def test_what_cannot_be_averaged_or_repeated_is_refused() -> None:
+    X, Y = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+    for bad, why in (
+        (nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), "use GroupNorm or LayerNorm"),
+        (nn.Sequential(nn.Linear(3, 3), nn.AlphaDropout(0.1)), "use nn.Dropout"),
+        (nn.Flatten(), "nothing to train"),
+        (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).double()), "dtypes"),
+    ):
+        with pytest.raises(ps.InputError, match=why):
+            Model(bad, loss, X, Y)
+    with pytest.raises(ps.InputError, match="4 inputs and 3 targets"):
+        Model(nn.Linear(3, 3), loss, X, Y[:3])
+    with pytest.raises(ps.InputError, match="start from different weights"):
+        ps.run(METHOD, ps.Problem([Model(nn.Linear(3, 3), loss, X, Y) for _ in range(2)]), rounds=1)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parameters_keep_their_dtype(dtype: Any) -> None:
+    seen = []
+
+    def watched(outputs: Any, targets: Any) -> Any:
+        seen.append(outputs.dtype)
+        return loss(outputs, targets)
+
+    net = module(dtype=dtype)
+    f = Model(net, watched, torch.randn(6, 4).to(dtype), torch.zeros(6, dtype=torch.long))
+    result = ps.run(ps.GD(0.1), ps.Problem([f]), rounds=2)
+    assert set(seen) == {dtype}
+    assert {p.dtype for p in f.module_at(result.x).parameters()} == {dtype}
+
+
+def test_frozen_parameters_stay() -> None:
+    net = module()
+    net[0].weight.requires_grad_(False)
+    fs = clients(shared=net)
+    result = ps.run(METHOD, ps.Problem(fs), rounds=3)
+    assert fs[0].d == 6 + 6 * 3 + 3
+    assert torch.equal(fs[0].module_at(result.x)[0].weight, net[0].weight)
+
+
+def test_it_resumes_and_knows_its_data(tmp_path: Path) -> None:
+    problem = ps.Problem(clients(metrics={"accuracy": accuracy}, dropout=0.2)).with_batch(4)
+    whole = ps.run(METHOD, problem, rounds=8, seed=1)
+    ps.run(METHOD, problem, rounds=4, seed=1, out=tmp_path / "run")
+    resumed = ps.resume(tmp_path / "run", problem, rounds=8)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert resumed.trace["accuracy"].tobytes() == whole.trace["accuracy"].tobytes()
+    other = ps.Problem(clients(metrics={"accuracy": accuracy}, dropout=0.2, rows=13)).with_batch(4)
+    with pytest.raises(ps.InputError):
+        ps.resume(tmp_path / "run", other, rounds=9)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 2), (2, (1, 0))])
+def test_convolutions_as_products(stride: int, padding: Any) -> None:
+    made = torch.Generator().manual_seed(0)
+    x, w, b = (torch.randn(s, generator=made).double() for s in ((4, 3, 9, 8), (5, 3, 3, 2), (5,)))
+    w.requires_grad_(True)
+    x.requires_grad_(True)
+    grads = []
+    for conv in (convolved, nn.functional.conv2d):
+        out = conv(x, w, b, stride, padding)
+        grads.append((out, *torch.autograd.grad(out.sin().sum(), (x, w))))
+    for mine, theirs in zip(*grads, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_nothing_of_torch_is_imported_without_it() -> None:
+    import subprocess
+
+    code = "import sys, proxskip as ps; ps.run('gd', ps.Quadratic([1.0], [1.0]), rounds=1); "
+    code += "assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
