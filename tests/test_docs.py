@@ -36,13 +36,25 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for found, code in BLOCK.findall(page.read_text("utf-8")) if found == language]
 
 
-FLOWER = importlib.util.find_spec("flwr") is not None
+FLOWER, TORCH = (importlib.util.find_spec(name) is not None for name in ("flwr", "torch"))
+NEEDED = {
+    "proxskip.flower": FLOWER,
+    "proxskip.conformance.strategies": FLOWER,
+    "proxskip.torch": TORCH,
+    "proxskip.conformance.optimizers": TORCH,
+}
+"""Whether what a module needs is installed, by how its name begins."""
 
 
 def pages_with(language: str) -> list[Any]:
-    """Pages with such blocks; what needs flwr is skipped where it is not installed."""
-    without = pytest.mark.skipif(not FLOWER, reason="flwr is not installed")
-    marks = {"docs/flower.md": [without, pytest.mark.flower], "docs/ray.md": [pytest.mark.ray, pytest.mark.slow]}
+    """Pages with such blocks; what needs flwr or torch is skipped where it is not installed."""
+    flwr = pytest.mark.skipif(not FLOWER, reason="flwr is not installed")
+    torch = pytest.mark.skipif(not TORCH, reason="torch is not installed")
+    marks = {
+        "docs/flower.md": [flwr, pytest.mark.flower],
+        "docs/ray.md": [pytest.mark.ray, pytest.mark.slow],
+        "docs/conformance-optimizers.md": [torch, pytest.mark.torch, pytest.mark.slow],
+    }
     marks = marks if language == "python" else {}
     return [
         pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), []))
@@ -109,7 +121,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def modules() -> list[str]:
     found = pkgutil.walk_packages(ps.__path__, "proxskip.", onerror=lambda name: None)
     names = [m.name for m in found if not m.name.endswith("__main__")]
-    return [name for name in names if FLOWER or not name.startswith("proxskip.flower")]
+    return [name for name in names if all(there or not name.startswith(needs) for needs, there in NEEDED.items())]
 
 
 @cache

@@ -17,11 +17,11 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from proxskip.conformance.laws import ConformanceReport, Law
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
 from proxskip.randomness import generator
@@ -29,40 +29,6 @@ from proxskip.types import Array, Indices, InputError
 
 Round = Callable[..., tuple[Any, Any]]
 """``round(x, state, gradients, cohort, gamma, K) -> (x, state)``"""
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """One law: the measured error, the bound on it that rounding explains, and the law in words."""
-
-    name: str
-    holds: bool
-    measured: float
-    bound: float
-    says: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConformanceReport:
-    """The results for all laws."""
-
-    laws: tuple[Law, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether all laws hold."""
-        return all(law.holds for law in self.laws)
-
-    @property
-    def broken(self) -> tuple[str, ...]:
-        """The names of the laws that do not hold."""
-        return tuple(law.name for law in self.laws if not law.holds)
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{'holds ' if law.holds else 'BROKEN'}  {law.name:<16} {law.measured:9.2e}  {law.says}"
-            for law in self.laws
-        )
 
 
 def check(
