@@ -74,7 +74,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", p
         top += f'<th style="{_CELL};border-bottom:1px solid #999"></th>'
     body = ""
     for k, row in enumerate(rows):
-        cells = "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row)
+        cells = "".join(f'<td style="{_CELL};white-space:nowrap">{escape(cell)}</td>' for cell in row)
         cells += f'<td style="{_CELL}">{pictures[k]}</td>' if pictures else ""
         body += f'<tr style="background:none">{cells}</tr>'
     over = f"<strong>{escape(title)}</strong>" if title else ""
@@ -91,11 +91,14 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
-def sparkline(values: Any, label: str, *, log: bool = True, width: int = 240, height: int = 42) -> str:
+def sparkline(
+    values: Any, label: str, *, log: bool = True, width: int = 240, height: int = 42, caption: bool = True
+) -> str:
     """A curve as inline SVG with its first and last value; empty if there are fewer than two numbers.
 
     Args:
         log: a logarithmic axis, on which values that are not positive are left out.
+        caption: write the values beside it too, and not only for those who cannot see it.
     """
     y = np.asarray(values, dtype=np.float64)
     good = np.isfinite(y) & ((y > 0) | (not log))
@@ -110,7 +113,7 @@ def sparkline(values: Any, label: str, *, log: bool = True, width: int = 240, he
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, h, strict=True))
     line = f'<polyline points="{points}" fill="none" stroke="{_COLOR}" stroke-width="1.5"/>'
     words = f"{label} from {gap(float(y[at[0]]))} to {gap(float(y[at[-1]]))}"
-    return _svg(line, words, width, height)
+    return _svg(line, words, width, height, caption)
 
 
 def bars(values: Array, label: str, *, width: int = 240, height: int = 42) -> str:
@@ -128,10 +131,11 @@ def bars(values: Array, label: str, *, width: int = 240, height: int = 42) -> st
     return _svg(drawn, label, width, height)
 
 
-def _svg(inside: str, label: str, width: int, height: int) -> str:
+def _svg(inside: str, label: str, width: int, height: int, caption: bool = True) -> str:
     named = escape(label, quote=True)
+    beside = f'<span style="font-size:85%;opacity:.7;padding-left:8px">{escape(label)}</span>' if caption else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label="{named}"><title>{escape(label)}</title>{inside}</svg>'
-        f'<span style="font-size:85%;opacity:.7;padding-left:8px">{escape(label)}</span>'
+        + beside
     )

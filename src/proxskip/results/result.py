@@ -78,10 +78,10 @@ class Result:
     def _repr_html_(self) -> str:
         return display.html(*self._described(), self._sparkline())
 
-    def _sparkline(self, width: int = 240, height: int = 42) -> str:
+    def _sparkline(self, width: int = 240, height: int = 42, caption: bool = True) -> str:
         """f - f* over the records; the gradient norm where f* is unknown."""
         found = (
-            display.sparkline(self.trace[y], name, width=width, height=height)
+            display.sparkline(self.trace[y], name, width=width, height=height, caption=caption)
             for y, name in (("gap", "f - f*"), ("grad_norm", "gradient norm"))
             if y in self.trace
         )
@@ -134,7 +134,7 @@ class Results(list[Result]):
         return "\n".join([self._title(), *display.columns(self._HEAD, self._cells())])
 
     def _repr_html_(self) -> str:
-        pictures = [r._sparkline(120, 26) for r in self]
+        pictures = [r._sparkline(120, 26, caption=False) for r in self]
         return display.table(self._HEAD, self._cells(), self._title(), pictures)
 
     def _title(self) -> str:
