@@ -18,7 +18,27 @@ from proxskip.methods import BUILT_IN
 PAGE = Path(__file__).with_name("api.md")
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Running", "proxskip", ("run", "resume", "sweep", "Result", "Status", "Trace", "RayEngine", "EngineError")),
+    (
+        "Running",
+        "proxskip",
+        (
+            "run",
+            "resume",
+            "sweep",
+            "compare",
+            "tune",
+            "load",
+            "plot",
+            "reproduce",
+            "Result",
+            "Results",
+            "Tuned",
+            "Status",
+            "Trace",
+            "RayEngine",
+            "EngineError",
+        ),
+    ),
     ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
     (
         "Problems",
@@ -31,7 +51,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
     ("Errors and warnings", "proxskip", ("InputError", "UnsafeStepWarning")),
 )
-MODULES = ("codecs", "datasets", "prox", "theory")
+MODULES = ("callbacks", "codecs", "datasets", "prox", "theory")
 BEYOND = (
     ("proxskip.theory.table1", ("table1", "Table1Row")),
     ("proxskip.theory.steps", ("StepLimits", "Setting", "check_limits")),
@@ -42,7 +62,6 @@ BEYOND = (
     ("proxskip.loop.line", ("Ledger",)),
     ("proxskip.engines.cpu.engine", ("CpuEngine",)),
     ("proxskip.engines.reference", ("ReferenceEngine",)),
-    ("proxskip.loop.loop", ("Callback",)),
     ("proxskip.links.graphs", ("mixing_matrix", "as_graph")),
     ("proxskip.links.sums", ("weighted_sum",)),
     ("proxskip.problems.solve", ("Solution",)),

@@ -21,9 +21,9 @@ import pytest
 
 import proxskip as ps
 from proxskip import cli
+from proxskip import progress as cli_progress
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
-from proxskip.cli import progress as cli_progress
 from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
 from proxskip.report import plots

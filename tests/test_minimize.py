@@ -900,7 +900,7 @@ def test_the_callback_sees_records_and_can_stop() -> None:
 
     res = ps.minimize(F, ps.prox.L1(0.05), ZERO, callback=callback)
     assert len(rows) == 5
-    assert res.status is ps.Status.LIMIT
+    assert res.status is ps.Status.STOPPED
 
 
 def test_same_seed_same_answer() -> None:

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import cli, experiments
+from proxskip import cli, experiments, progress
 from proxskip.cli import flags as cli_flags
-from proxskip.cli import progress
 from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
 from proxskip.experiments import fig1a as figure_1a
 from proxskip.experiments import fig1c as figure_1c

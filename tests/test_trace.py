@@ -98,7 +98,7 @@ def test_append_and_read() -> None:
     assert list(trace.last()) == ["round", "gap"]
     assert "gap" in trace
     assert "f" not in trace
-    assert repr(trace) == "Trace(round, gap; 3 rows)"
+    assert repr(trace).startswith("Trace: 3 records, 2 columns\n")
 
 
 @pytest.mark.parametrize("bad", [{"a": 1, "f": 2}, {"a": "1"}, {"a": None}, {"a": b"1"}, {"a": 1j}, {"a": 10**400}])

@@ -1,6 +1,6 @@
 """Communication-accelerated optimization: run a method on a problem through an engine, get a trace, plot it."""
 
-from proxskip import prox, theory
+from proxskip import callbacks, prox, theory
 from proxskip.data import datasets
 from proxskip.engines.ray.engine import RayEngine
 from proxskip.links import codecs
@@ -37,6 +37,7 @@ from proxskip.minimize import End, Minimum, minimize
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
+from proxskip.plot import plot
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.personal import scafflix
@@ -44,11 +45,14 @@ from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.registry import METHODS, register
-from proxskip.results.result import Result, Status
+from proxskip.reproduce import reproduce
+from proxskip.results.load import load
+from proxskip.results.result import Result, Results, Status
 from proxskip.results.trace import Trace
 from proxskip.run import resume, run
 from proxskip.seam import About, Claims, Method, Style
-from proxskip.sweep import sweep
+from proxskip.sweep import compare, sweep
+from proxskip.tune import Tuned, tune
 from proxskip.types import EngineError, InputError, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
@@ -90,6 +94,7 @@ __all__ = [
     "RandomGossip",
     "RayEngine",
     "Result",
+    "Results",
     "SLocalGD",
     "SProxSkip",
     "Scaffnew",
@@ -101,21 +106,28 @@ __all__ = [
     "Style",
     "Tamuna",
     "Trace",
+    "Tuned",
     "Uniform",
     "UnsafeStepWarning",
+    "callbacks",
     "codecs",
+    "compare",
     "datasets",
     "from_matrix",
     "graph",
+    "load",
     "minimize",
     "plan",
+    "plot",
     "prox",
     "random_quadratics",
     "register",
+    "reproduce",
     "resume",
     "run",
     "scafflix",
     "split",
     "sweep",
     "theory",
+    "tune",
 ]

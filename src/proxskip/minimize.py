@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import prox, theory
+from proxskip import display, prox, theory
 from proxskip.loop.stop import Stop
 from proxskip.methods import SProxSkip
 from proxskip.problems.federated import Problem
+from proxskip.progress import MinimizeProgress, is_wanted
 from proxskip.prox import Inner
 from proxskip.prox.adapted import Adapted
 from proxskip.results import description
@@ -86,6 +87,14 @@ class Minimum:
         """The names of the fields."""
         return iter([f.name for f in fields(self)])
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        title, *rows = [line.partition(": ")[::2] for line in str(self).splitlines()]
+        picture = display.sparkline(self.trace["certificate"], "certificate")
+        return display.html(f"Minimum: {title[1]}", [(name.strip(), said) for name, said in rows], picture)
+
     def __str__(self) -> str:
         shown = ("message", "success", "status", "fun", "certificate", "nit", "ngrad", "nprox", "seconds", "method")
         lines = [f"{k:>11}: {_text(self[k])}" for k in shown]
@@ -101,7 +110,7 @@ def minimize(
     max_iter: int | None = None, max_grad: int | None = None, max_prox: int | None = None, seconds: float | None = None,
     dual: Any = None, inner_tol: float | None = None, track: bool = False,
     callback: Callable[[dict[str, float], Array], Any] | None = None, threads: int | None = None,
-    allow_unsafe_step: bool = False, replay: Minimum | None = None,
+    allow_unsafe_step: bool = False, replay: Minimum | None = None, progress: bool | None = None,
 ) -> Minimum:  # fmt: skip
     """Minimise f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
@@ -122,8 +131,9 @@ def minimize(
         dual: h (or y) to start from, such as an earlier result's.
         inner_tol: the accuracy of an inexact prox; tied to the certificate if not given.
         track: record f + psi in the trace too (not counted in the seconds).
-        callback: called with each record and x; StopIteration ends the run.
+        callback: called with each record and x; StopIteration ends the run as STOPPED.
         replay: an earlier result of "auto", whose choices are repeated instead of looking at the clock: the same bits.
+        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
 
     >>> from proxskip.problems.glm import LeastSquares
     >>> from proxskip.prox import L1
@@ -149,7 +159,11 @@ def minimize(
         raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
     else:
         run = Descent(task, _maker(method, task, p, gamma, tau), start, **given)
-    return _finish(run, name, stop, track, callback, eps)
+    if not is_wanted(progress):
+        return _finish(run, name, stop, track, callback, eps)
+    limits = {"iteration": max_iter, "ngrad": max_grad, "nprox": max_prox, "seconds": seconds}
+    with MinimizeProgress(name, tol, limits) as bar:
+        return _finish(run, name, stop, track, bar.around(callback), eps)
 
 
 def _named(method: str | Method, D: Any, *given: Any) -> str | Method:
@@ -165,7 +179,7 @@ def _repeated(replay: Minimum | None, stop: Stop) -> tuple[tuple[Choice, ...], S
         return (), stop
     if not (isinstance(replay, Minimum) and replay.choices):
         raise InputError('replay must be a result of method="auto".')
-    ended = replay.status is Status.LIMIT
+    ended = replay.status in (Status.LIMIT, Status.STOPPED)
     return replay.choices, replace(stop, rounds=replay.choices[-1][0]) if ended else stop
 
 
@@ -241,7 +255,7 @@ def _loop(
         if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round
             if _record(run, track, callback):
-                return _give_up(run, Status.LIMIT, "stopped by the callback", tol)
+                return _give_up(run, Status.STOPPED, "stopped by the callback", tol)
         if known and run.watch.diverged(run.bound):
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
         if known and run.bound <= threshold:

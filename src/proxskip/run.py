@@ -15,10 +15,12 @@ from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit, restored
-from proxskip.loop.loop import Callback, Loop, check_callbacks, columns_of
+from proxskip.loop.listen import check_callbacks
+from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle, start_of
+from proxskip.progress import shown
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
@@ -44,10 +46,11 @@ def run(
     out: str | Path | None = None,
     force: bool = False,
     checkpoint_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     allow_unsafe_step: bool = False,
     threads: int | None = None,
     spec: dict[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Run a method on a problem through an engine.
 
@@ -64,7 +67,10 @@ def run(
         every: record every so many rounds; by default each of the first 100, then ever more rarely.
         out: a run folder; never overwritten unless ``force``.
         checkpoint_every: write a checkpoint every so many rounds (about every 30 seconds if not given).
+        callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end``, such as those of
+            ``proxskip.callbacks``.
         allow_unsafe_step: run with step sizes that the method's limits refuse.
+        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -84,7 +90,8 @@ def run(
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
-    return loop.go(callbacks)
+    with shown(method.name, progress) as bars:
+        return loop.go((*callbacks, *bars))
 
 
 def _begin(
@@ -104,9 +111,10 @@ def resume(
     path: str | Path,
     problem: Problem | Oracle,
     *,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     threads: int | None = None,
     engine: Engine | None = None,
+    progress: bool | None = None,
     **more: Any,
 ) -> Result:
     """Go on where a run folder's checkpoint stands; the trajectory is bitwise that of the run never interrupted.
@@ -115,6 +123,7 @@ def resume(
         path: the run folder.
         problem: the same problem; another one is refused with the list of differences.
         engine: one of the kind that the run was on; by default a new one.
+        progress: as in ``run``.
         more: new limits (rounds, iterations, seconds, tol, target) in place of the old ones.
     """
     check_callbacks(callbacks)
@@ -127,7 +136,8 @@ def resume(
         raise
     with loop.closed_on_error():
         loop.restore(keep.checkpoint)
-    return loop.go(callbacks)
+    with shown(loop.method.name, progress) as bars:
+        return loop.go((*callbacks, *bars))
 
 
 def _reopened(

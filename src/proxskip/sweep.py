@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +15,14 @@ from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.loop import Loop
 from proxskip.loop.replay import Replay
-from proxskip.loop.stop import Stop
+from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.loop.watch import not_finite
 from proxskip.problems.federated import Problem
-from proxskip.results import description
-from proxskip.results.result import Result, Status
+from proxskip.processes import Task, in_processes
+from proxskip.progress import OverallProgress, is_wanted, shown
+from proxskip.results import description, folder
+from proxskip.results.atomic import atomic_write_json
+from proxskip.results.result import Result, Results, Status
 from proxskip.run import as_method, as_problem, prepare, run, starting_point
 from proxskip.seam import Method
 from proxskip.types import InputError, Oracle
@@ -30,6 +37,7 @@ def sweep(
     *,
     rounds: int | None = None,
     iterations: int | None = None,
+    seconds: float | None = None,
     tol: float | None = None,
     target: float | None = None,
     seeds: int | Sequence[int] = 1,
@@ -37,43 +45,181 @@ def sweep(
     cohort: Any = None,
     x0: Any = None,
     every: int | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    jobs: int = 1,
+    threads: int | None = None,
     allow_unsafe_step: bool = False,
-) -> list[Result]:
+    progress: bool | None = None,
+) -> Results:
     """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are ``iterations``, ``tol``, ``target``, ``cohort``, ``x0``, ``every``.
+        rounds: as in ``run``, and so are the other limits, ``cohort``, ``x0``, ``every`` and ``progress``.
         seeds: how many, from 0 on, as on the command line; or the seeds themselves.
         engine: "gpu" runs all of them together on one card; on any other they follow each other.
+        out: a folder with a run folder of each run, such as ``out/0-scaffnew/seed-3``; ``load`` reads it.
+        force: overwrite run folders that are there.
+        jobs: processes; the threads are shared among them. A script that uses them needs
+            ``if __name__ == "__main__":``, and the problem must be one that Python can send to another process.
 
     >>> import proxskip as ps
-    >>> from proxskip.sweep import sweep
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
     >>> methods = [ps.GD(gamma) for gamma in (0.5, 1.0)]
-    >>> [r.rounds for r in sweep(methods, problem, rounds=20, seeds=[0, 1])]
+    >>> [r.rounds for r in ps.sweep(methods, problem, rounds=20, seeds=[0, 1])]
     [20, 20, 20, 20]
     """
-    drawn = [
-        theory.whole_seed(s) for s in (seeds if isinstance(seeds, Sequence) else range(theory.whole("seeds", seeds)))
-    ]
+    limits = Stop(rounds=rounds, iterations=iterations, seconds=seconds, tol=tol, target=target).rules
+    given = {"engine": engine, "cohort": cohort, "x0": x0, "every": every, "force": force, "threads": threads}
+    given |= {"allow_unsafe_step": allow_unsafe_step, **limits}
+    return _swept(methods, problem, given, _seeds(seeds), _Folders(out), jobs, progress)
+
+
+def compare(
+    methods: Sequence[Method | type[Method] | str],
+    problem: Problem | Oracle,
+    *,
+    seeds: int | Sequence[int] = 1,
+    out: str | Path | None = None,
+    force: bool = False,
+    jobs: int = 1,
+    progress: bool | None = None,
+    **given: Any,
+) -> Results:
+    """Several methods on one problem, each with the parameters of its theorem where it is given by name.
+
+    Args:
+        seeds: how many, from 0 on, or the seeds themselves; ``jobs`` and ``progress`` as in ``sweep``.
+        out: a folder as `proxskip compare` makes it, with a run folder for each method and compare.json.
+        given: as in ``run``: rounds, iterations, seconds, tol, target, engine, cohort, x0, every, threads,
+            allow_unsafe_step.
+
+    >>> import proxskip as ps
+    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
+    >>> [r.status.name for r in ps.compare(["gd", "scaffnew"], problem, tol=1e-6)]
+    ['CONVERGED', 'CONVERGED']
+    """
+    if unknown := sorted(given.keys() - _OF_COMPARE):
+        raise InputError(f"compare has no argument {unknown[0]}; it has {', '.join(sorted(_OF_COMPARE))}.")
+    drawn = _seeds(seeds)
+    folders = _Folders(out, numbered=False, seeded=len(drawn) > 1)
+    results = _swept(methods, problem, given | {"force": force}, drawn, folders, jobs, progress)
+    if out is not None:
+        atomic_write_json(Path(out) / "compare.json", [dict(r.summary()) for r in results])
+    return results
+
+
+_OF_COMPARE = {*RUN_RULES, "engine", "cohort", "x0", "every", "threads", "allow_unsafe_step", "checkpoint_every"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """Where the runs of a sweep or a comparison are kept."""
+
+    out: str | Path | None
+    numbered: bool = True
+    seeded: bool = True
+
+    def of(self, methods: Sequence[Method]) -> list[Path | None]:
+        """The folder of each method."""
+        names = [m.name for m in methods]
+        # two methods of one name need a number in any case
+        numbered = self.numbered or len(set(names)) < len(names)
+        width = len(str(len(names) - 1))
+        found = [f"{k:0{width}}-{name}" if numbered else name for k, name in enumerate(names)]
+        return [None if self.out is None else Path(self.out) / name for name in found]
+
+    def at(self, path: Path | None, seed: int) -> str | None:
+        """The run folder of a seed."""
+        if path is None:
+            return None
+        return str(path / f"seed-{seed}" if self.seeded else path)
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    drawn = seeds if isinstance(seeds, Sequence) else range(theory.whole("seeds", seeds))
+    return [theory.whole_seed(s) for s in drawn]
+
+
+def _swept(
+    methods: Sequence[Any], problem: Any, given: dict[str, Any], seeds: list[int], folders: _Folders, jobs: int,
+    progress: bool | None,
+) -> Results:  # fmt: skip
+    """The runs, by whichever way fits the engine and the number of processes."""
     problem = as_problem(problem)
-    tasks = [(as_method(method, problem, cohort, seed), seed) for method in methods for seed in drawn]
-    if not tasks:
+    cohort, engine = given.get("cohort"), given.get("engine", "cpu")
+    made = [[as_method(m, problem, cohort, seed) for seed in seeds] for m in methods]
+    if not made or not seeds:
         raise InputError("there is nothing to sweep over; give at least one method and one seed.")
-    stop = Stop(rounds=rounds, iterations=iterations, tol=tol, target=target)
-    if engine != "gpu":
-        limits = stop.rules
-        return [
-            run(m, problem, **limits, seed=s, engine=engine, cohort=cohort, x0=x0, every=every,
-                allow_unsafe_step=allow_unsafe_step)
-            for m, s in tasks
-        ]  # fmt: skip
+    if len(set(seeds)) < len(seeds):
+        raise InputError("a seed is given twice; its runs would be the same.")
+    where = folders.of([row[0] for row in made])
+    tasks = [
+        Task(m, seed, folders.at(path, seed))
+        for path, row in zip(where, made, strict=True)
+        for m, seed in zip(row, seeds, strict=True)
+    ]
+    for task in tasks:  # all folders, before the first run
+        if task.out is not None:
+            folder.check(task.out, given["force"], given.get("checkpoint_every"))
+    if engine == "gpu":
+        if theory.whole("jobs", jobs) > 1:
+            raise InputError("the gpu engine runs all of a sweep at once; leave out jobs.")
+        return Results(_on_gpu(tasks, problem, given))
+    if theory.whole("jobs", jobs) > 1:
+        return Results(_in_processes(tasks, problem, given, jobs, progress))
+    return Results(_in_turn(tasks, problem, given, progress))
+
+
+def _in_turn(tasks: Sequence[Task], problem: Problem, given: dict[str, Any], progress: bool | None) -> list[Result]:
+    """One run after the other; an interrupted one is the last."""
+    results = []
+    for k, task in enumerate(tasks):
+        with shown(f"{k + 1}/{len(tasks)} {task.method.name}, seed {task.seed}", progress) as bars:
+            more: dict[str, Any] = {"seed": task.seed, "out": task.out, "callbacks": bars, "progress": False}
+            results.append(run(task.method, problem, **given, **more))
+        if results[-1].status is Status.INTERRUPTED:
+            break
+    return results
+
+
+def _in_processes(
+    tasks: Sequence[Task], problem: Problem, given: dict[str, Any], jobs: int, progress: bool | None
+) -> list[Result]:
+    if not isinstance(given.get("engine", "cpu"), str):
+        raise InputError("an engine object serves one run at a time; name the engine, or leave out jobs.")
+    participation = as_participation(given.get("cohort"))
+    for task in tasks:  # refused, and warned about, here rather than in the processes
+        prepare(task.method, problem, participation, bool(given.get("allow_unsafe_step")))
+    Stop(**{k: given.get(k) for k in RUN_RULES}).check(problem)
+    if not is_wanted(progress):
+        return in_processes(tasks, problem, given, jobs, lambda done: None)
+    with OverallProgress() as overall:
+        tell = partial(_tell, overall, len(tasks), jobs, time.monotonic())
+        return in_processes(tasks, problem, given, jobs, tell)
+
+
+def _tell(overall: OverallProgress, total: int, jobs: int, began: float, done: int) -> None:
+    left = (time.monotonic() - began) * (total - done) / done
+    overall(f"{done} of {total} runs done in {jobs} processes", done / total, left)
+
+
+def _on_gpu(tasks: Sequence[Task], problem: Problem, given: dict[str, Any]) -> list[Result]:
+    """All at once; the run folders are written at the end."""
     from proxskip.engines.gpu.batch import Batch, Lane
 
+    if given.get("seconds") is not None:
+        raise InputError("on the gpu the runs of a sweep share their seconds; give another limit.")
+    stop = Stop(**{k: given.get(k) for k in RUN_RULES})
     stop.check(problem)
     batch = Batch(problem, len(tasks))
-    common = description.config(tasks[0][0], problem, stop.rules, 0, "gpu", as_participation(cohort), {})
-    runs = [Run(m, problem, stop, s, Lane(), cohort, x0, every, allow_unsafe_step, common) for m, s in tasks]
+    participation = as_participation(given.get("cohort"))
+    common = description.config(tasks[0].method, problem, stop.rules, 0, "gpu", participation, {})
+    more = given.get("cohort"), given.get("x0"), given.get("every"), bool(given.get("allow_unsafe_step")), common
+    runs = [Run(t.method, problem, stop, t.seed, Lane(), *more) for t in tasks]
+    for r, t in zip(runs, tasks, strict=True):
+        if t.out is not None:
+            r.keep = folder.create(t.out, r.loop.config, given["force"], None)
     _together(runs, batch)
     return [r.result for r in runs]
 
@@ -124,6 +270,7 @@ class Run:
         self.recorded = 0
         self.lane = lane
         self.replay: Replay | None = None
+        self.keep: folder.Folder | None = None
         self.result: Result
 
     @property
@@ -166,5 +313,8 @@ class Run:
             loop._record(())
             status, message = loop._verdict() or (status, message)
         self.result = loop._result(status, message)
+        if self.keep is not None:
+            self.keep.finish(self.result, loop.state())
+            self.keep.close()
         loop.close()
         return False

@@ -15,10 +15,10 @@ from typing import Any
 from proxskip import registry
 from proxskip.cli import output, plan_command, runs
 from proxskip.cli.flags import parser, plugins
-from proxskip.cli.progress import DownloadProgress, Progress, stage
 from proxskip.data import datasets
 from proxskip.experiments import settings
 from proxskip.problems.federated import Problem
+from proxskip.progress import DownloadProgress, Progress, stage
 from proxskip.report import plots
 from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
@@ -178,7 +178,7 @@ def _resume(o: Namespace) -> int:
     _solve(problem, o.quiet)
     with Progress(config["method"], o.quiet) as progress, runs.engine_for(config["engine"], o) as engine:
         limits = {k: vars(o)[k] for k in settings.LIMITS if vars(o)[k] is not None}
-        result = resume(path, problem, callbacks=(progress,), engine=engine, **limits)
+        result = resume(path, problem, callbacks=(progress,), engine=engine, progress=False, **limits)
     summary = dict(result.summary())
     if o.json:
         output.as_json(summary | {"labels": labels})

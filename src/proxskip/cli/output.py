@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxskip.results.text import STATUS_WORDS, count, gap, number
+from proxskip.display import count, gap, number
+from proxskip.results.text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 
 if TYPE_CHECKING:

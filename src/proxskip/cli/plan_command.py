@@ -7,13 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from proxskip.cli import output
-from proxskip.cli.progress import stage
 from proxskip.cli.runs import DONE, NOT_REACHED
 from proxskip.experiments import settings
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
+from proxskip.progress import stage
 from proxskip.types import InputError
 
 NETWORK_FLAGS = ("latency", "bandwidth", "bandwidth_up", "client_speed")

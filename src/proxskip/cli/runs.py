@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from proxskip.cli.progress import Progress
 from proxskip.experiments import settings
 from proxskip.links import cohorts
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
+from proxskip.progress import Progress
 from proxskip.registry import METHODS
 from proxskip.results import description, folder, lock
 from proxskip.results.result import Result, Status
@@ -33,6 +33,7 @@ def exit_code(result: Result, has_tolerance: bool) -> int:
     return {
         Status.CONVERGED: DONE,
         Status.MAX_ROUNDS: NOT_REACHED if has_tolerance else DONE,
+        Status.STOPPED: NOT_REACHED if has_tolerance else DONE,
         Status.DIVERGED: DIVERGED,
         Status.STALLED: STALLED,
         Status.PRECISION: NOT_REACHED,
@@ -150,11 +151,12 @@ def execute(requests: Sequence[MethodRun], problem: Problem, o: Namespace, spec:
                 out = _folder_of(request, seed, o)
                 more: dict[str, Any] = given | {"seed": seed, "engine": engine, "out": out, "spec": spec}
                 with Progress(label if o.seeds is None else f"{label}, seed {seed}", o.quiet) as progress:
+                    heard: dict[str, Any] = {"callbacks": (progress,), "progress": False}
                     if _goes_on(out, o):
                         limits = {k: vars(o)[k] for k in RUN_RULES}
-                        results.append(resume(out, problem, callbacks=(progress,), engine=engine, **limits))
+                        results.append(resume(out, problem, engine=engine, **heard, **limits))
                     else:
-                        results.append(run(request.method, problem, callbacks=(progress,), **more))
+                        results.append(run(request.method, problem, **heard, **more))
                 codes.append(exit_code(results[-1], progress.has_tolerance))
                 if codes[-1] == INTERRUPTED:
                     break

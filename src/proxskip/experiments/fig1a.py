@@ -10,10 +10,11 @@ from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
 from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.successive_halving import Candidate, grid, grid_table, tune, winners_table
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
+from proxskip.experiments.successive_halving import grid_table, tune, winners_table
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
+from proxskip.tune import Candidate, grid, local_steps_flag
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew", "gd", "accelerated")
 NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative", "L")

@@ -7,11 +7,12 @@ from typing import Any
 from proxskip import theory
 from proxskip.experiments import claims, claims_fig2
 from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.successive_halving import Candidate, grid, grid_table, local_steps, tune
+from proxskip.experiments.successive_halving import grid_table, tune
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 from proxskip.report.method_styles import title
+from proxskip.tune import Candidate, grid, local_steps
 
 METHODS = ("local-gd", "scaffold", "fedlin", "s-local-gd", "scaffnew")
 STEP_KINDS = {"decaying": "a decaying step, as in the notebook", "constant": "a constant step, as in the theorem"}

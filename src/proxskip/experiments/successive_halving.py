@@ -1,50 +1,14 @@
-"""Tuning by successive halving: the same grid and budget for every method; the worst candidates are cut first."""
+"""The reproduction's tuning, with the same grid and budget for every method, and its tables."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from proxskip.experiments.workspace import CachedRun, Workspace, local_steps_flag
+from proxskip.experiments.workspace import CachedRun, Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Table
 from proxskip.report.method_styles import title
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One point of the grid."""
-
-    times: float
-    """gamma times L."""
-    steps: int
-    """Local steps per round, on average if they are drawn."""
-    flags: Mapping[str, Any]
-    gaps: dict[int, float | None] = field(default_factory=dict)
-    """f - f* by the number of rounds; None if the run diverged."""
-
-    @property
-    def score(self) -> float:
-        """f - f* after the longest run; infinite if it diverged."""
-        last = self.gaps[max(self.gaps)] if self.gaps else None
-        return math.inf if last is None or math.isnan(last) else last
-
-
-def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
-    """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
-    out = []
-    for K in steps if local_steps_flag(name) else [1]:
-        own = local_steps(name, K)
-        out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
-    return out
-
-
-def local_steps(name: str, K: int) -> dict[str, float]:
-    """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
-    flag = local_steps_flag(name)
-    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
+from proxskip.tune import Candidate, halve
 
 
 def tune(
@@ -55,21 +19,17 @@ def tune(
     rungs: Sequence[Sequence[int]],
     upto: float,
 ) -> list[Candidate]:
-    """The finalists, the best first.
+    """The finalists, the best first; every run is kept in the workspace, and none is made twice."""
+    start, k = workspace.progress.inside, 0
 
-    Each rung (rounds, number of survivors) runs the candidates that are left from the start, for more rounds than
-    the rung before. A candidate that diverges is cut at the record that shows it.
-    """
-    start, left = workspace.progress.inside, list(candidates)
-    for k, (rounds, keep) in enumerate(rungs):
+    def measured(left: Sequence[Candidate], rounds: int) -> list[float | None]:
+        nonlocal k
+        k += 1
         methods = [workspace.method(name, problem, **c.flags) for c in left]
         text = f"tuning {title(name)}, {len(left)} candidates for {rounds} rounds"
-        gaps = workspace.final_gaps(problem, methods, rounds, text, upto=start + (upto - start) * (k + 1) / len(rungs))
-        for c, gap in zip(left, gaps, strict=True):
-            c.gaps[rounds] = gap
-        # sorting is stable: of equal candidates the earlier one of the grid stays
-        left = sorted(left, key=lambda c: c.score)[:keep]
-    return left
+        return workspace.final_gaps(problem, methods, rounds, text, upto=start + (upto - start) * k / len(rungs))
+
+    return halve(candidates, rungs, measured)
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:

@@ -16,14 +16,13 @@ from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
-from proxskip.registry import METHODS
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
 from proxskip.run import resume, run
 from proxskip.seam import Method
-from proxskip.sweep import sweep
+from proxskip.tune import trials
 from proxskip.types import UnsafeStepWarning
 
 __all__ = ["VERSION", "CachedRun", "Interrupted", "RunRequest", "Workspace"]
@@ -146,11 +145,12 @@ class Workspace:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)  # they are in the summary
             if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
-                result = resume(folder, problem, callbacks=(part,), threads=self.threads)
+                result = resume(folder, problem, callbacks=(part,), threads=self.threads, progress=False)
             else:
                 result = run(
                     method, problem, **limits, seed=job.seed, engine=self.engine, cohort=cohort, every=every,
                     out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
+                    progress=False,
                 )  # fmt: skip
         _raise_if_interrupted(result)
         made = read(job, folder)
@@ -230,31 +230,13 @@ class Workspace:
                 part.skip(text)
             for group in groups:
                 part.begin(text, len(group))
-                found = self._sweep([methods[k] for k in group], problem, rounds)
+                found = trials([methods[k] for k in group], problem, rounds, self.engine, self.threads)
                 for k, result in zip(group, found, strict=True):
                     _raise_if_interrupted(result)
                     gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
                     at[k].parent.mkdir(parents=True, exist_ok=True)
                     atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
-
-    def _sweep(self, methods: Sequence[Method], problem: Problem, rounds: int) -> list[Result]:
-        """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
-        every = max(1, rounds // 8)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)
-            if self.engine == "gpu":
-                return sweep(methods, problem, rounds=rounds, engine="gpu", every=every, allow_unsafe_step=True)
-            return [
-                run(m, problem, rounds=rounds, engine=self.engine, every=every, allow_unsafe_step=True,
-                    threads=self.threads)
-                for m in methods
-            ]  # fmt: skip
-
-
-def local_steps_flag(method: str) -> str | None:
-    """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
-    return next((flag for flag in ("p", "K") if flag in METHODS[method].flags()), None)
 
 
 def variant(problem: Problem, L: Any, batch: int | None) -> Problem:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -20,6 +20,7 @@ from proxskip.links.sums import weighted_sum
 from proxskip.loop import measure, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
+from proxskip.loop.listen import Record, heard_by, tell_record
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
@@ -51,14 +52,6 @@ _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
 _CLAIM = threading.Lock()
 
 
-class Callback(Protocol):
-    """What may listen to a run; a callback may leave out any of the three."""
-
-    def on_run_start(self, config: dict[str, Any]) -> None: ...
-    def on_record(self, step: int, metrics: dict[str, float]) -> None: ...
-    def on_run_end(self, result: Result) -> None: ...
-
-
 class Loop:
     """One run: its state between rounds, and nothing that the state does not determine."""
 
@@ -85,6 +78,7 @@ class Loop:
         self.interrupted = Event()
         self.audit = Audit()
         self.corrupted: str | None = None
+        self.stopped: str | None = None  # why a callback asked for the end, which may be an empty text
         self.unproved = 0
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
@@ -178,7 +172,7 @@ class Loop:
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
 
     # -- the loop ------------------------------------------------------------------------------------------------------
-    def go(self, callbacks: Sequence[Callback]) -> Result:
+    def go(self, callbacks: Sequence[Any]) -> Result:
         """Rounds until something says stop."""
         try:
             for start in heard_by(callbacks, "on_run_start"):
@@ -190,7 +184,7 @@ class Loop:
             end(result)
         return result
 
-    def _ended(self, callbacks: Sequence[Callback]) -> Result:
+    def _ended(self, callbacks: Sequence[Any]) -> Result:
         self.line.interrupted = self.interrupted
         restore = self._catch_signals()
         try:
@@ -214,7 +208,7 @@ class Loop:
             return replace(result, warnings=tuple(self.notes))
         return result
 
-    def _rounds(self, callbacks: Sequence[Callback]) -> tuple[Status, str]:
+    def _rounds(self, callbacks: Sequence[Any]) -> tuple[Status, str]:
         if len(self.trace) == 0:
             self._record(callbacks)
         while True:
@@ -279,6 +273,9 @@ class Loop:
         if self.interrupted.is_set():
             more = "; resume it from its folder." if self.keep else "."
             return Status.INTERRUPTED, f"interrupted after {self.round} rounds{more}"
+        if self.stopped is not None:
+            why = f": {self.stopped.rstrip('.')}." if self.stopped else "."
+            return Status.STOPPED, f"stopped by a callback after {self.round} rounds{why}"
         return self.stop.exhausted(self.round, self.line.ledger)
 
     def _proof(self) -> tuple[Status, str] | None:
@@ -302,7 +299,7 @@ class Loop:
     def _is_recorded(self, r: int) -> bool:
         return r % (self.every or max(1, -(-r // 100))) == 0
 
-    def _record(self, callbacks: Sequence[Callback]) -> None:
+    def _record(self, callbacks: Sequence[Any]) -> None:
         """Evaluate at the communicated x: off the meter and off the clock."""
         self.line.timed(self.line.wait)
         memory, server = self.engine.memory(), self.line.fetched(self.server)
@@ -315,9 +312,8 @@ class Loop:
             row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
         self.trace.append(row)
         self._look_at_sum(server, memory)
-        heard = row | self.engine.pulse()
-        for tell in heard_by(callbacks, "on_record"):
-            tell(self.round, heard)
+        why = tell_record(callbacks, self.round, Record(row | self.engine.pulse(), self.x))
+        self.stopped = why if self.stopped is None else self.stopped
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
         """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
@@ -389,19 +385,6 @@ class Loop:
                 signal.signal(s, handler)
 
         return restore
-
-
-def heard_by(callbacks: Sequence[Any], name: str) -> list[Callable[..., None]]:
-    """This method of those callbacks that have it."""
-    return [act for c in callbacks if (act := getattr(c, name, None)) is not None]
-
-
-def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse what listens to nothing."""
-    for c in callbacks:
-        if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
-            name = c.__name__ if isinstance(c, type) else type(c).__name__
-            raise InputError(f"the callback {name} listens to nothing; give it on_record(step, metrics), for example.")
 
 
 def _with_bits(columns: dict[str, Any]) -> dict[str, Any]:

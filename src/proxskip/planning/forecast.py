@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from proxskip import display
 from proxskip.registry import METHODS
 
 PILOT_GRADIENTS = 300
@@ -101,7 +102,14 @@ class Plan:
         others = [r for r in self.rows if r.skips is not self.best.skips]
         return others[0] if others else None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head, cells = self._table()
+        return display.table(head, cells, self.sentence)
+
+    def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         head = ("method", "iterations", f"{self.call}{'es' if self.call == 'prox' else 's'}", "ms a step",
                 f"ms a {self.call}", "seconds", "worst case", "pilot")  # fmt: skip
         cells = [
@@ -111,14 +119,13 @@ class Plan:
             )
             for r in self.rows
         ]  # fmt: skip
-        first, *others = (max(map(len, column)) for column in zip(head, *cells, strict=True))
+        return head, cells
 
-        def line(row: Sequence[str]) -> str:
-            return "  ".join([row[0].ljust(first), *(c.rjust(w) for c, w in zip(row[1:], others, strict=True))])
-
+    def __str__(self) -> str:
+        lines = display.columns(*self._table())
         title = f"Predicted costs to a certificate of {self.eps:g} (worst case: iterations by theory; pilot: how far)"
         end = f"The pilots took {self.pilot_seconds:.2g} s."
-        return "\n".join([title, line(head), *map(line, cells), self.sentence, *self.notes, end])
+        return "\n".join([title, *lines, self.sentence, *self.notes, end])
 
 
 class Pilot(Protocol):

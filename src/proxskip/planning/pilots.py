@@ -76,8 +76,9 @@ class ClientPilot:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsafeStepWarning)
             self._result = run(
-                self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads
-            )
+                self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads,
+                progress=False,
+            )  # fmt: skip
         self.spent += time.perf_counter() - then
 
     @property

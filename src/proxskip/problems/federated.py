@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import theory
+from proxskip import display, theory
 from proxskip.problems import oracles, solve, spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
@@ -90,6 +90,42 @@ class Problem:
             raise InputError(
                 f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {min(sizes)}."
             )
+
+    # -- how it looks --------------------------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        return display.text(*self._described())
+
+    def _repr_html_(self) -> str:
+        sizes = self.sizes
+        picture = "" if sizes is None or self.n < 2 else display.bars(np.array(sizes), "rows of each client")
+        return display.html(*self._described(), picture)
+
+    def _described(self) -> tuple[str, list[tuple[str, str]]]:
+        """A title and rows; constants only where they are known already, since computing them may take long."""
+        count = "one client" if self.n == 1 else f"{self.n:,} clients"
+        kinds = " and ".join(sorted({type(f).__name__ for f in self.clients}))
+        lam = "" if not self.l2 else f" + lambda/2 |x|^2 with lambda = {self.l2:.4g}"
+        rows = [("f", kinds + lam)]
+        if self.psi is not None:
+            rows.append(("psi", display.short(self.psi) + ("" if self.D is None else f" of D x, D {self.D.shape}")))
+        if self.sizes is not None:
+            fewest, most = min(self.sizes), max(self.sizes)
+            each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
+            each = each if self.n > 1 else ""
+            batch = "" if self.batch is None else f", minibatches of {self.batch}"
+            rows.append(("rows", f"{self.N:,}{each}{batch}"))
+        source = [str(self.info[k]) for k in ("data",) if self.info.get(k)]
+        source += [f"split by {self.info['split']}"] if self.info.get("split") else []
+        rows += [("data", ", ".join(source))] if source else []
+        if self.n > 1:
+            low, high = float(self.weights.min()), float(self.weights.max())
+            rows.append(("weights", "equal" if low == high else f"{low:.3g} to {high:.3g}"))
+        if "L_max" in self.__dict__ or "L_global" in self.__dict__:
+            found = [f"{k} = {self.__dict__[k]:.4g}" for k in ("L_max", "L_global", "mu") if self.__dict__.get(k)]
+            rows.append(("constants", ", ".join(found)))
+        if self.__dict__.get("solution") is not None:
+            rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
+        return f"Problem: {count}, {self.d:,} unknowns", rows
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
     @property

@@ -165,6 +165,21 @@ def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", heading: st
     return figure
 
 
+def draw_on(ax: Axes, runs: Sequence[Curve], x: str, y: str) -> None:
+    """The curves on axes of the caller, with labels and a legend inside."""
+    _known(x, X_AXES, "x")
+    _known(y, Y_AXES, "y")
+    shown = [c for c in runs if any(np.isfinite(t[y]).any() for t in c.traces)]
+    if not shown:
+        raise InputError(f'no run has a value of {y}; choose another y, such as "grad_norm".')
+    styles, floor = _styles(shown), Y_AXES[y][1]
+    for k, curve in enumerate(shown):
+        _draw(ax, curve, x, y, floor, styles[k] | {"label": _plain(curve.label)}, k / len(shown))
+    _dress(ax, x, X_AXES[x][1])
+    ax.set_ylabel(Y_AXES[y][0])
+    ax.legend(**_LEGEND)
+
+
 def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, Array, Array, Array]:
     """(x, median, min, max) over the seeds, up to the last x that all reached; interpolated in log y if x differ."""
     lines = [_line(t, x, y, floor) for t in curve.traces]

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
+from proxskip import display
 from proxskip.results.trace import Trace
 from proxskip.types import Array, Indices, Vectors
 
@@ -16,7 +19,7 @@ class Status(IntEnum):
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
     ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
     rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
-    update was lost, applied twice or changed.
+    update was lost, applied twice or changed. STOPPED: a callback asked for the end.
     """
 
     CONVERGED = 0
@@ -28,12 +31,16 @@ class Status(IntEnum):
     INTERRUPTED = 5
     PRECISION = 6
     CORRUPTED = 7
+    STOPPED = 8
 
     def __str__(self) -> str:
         return f"Status.{self.name}"
 
     def __format__(self, spec: str) -> str:
         return format(int(self), spec) if spec else str(self)
+
+
+_PARAMETERS = ("gamma", "p", "K", "tau", "q", "cohort", "graph")
 
 
 class Summary(dict[str, Any]):
@@ -65,6 +72,37 @@ class Result:
     warnings: tuple[str, ...] = ()
     about: Summary = field(default_factory=Summary, repr=False)
 
+    def __repr__(self) -> str:
+        return display.text(*self._described())
+
+    def _repr_html_(self) -> str:
+        return display.html(*self._described(), self._sparkline())
+
+    def _sparkline(self, width: int = 240, height: int = 42, caption: bool = True) -> str:
+        """f - f* over the records; the gradient norm where f* is unknown."""
+        found = (
+            display.sparkline(self.trace[y], name, width=width, height=height, caption=caption)
+            for y, name in (("gap", "f - f*"), ("grad_norm", "gradient norm"))
+            if y in self.trace
+        )
+        return next(filter(None, found), "")
+
+    def _described(self) -> tuple[str, list[tuple[str, str]]]:
+        s, rows = self.about, []
+        if s:
+            given = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
+            rows.append(("method", f"{s['method']}, {given}, seed = {s['seed']}"))
+            who = "one client" if s["clients"] == 1 else f"{s['clients']:,} clients"
+            rows.append(("problem", f"{s['data'] or s['loss']}, {who}, {s['d']:,} unknowns"))
+            floats = f"{display.count(s['floats_up'])} floats up, {display.count(s['floats_down'])} down"
+            costs = f"{s['rounds']:,} rounds, {floats}, {s['iterations']:,} iterations, {s['seconds'] or 0:.2g} s"
+            rows.append(("cost", costs))
+            known = "f* is unknown" if s["gap"] is None else f"f - f* = {display.gap(s['gap'])}"
+            rows.append(("reached", f"{known}, gradient norm {display.gap(s['grad_norm'])}"))
+        rows.append(("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3)))
+        rows += [("warning", note) for note in self.warnings[:3]]
+        return f"Result: {self.status.name}, {self.message}", rows
+
     def summary(self) -> Summary:
         """All of summary.json: parameters, constants, costs and the end state; print it to read it."""
         return self.about
@@ -77,3 +115,36 @@ class Result:
 
 def _text(v: Any) -> str:
     return f"{v:.6g}" if isinstance(v, float) else str(v)
+
+
+def _few(v: Any) -> str:
+    if isinstance(v, (list, tuple)):
+        return f"{min(v):.4g} to {max(v):.4g}"
+    if isinstance(v, dict):
+        return " ".join(f"{k} {display.short(w)}" for k, w in v.items())
+    return f"{v:.4g}" if isinstance(v, float) else str(v)
+
+
+class Results(list[Result]):
+    """Results in a list that prints as a table; those of one method and several seeds follow each other."""
+
+    _HEAD = ("method", "seed", "rounds", "floats", "f - f*", "gradient norm", "seconds", "status")
+
+    def __repr__(self) -> str:
+        return "\n".join([self._title(), *display.columns(self._HEAD, self._cells())])
+
+    def _repr_html_(self) -> str:
+        pictures = [r._sparkline(120, 26, caption=False) for r in self]
+        return display.table(self._HEAD, self._cells(), self._title(), pictures)
+
+    def _title(self) -> str:
+        return f"{len(self)} results"
+
+    def _cells(self) -> list[list[str]]:
+        return [self._row(r.summary()) for r in self]
+
+    @staticmethod
+    def _row(s: Summary) -> list[str]:
+        costs = [display.count(s["rounds"]), display.count(s["floats_up"] + s["floats_down"])]
+        ends = [display.gap(s["gap"]), display.gap(s["grad_norm"]), display.number(s["seconds"]), str(s["status"])]
+        return [str(s["method"]), str(s["seed"]), *costs, *ends]

@@ -1,12 +1,12 @@
-"""A run as text: formatted numbers, and a report of a few lines."""
+"""A run as text: a report of a few lines."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from proxskip.display import gap
 from proxskip.methods import BUILT_IN
 from proxskip.registry import METHODS
 from proxskip.results.description import SHOWN
@@ -19,30 +19,9 @@ STATUS_WORDS = {
     "INTERRUPTED": "interrupted",
     "PRECISION": "at rounding",
     "CORRUPTED": "corrupted",
+    "STOPPED": "stopped by a callback",
 }
 _LOSSES = {"logistic": "logistic loss", "squared": "squared loss", "softmax": "softmax loss"}
-
-
-def number(value: float | None) -> str:
-    """Three digits, or a dash if the number is missing or not finite."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
-
-
-def gap(value: float | None) -> str:
-    """f - f* and similar small numbers: two digits and a power of ten."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.1e}"
-
-
-def count(value: float | None) -> str:
-    """A count: exact below ten million, otherwise with k, M or G."""
-    if value is None or not math.isfinite(value):
-        return "-"
-    if abs(value) < 10_000_000:
-        return f"{value:,.0f}"
-    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
-        if abs(value) < 999.5 * size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.2e}"
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import csv
 import io
 import re
 import struct
+import textwrap
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from proxskip import display
 from proxskip.results.atomic import atomic_write, atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
+_FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
+"""Columns of a run or a minimisation that a repr shows, as far as they are there."""
 # the header that numpy writes for a 1-D float64 array, and no other: version 1.0, two bytes of length, then a dict
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(..)"
@@ -96,7 +100,33 @@ class Trace:
         return view
 
     def __repr__(self) -> str:
-        return f"Trace({', '.join(self._position)}; {self._length} rows)"
+        return display.text(f"Trace: {self._length} records, {len(self._position)} columns", self._rows())
+
+    def _repr_html_(self) -> str:
+        title = f"Trace: {self._length} records, {len(self._position)} columns"
+        y = next((name for name in ("gap", "grad_norm", "certificate") if self._drawable(name)), None)
+        return display.html(title, self._rows(), "" if y is None else display.sparkline(self[y], y))
+
+    def _drawable(self, name: str) -> bool:
+        return name in self._position and int(np.count_nonzero(self[name] > 0)) > 1
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """The columns that people look at first, from the first record to the last; the names of the others."""
+        if not self._length:
+            return [("columns", ", ".join(self._position))]
+        shown = [name for name in _FIRST if name in self._position and np.isfinite(self[name]).any()]
+        shown = shown or list(self._position)[:6]
+        others = [name for name in self._position if name not in shown]
+        ends = [(name, f"{self[name][0]:.6g} ... {self[name][-1]:.6g}") for name in shown]
+        return ends + ([("others", textwrap.shorten(", ".join(others), 100, placeholder=" ..."))] if others else [])
+
+    def to_frame(self) -> Any:
+        """The trace as a pandas DataFrame, one row per record."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_frame needs pandas; install it with pip install pandas.") from None
+        return pandas.DataFrame(self.to_arrays())
 
     def append(self, row: Mapping[str, float]) -> None:
         """Add one row; columns it does not name become nan."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from proxskip import display
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
@@ -113,6 +114,31 @@ class Method:
     remembers: ClassVar[tuple[str, ...]] = _FromAbout("remembers")  # type: ignore[assignment]
     gamma: Any
     """The step size, or one per client."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # before @dataclass writes its own repr, which would print a thousand step sizes and every default
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Method.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        given = [f"{k}={display.short(v)}" for k, v in self._given().items()]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def _repr_html_(self) -> str:
+        about = type(self).about
+        rows = [(k, display.short(v)) for k, v in self.parameters().items() if v is not None]
+        rows += [("reference", about.reference)] if about.reference else []
+        return display.html(about.title or about.name, rows)
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        found = {}
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if f.repr and not (f.default is not MISSING and type(value) is type(f.default) and value == f.default):
+                found[f.name] = value
+        return found
 
     # -- the box -------------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:

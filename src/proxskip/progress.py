@@ -1,12 +1,14 @@
-"""The progress of a run: a bar on a terminal, otherwise an occasional line."""
+"""The progress of runs: a bar in a terminal or a notebook, otherwise an occasional line."""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from proxskip.results.result import Result
@@ -20,13 +22,65 @@ SECONDS_BETWEEN_LINES = 5.0
 """If stderr is not a terminal."""
 
 
+_BARS: list[object] = []
+"""The bars that are on the screen: a second one at the same time would tear the first."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    module = sys.modules.get("IPython")
+    return module is not None and type(module.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+def is_wanted(progress: bool | None) -> bool:
+    """Whether to show progress; None means in a terminal or a notebook, for one thing at a time."""
+    if progress is not None:
+        return bool(progress)
+    free = not _BARS and threading.current_thread() is threading.main_thread()
+    return free and (sys.stderr.isatty() or in_notebook())
+
+
+@contextmanager
+def shown(label: str, progress: bool | None) -> Iterator[tuple[Progress, ...]]:
+    """The callback that shows a run's progress, if it is wanted."""
+    if not is_wanted(progress):
+        yield ()
+        return
+    with Progress(label) as bar:
+        yield (bar,)
+
+
+class _NotebookBar:
+    """A bar in the output of a notebook's cell."""
+
+    def __init__(self, label: str) -> None:
+        from IPython.display import HTML, display
+
+        self.html, self.label, self.said = HTML, label, 0.0
+        self.handle = display(HTML(""), display_id=True)
+
+    def update(self, done: float | None, text: str) -> None:
+        """Draw it anew, at most five times a second."""
+        if time.monotonic() - self.said < 0.2:
+            return
+        self.said = time.monotonic()
+        value = "" if done is None else f' value="{done:.4f}"'
+        self.handle.update(self.html(f"{escape(self.label)} <progress max=1{value}></progress> {escape(text)}"))
+
+    def close(self) -> None:
+        """Remove it."""
+        self.handle.update(self.html(""))
+
+
 class _Shown:
     """Progress on a stream: a bar on a terminal, which appears at the first update; otherwise lines."""
 
     def __init__(self, quiet: bool, stream: TextIO | None, label: str = "") -> None:
         self.quiet, self.stream, self.label = quiet, sys.stderr if stream is None else stream, label
-        self.terminal = bool(self.stream.isatty())
+        self.notebook = stream is None and in_notebook()
+        self.terminal = self.notebook or bool(self.stream.isatty())
         self.bar: rich.progress.Progress | None = None
+        self.page: _NotebookBar | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -36,6 +90,12 @@ class _Shown:
 
     def update(self, done: float | None, text: str) -> None:
         """Show the share that is done (None if it is unknown) and a text."""
+        if self not in _BARS:
+            _BARS.append(self)
+        if self.notebook:
+            self.page = self.page or _NotebookBar(self.label)
+            self.page.update(done, text)
+            return
         if self.bar is None:
             # imported at the first update: a short run never needs rich
             from rich.console import Console
@@ -51,6 +111,11 @@ class _Shown:
 
     def close(self) -> None:
         """Remove the bar."""
+        if self in _BARS:
+            _BARS.remove(self)
+        if self.page is not None:
+            self.page.close()
+            self.page = None
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -122,6 +187,48 @@ class Progress(_Shown):
         if done is not None and start is not None and done > start:
             words.append(f"{clock(elapsed * (1 - done) / (done - start))} left")
         return words
+
+
+class MinimizeProgress(_Shown):
+    """The progress of ``minimize``: the certificate on its way to the tolerance, or the nearest limit."""
+
+    def __init__(self, label: str, tol: float, limits: dict[str, float | None], stream: TextIO | None = None) -> None:
+        super().__init__(False, stream, label)
+        self.tol, self.limits = tol, limits
+        self.began = self.said = time.monotonic()
+        self.first = math.nan
+
+    def around(self, callback: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The callback for ``minimize`` that shows each record, and then calls the given one."""
+
+        def both(row: dict[str, float], x: Any) -> None:
+            self.show(row)
+            if callback is not None:
+                callback(row, x)
+
+        return both
+
+    def show(self, row: dict[str, float]) -> None:
+        """Show the record if the run has taken long enough."""
+        now, bound = time.monotonic(), row["certificate"]
+        if not math.isfinite(self.first) and math.isfinite(bound):
+            self.first = bound
+        if now - self.began < SECONDS_BEFORE_FIRST:
+            return
+        words = f"iteration {row['iteration']:,.0f} · {row['nprox']:,.0f} proxes · certificate {bound:.1e}"
+        if self.terminal:
+            self.update(self.fraction(row), words)
+        elif now - self.said >= SECONDS_BETWEEN_LINES:
+            self.said = now
+            print(f"{self.label}: {words.replace(' ·', ',')}", file=self.stream, flush=True)
+
+    def fraction(self, row: dict[str, float]) -> float | None:
+        """The share of the way, in logarithms, from the first certificate to the tolerance; or of a limit."""
+        parts = [row[column] / limit for column, limit in self.limits.items() if limit]
+        bound = row["certificate"]
+        if self.first > self.tol and 0 < bound < math.inf:
+            parts.append(math.log(self.first / bound) / math.log(self.first / self.tol))
+        return min(1.0, max(0.0, *parts)) if parts else None
 
 
 class OverallProgress(_Shown):

@@ -1,0 +1,162 @@
+"""Callbacks that are ready to use: TensorBoard, MLflow, Weights & Biases, and an end of your own.
+
+Pass them to ``run`` as ``callbacks=[...]``. Each needs its package only when it is made. A callback of your own is a
+class with any of ``on_run_start(config)``, ``on_record(step, metrics)`` and ``on_run_end(result)``; ``Callback`` has
+all three, doing nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from proxskip.loop.listen import Callback, Record
+from proxskip.results.result import Result
+from proxskip.types import InputError
+
+__all__ = ["Callback", "MLflow", "Record", "StopWhen", "TensorBoard", "WandB"]
+
+
+class StopWhen(Callback):
+    """End the run, with the status STOPPED, at the first record at which the condition holds.
+
+    Args:
+        condition: of a record, such as ``lambda r: r["gap"] < 1e-3`` or one that looks at ``r.x``.
+        reason: for the result's message.
+
+    >>> import proxskip as ps
+    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
+    >>> soon = StopWhen(lambda r: r["local_steps"] > 100, "enough steps")
+    >>> result = ps.run("gd", problem, rounds=1000, callbacks=[soon])
+    >>> result.status.name, result.message
+    ('STOPPED', 'stopped by a callback after 26 rounds: enough steps.')
+    """
+
+    def __init__(self, condition: Callable[[Record], Any], reason: str = "") -> None:
+        if not callable(condition):
+            raise InputError("StopWhen needs a function of a record, such as lambda r: r['gap'] < 1e-3.")
+        self.condition, self.reason = condition, reason
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        """Ask the condition."""
+        if self.condition(metrics):
+            raise StopIteration(self.reason)
+
+
+class TensorBoard(Callback):
+    """Write every record to event files of TensorBoard; look at them with ``tensorboard --logdir DIR``.
+
+    Args:
+        logdir: a folder; give each run its own.
+    """
+
+    def __init__(self, logdir: str | Path) -> None:
+        self.logdir = str(logdir)
+        self._make = _package("tensorboard.summary", "tensorboard").Writer
+        self._writer: Any = None
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        """Open the file."""
+        self._writer = self._make(self.logdir)
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        """Add one point to each curve."""
+        for name, value in _finite(metrics).items():
+            self._writer.add_scalar(name, value, step)
+
+    def on_run_end(self, result: Result) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class MLflow(Callback):
+    """Log a run to MLflow: its configuration as parameters, its records as metrics, and how it ended as tags.
+
+    Args:
+        experiment: the experiment's name; MLflow's default if not given.
+        name: the run's name.
+        uri: where MLflow keeps its runs, such as ``sqlite:///mlflow.db``; its own setting if not given.
+    """
+
+    def __init__(self, experiment: str | None = None, name: str | None = None, uri: str | None = None) -> None:
+        tracking = _package("mlflow.tracking", "mlflow")
+        self.experiment, self.name = experiment, name
+        # a client of its own: the global run of MLflow, which others may use, is left alone
+        self._client = tracking.MlflowClient(uri)
+        self._entities = _package("mlflow.entities", "mlflow")
+        self.run_id: str | None = None
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        """Make the run in MLflow."""
+        about = "Default" if self.experiment is None else self.experiment
+        found = self._client.get_experiment_by_name(about)
+        id = self._client.create_experiment(about) if found is None else found.experiment_id
+        self.run_id = self._client.create_run(id, run_name=self.name or config["method"]).info.run_id
+        params = [self._entities.Param(key, str(value)[:500]) for key, value in flat(config).items()]
+        self._client.log_batch(self.run_id, params=params[:100])  # the most that MLflow takes at once
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        """Log the numbers of the record."""
+        now = int(1000 * time.time())
+        # in one batch: a call for each number would take a second for a record
+        batch = [self._entities.Metric(name, value, now, step) for name, value in _finite(metrics).items()]
+        self._client.log_batch(self.run_id, metrics=batch)
+
+    def on_run_end(self, result: Result) -> None:
+        """Say how it ended."""
+        for key, value in (("status", result.status.name), ("message", result.message)):
+            self._client.set_tag(self.run_id, f"proxskip.{key}", value)
+        self._client.set_terminated(self.run_id, "FINISHED")
+
+
+class WandB(Callback):
+    """Log a run to Weights & Biases.
+
+    Args:
+        project: the project; ``given`` goes to ``wandb.init``, such as ``mode="offline"``, ``dir`` or ``name``.
+    """
+
+    def __init__(self, project: str = "proxskip", **given: Any) -> None:
+        self._wandb = _package("wandb", "wandb")
+        self.project, self.given = project, given
+        self._run: Any = None
+
+    def on_run_start(self, config: dict[str, Any]) -> None:
+        """Begin a run there."""
+        self._run = self._wandb.init(**{"project": self.project, "config": config, "reinit": "create_new"} | self.given)
+
+    def on_record(self, step: int, metrics: Record) -> None:
+        """Log the numbers of the record."""
+        self._run.log(_finite(metrics), step=step)
+
+    def on_run_end(self, result: Result) -> None:
+        """Say how it ended."""
+        self._run.summary["status"], self._run.summary["message"] = result.status.name, result.message
+        self._run.finish()
+
+
+def _package(module: str, package: str) -> Any:
+    """A module of an optional package, or one sentence that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(f"this callback needs {package} ({error}); install it with pip install {package}.") from None
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {k: float(v) for k, v in metrics.items() if math.isfinite(v)}
+
+
+def flat(config: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    """A nested configuration by dotted names, without what was not given."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{under}{key}.")
+        elif value is not None:
+            found[f"{under}{key}"] = value
+    return found

@@ -1,0 +1,141 @@
+"""How objects look at a prompt and in a notebook: a title with a few lines, a small table, a sparkline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from proxskip.types import Array
+
+Rows = Sequence[tuple[str, str]]
+SPARK_POINTS = 120
+"""A sparkline has at most this many points."""
+_CELL = "text-align:left;padding:1px 10px 1px 0;vertical-align:top;background:none;border:none"
+_COLOR = "#0072B2"
+
+
+def number(value: float | None) -> str:
+    """Three digits, or a dash if the number is missing or not finite."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def gap(value: float | None) -> str:
+    """f - f* and similar small numbers: two digits and a power of ten."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.1e}"
+
+
+def count(value: float | None) -> str:
+    """A count: exact below ten million, otherwise with k, M or G."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if abs(value) < 10_000_000:
+        return f"{value:,.0f}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if abs(value) < 999.5 * size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.2e}"
+
+
+def short(value: Any) -> str:
+    """A parameter: its repr, of which a long sequence or text shows the beginning and the end."""
+    if isinstance(value, (tuple, list, np.ndarray)) and len(value) > 6:
+        ends = [short(v) for v in (*value[:2], value[-1])]
+        return f"({ends[0]}, {ends[1]}, ..., {ends[2]}; {len(value)} values)"
+    shown = repr(value.item() if isinstance(value, np.generic) else value)
+    return shown if len(shown) <= 120 else f"{shown[:80]}...{shown[-30:]}"
+
+
+def text(title: str, rows: Rows) -> str:
+    """A title, and one indented line for each row."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {said}" for name, said in rows)])
+
+
+def html(title: str, rows: Rows, picture: str = "") -> str:
+    """The same as a small table, with a picture under it."""
+    cells = "".join(
+        f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:.7">{escape(name)}</th>'
+        f'<td style="{_CELL}">{escape(said)}</td></tr>'
+        for name, said in rows
+    )
+    return (
+        f'<div><strong>{escape(title)}</strong><table style="border-collapse:collapse">{cells}</table>{picture}</div>'
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", pictures: Sequence[str] = ()) -> str:
+    """An HTML table with a header; ``pictures``, one for each row, stand in a last column."""
+    top = "".join(f'<th style="{_CELL};border-bottom:1px solid #999">{escape(name)}</th>' for name in head)
+    if pictures:
+        top += f'<th style="{_CELL};border-bottom:1px solid #999"></th>'
+    body = ""
+    for k, row in enumerate(rows):
+        cells = "".join(f'<td style="{_CELL};white-space:nowrap">{escape(cell)}</td>' for cell in row)
+        cells += f'<td style="{_CELL}">{pictures[k]}</td>' if pictures else ""
+        body += f'<tr style="background:none">{cells}</tr>'
+    over = f"<strong>{escape(title)}</strong>" if title else ""
+    return f'<div>{over}<table style="border-collapse:collapse"><tr>{top}</tr>{body}</table></div>'
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a plain table: the first column to the left, the others to the right."""
+    first, *others = (max(map(len, column)) for column in zip(head, *rows, strict=True))
+    return [
+        "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+def sparkline(
+    values: Any, label: str, *, log: bool = True, width: int = 240, height: int = 42, caption: bool = True
+) -> str:
+    """A curve as inline SVG with its first and last value; empty if there are fewer than two numbers.
+
+    Args:
+        log: a logarithmic axis, on which values that are not positive are left out.
+        caption: write the values beside it too, and not only for those who cannot see it.
+    """
+    y = np.asarray(values, dtype=np.float64)
+    good = np.isfinite(y) & ((y > 0) | (not log))
+    if good.sum() < 2:
+        return ""
+    at = np.flatnonzero(good)
+    at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), SPARK_POINTS)).astype(int))]
+    v = np.log(y[at]) if log else y[at]
+    x = 2 + (width - 4) * (at - at[0]) / max(at[-1] - at[0], 1)
+    span = float(np.ptp(v)) or 1.0
+    h = height - 4 - (height - 8) * (v - v.min()) / span
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, h, strict=True))
+    line = f'<polyline points="{points}" fill="none" stroke="{_COLOR}" stroke-width="1.5"/>'
+    words = f"{label} from {gap(float(y[at[0]]))} to {gap(float(y[at[-1]]))}"
+    return _svg(line, words, width, height, caption)
+
+
+def bars(values: Array, label: str, *, width: int = 240, height: int = 42) -> str:
+    """Nonnegative numbers as bars; those of many clients are averaged in groups."""
+    parts = np.array_split(np.asarray(values, dtype=np.float64), min(len(values), 60))
+    v = np.array([part.mean() for part in parts])
+    if not v.max() > 0:
+        return ""
+    wide = (width - 4) / len(v)
+    drawn = "".join(
+        f'<rect x="{2 + k * wide:.1f}" y="{height - 2 - (height - 6) * one / v.max():.1f}" '
+        f'width="{0.8 * wide:.1f}" height="{(height - 6) * one / v.max():.1f}" fill="{_COLOR}"/>'
+        for k, one in enumerate(v)
+    )
+    return _svg(drawn, label, width, height)
+
+
+def _svg(inside: str, label: str, width: int, height: int, caption: bool = True) -> str:
+    named = escape(label, quote=True)
+    beside = f'<span style="font-size:85%;opacity:.7;padding-left:8px">{escape(label)}</span>' if caption else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label="{named}"><title>{escape(label)}</title>{inside}</svg>'
+        + beside
+    )

@@ -1,0 +1,41 @@
+"""The paper's figures, tables and claims, by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from proxskip.report.figures import ReproductionReport
+
+
+def reproduce(
+    experiments: Sequence[str] = (),
+    *,
+    data: str = "digits",
+    out: str | Path = "report",
+    quick: bool = False,
+    engine: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | None = None,
+    progress: bool | None = None,
+) -> ReproductionReport:
+    """Reproduce the paper's figures and tables, and check its claims, as `proxskip reproduce` does.
+
+    Args:
+        experiments: the names of some, such as ``["fig1b"]``; all if not given.
+        out: the folder of the report; a second call finds there what the first has computed.
+        quick: shorter runs.
+        progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+    """
+    # here, since most programs do without them
+    from proxskip.experiments.reproduce import ReproductionOptions
+    from proxskip.experiments.reproduce import reproduce as run_all
+    from proxskip.progress import OverallProgress, is_wanted
+
+    options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
+    if not is_wanted(progress):
+        return run_all(experiments, options)
+    with OverallProgress() as overall:
+        return run_all(experiments, options, overall)

@@ -1,0 +1,110 @@
+"""Results from run folders: what ``run`` returned, read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.results import description, folder
+from proxskip.results.result import Result, Results, Status, Summary
+from proxskip.results.trace import Trace
+from proxskip.types import Array, InputError, Vectors
+
+DEEPEST = 2
+"""A comparison with seeds has its runs two folders below its own."""
+
+
+def load(path: str | Path) -> Result | Results:
+    """The Result of a run folder; a list of them from the folder of a comparison or a sweep.
+
+    The methods come in the order of the comparison or sweep, and the seeds of each method in theirs.
+
+    >>> import tempfile
+    >>> import proxskip as ps
+    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     made = ps.run("gd", problem, tol=1e-6, out=out + "/a")
+    ...     bool((ps.load(out + "/a").x == made.x).all())
+    True
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; give the folder of a run, a comparison or a sweep.")
+    if _is_run(path):
+        return _result(path)
+    found = _inside(path, DEEPEST)
+    if not found:
+        raise InputError(f"{path} holds no run: there is no spec.toml in it or in its folders.")
+    return Results(_result(p) for p in found)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "spec.toml").is_file() or (path / "summary.json").is_file()
+
+
+def _inside(path: Path, depth: int) -> list[Path]:
+    """The run folders below, those of a comparison in its order."""
+    children = sorted((p for p in path.iterdir() if p.is_dir()), key=_natural)
+    order = _compared(path)
+    children.sort(key=lambda p: order.index(p.name) if p.name in order else len(order))
+    found = []
+    for p in children:
+        found += [p] if _is_run(p) else _inside(p, depth - 1) if depth > 1 else []
+    return found
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """So that seed-10 follows seed-9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name) if part]
+
+
+def _compared(path: Path) -> list[str]:
+    """The methods of a comparison in its order; nothing elsewhere."""
+    try:
+        said = json.loads((path / "compare.json").read_text(encoding="utf-8"))
+        return list(dict.fromkeys(str(s["method"]) for s in said))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _result(path: Path) -> Result:
+    about = _summary(path)
+    saved = folder.read(path)
+    assert saved.checkpoint is not None
+    arrays = saved.checkpoint.arrays
+
+    def part(name: str) -> Vectors:
+        return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
+
+    server, memory = part("server."), part("memory.")
+    try:
+        h = description.revive(saved.config)[0].controls(server, memory)
+    except InputError:  # a method from outside the package that is not registered here
+        h = memory.get("h")
+    status = Status[about["status"]]
+    return Result(
+        _x(path), status, bool(about["success"]), str(about["message"]), Trace.from_npz(path / "trace.npz"), h, server,
+        memory, arrays["line.participated"].copy(), tuple(about["warnings"]), about,
+    )  # fmt: skip
+
+
+def _summary(path: Path) -> Summary:
+    if not (path / "summary.json").is_file():
+        raise InputError(f"{path} holds a run that has not ended; go on with it by proxskip.resume, or `resume`.")
+    try:
+        about: Any = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        Status[about["status"]], about["success"], about["message"], about["warnings"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path / 'summary.json'} is not the summary of a run ({type(error).__name__}).") from None
+    return Summary(about)
+
+
+def _x(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(path / "x.npy", allow_pickle=False), dtype=np.float64)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path / 'x.npy'} cannot be read ({error}); it belongs to every finished run.") from None

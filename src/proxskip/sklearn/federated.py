@@ -1,0 +1,110 @@
+"""A classifier that is trained over clients: each group of rows stays with one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from proxskip.problems.glm import Logistic
+from proxskip.problems.softmax import Softmax
+from proxskip.problems.split import split
+from proxskip.results.result import Result
+from proxskip.run import run
+from proxskip.sklearn.conventions import LinearClassifier, classified, seed_of, warn_unless
+
+
+class FederatedClassifier(LinearClassifier):
+    """Logistic regression (softmax for several classes) trained with local steps by one client per group.
+
+    The objective is that of all rows together,  mean_j loss(a_j' w + c, b_j) + lambda/2 (|w|^2 + c^2),  whatever the
+    groups are. Here the intercept is penalized too, so that the problem is strongly convex and the theorems apply.
+
+    Args:
+        method: a method of ``proxskip.run``, with its theorem's parameters if it is given by name.
+        l2: lambda; a share of the smoothness of the loss if ``l2_relative``, so that it does not depend on units.
+        tol: stop when the gradient norm is below tol times that at zero.
+        max_iter: communication rounds.
+        cohort: clients per round, as in ``run``.
+        engine: as in ``run``.
+        warm_start: start from the coefficients of the last ``fit``.
+        random_state: the seed.
+
+    Attributes:
+        coef_, intercept_, classes_, n_features_in_: as in scikit-learn.
+        n_iter_: communication rounds of the last fit.
+        groups_: the group of each client.
+        result_: what ``run`` returned, with the ledger of what was sent.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from proxskip.sklearn import FederatedClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier().fit(X, y, groups=y)  # each client has one kind of iris
+    >>> bool(model.score(X, y) > 0.9), len(model.groups_)
+    (True, 3)
+    """
+
+    def __init__(
+        self,
+        method: Any = "scaffnew",
+        *,
+        l2: float = 1e-3,
+        l2_relative: bool = True,
+        fit_intercept: bool = True,
+        tol: float = 1e-4,
+        max_iter: int = 5000,
+        cohort: Any = None,
+        engine: Any = "cpu",
+        warm_start: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.l2 = l2
+        self.l2_relative = l2_relative
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cohort = cohort
+        self.engine = engine
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
+        """Fit the coefficients.
+
+        Args:
+            groups: which client has each row, by any labels; without them all rows belong to one client.
+        """
+        X, codes = classified(self, X, y)
+        d, kind = X.shape[1], Logistic if len(self.classes_) == 2 else Softmax
+        rows = 1 if kind is Logistic else len(self.classes_)
+        model: Any = kind(_with_ones(X) if self.fit_intercept else X, codes, l2=self.l2, l2_relative=self.l2_relative)
+        owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
+        if owners.shape != codes.shape:
+            raise ValueError(f"groups has shape {owners.shape}; give one group for each of {len(codes)} rows.")
+        self.groups_, clients = np.unique(owners, return_inverse=True)
+        problem = split(model, by="group", groups=clients)
+        slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
+        found: Result = run(
+            self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
+            cohort=self.cohort, engine=self.engine, x0=self._start(rows, d), progress=False,
+        )  # fmt: skip
+        self.result_ = found
+        self.n_iter_ = max(1, found.rounds)
+        warn_unless(found.success, found.message, "Raise max_iter or tol, or scale the features.")
+        W = found.x.reshape(rows, -1)
+        self.coef_ = W[:, :d]
+        self.intercept_ = W[:, d] if self.fit_intercept else np.zeros(rows)
+        return self
+
+    def _start(self, rows: int, d: int) -> Any:
+        coef = getattr(self, "coef_", None) if self.warm_start else None
+        if coef is None or coef.shape != (rows, d):
+            return None
+        return (np.column_stack([coef, self.intercept_]) if self.fit_intercept else coef).ravel()
+
+
+def _with_ones(X: Any) -> Any:
+    ones = np.ones((X.shape[0], 1))
+    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])

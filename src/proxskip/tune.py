@@ -1,0 +1,229 @@
+"""Tuning by successive halving: one grid, one budget of rounds, and the worst candidates are cut first.
+
+Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization" (2016,
+arXiv:1502.07943). The reproduction of the paper's figures tunes with the same functions.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxskip import display, registry, theory
+from proxskip.problems.federated import Problem
+from proxskip.progress import OverallProgress, is_wanted
+from proxskip.results.result import Result, Status
+from proxskip.run import as_problem, run
+from proxskip.seam import Method
+from proxskip.sweep import sweep
+from proxskip.types import InputError, Oracle, UnsafeStepWarning
+
+POWERS = tuple(range(-4, 4))
+"""gamma = 2^k/L for these k, as in the reproduction."""
+CUT = 3
+"""About one in so many candidates survives a rung."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of the grid."""
+
+    times: float
+    """gamma times L."""
+    steps: int
+    """Local steps per round, on average if they are drawn."""
+    flags: Mapping[str, Any]
+    gaps: dict[int, float | None] = field(default_factory=dict)
+    """f - f* (f where f* is unknown) by the number of rounds; None if the run diverged."""
+
+    @property
+    def score(self) -> float:
+        """f - f* after the longest run; infinite if it diverged."""
+        last = self.gaps[max(self.gaps)] if self.gaps else None
+        return math.inf if last is None or math.isnan(last) else last
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What ``tune`` found: the best method, and all candidates, the best first."""
+
+    method: Method
+    candidates: tuple[Candidate, ...]
+    rounds: int
+    """Rounds spent, over all candidates."""
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        head, cells = self._table()
+        return "\n".join([self._title(), *display.columns(head, cells[:6]), *self.notes])
+
+    def _repr_html_(self) -> str:
+        return display.table(*self._table(), title=self._title())
+
+    def _title(self) -> str:
+        return f"Tuned: {self.method!r}, {len(self.candidates)} candidates, {self.rounds:,} rounds"
+
+    def _table(self) -> tuple[tuple[str, ...], list[list[str]]]:
+        rows = [
+            [f"{c.times:g}", str(c.steps), str(max(c.gaps)), "diverged" if c.score == math.inf else f"{c.score:.2e}"]
+            for c in self.candidates
+        ]
+        return ("gamma L", "local steps", "rounds", "f - f*"), rows
+
+
+def tune(
+    method: Method | type[Method] | str,
+    problem: Problem | Oracle,
+    *,
+    budget: int = 2000,
+    powers: Sequence[int] = POWERS,
+    steps: Sequence[int] | None = None,
+    engine: str = "cpu",
+    threads: int | None = None,
+    progress: bool | None = None,
+) -> Tuned:
+    """The best gamma = 2^k/L and number of local steps for a method, by successive halving.
+
+    Args:
+        method: a method, its class or its name; other parameters than the tuned ones are kept, or those of its theorem.
+        budget: communication rounds over all candidates; every candidate has the same share of a rung.
+        powers: the k of gamma = 2^k/L, with L that of the average.
+        steps: the numbers of local steps; a quarter, one and four times the theorem's if not given.
+
+    >>> import proxskip as ps
+    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
+    >>> found = ps.tune("gd", problem, budget=200)
+    >>> ps.run(found.method, problem, tol=1e-6).success
+    True
+    """
+    problem = as_problem(problem)
+    kind, more = _kind(method)
+    registry.check(kind)
+    steps = _around_theory(kind, problem) if steps is None else steps
+    candidates = grid(kind.name, problem.L_global, powers, steps, **more)
+    rungs = rungs_of(len(candidates), theory.whole("budget", budget))
+    total = sum(n for n, _, _ in rungs)
+    done = 0
+
+    def measured(left: Sequence[Candidate], rounds: int) -> list[float | None]:
+        nonlocal done
+        gaps = []
+        for c in left:
+            (result,) = trials([kind.configure(problem, c.flags)], problem, rounds, engine, threads)
+            done += 1
+            if show is not None:
+                show(f"tuning {kind.name}, {len(left)} candidates for {rounds} rounds", done / total, None)
+            gaps.append(_score(result))
+        return gaps
+
+    show = OverallProgress() if is_wanted(progress) else None
+    try:
+        halve(candidates, [(rounds, keep) for _, rounds, keep in rungs], measured)
+    finally:
+        if show is not None:
+            show.close()
+    best, *_ = ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.score))
+    if best.score == math.inf:
+        raise InputError(f"every candidate of {kind.name} diverged; give smaller powers, such as range(-12, -4).")
+    at_end = len(powers) > 1 and best.times in (2.0 ** min(powers), 2.0 ** max(powers))
+    notes = (f"The best gamma L = {best.times:g} lies at an end of the grid; give more powers.",) if at_end else ()
+    spent = sum(sum(c.gaps) for c in candidates)
+    return Tuned(kind.configure(problem, best.flags), tuple(ranked), spent, notes)
+
+
+# -- the grid ----------------------------------------------------------------------------------------------------------
+def local_steps_flag(method: str) -> str | None:
+    """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
+    return next((flag for flag in ("p", "K") if flag in registry.METHODS[method].flags()), None)
+
+
+def local_steps(name: str, K: int) -> dict[str, float]:
+    """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
+    flag = local_steps_flag(name)
+    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
+
+
+def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
+    """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
+    out = []
+    for K in steps if local_steps_flag(name) else [1]:
+        own = local_steps(name, K)
+        out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
+    return out
+
+
+def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
+    """The class, and the parameters of a method object that stay as they are."""
+    if isinstance(method, str):
+        return registry.named(method), {}
+    if isinstance(method, Method):
+        kept = {k: v for k, v in method._given().items() if k in method.flags() and k not in ("gamma", "p", "K")}
+        return type(method), kept
+    kind: type[Method] = method
+    return kind, {}
+
+
+def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
+    if problem.mu is None:
+        return [1, 10, 100]
+    made: Method = kind.configure(problem, {})
+    K = 1.0 / made.pace
+    return sorted({max(1, round(K * s)) for s in (0.25, 1.0, 4.0)})
+
+
+# -- halving -----------------------------------------------------------------------------------------------------------
+def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
+    """(candidates, rounds of each, survivors) of every rung; the rungs cost about the same number of rounds."""
+    counts = [candidates]
+    while counts[-1] > CUT:
+        counts.append(-(-counts[-1] // CUT))
+    if budget < candidates * len(counts):
+        raise InputError(
+            f"budget = {budget} rounds is too small for {candidates} candidates; give at least "
+            f"{candidates * len(counts)}, or a smaller grid."
+        )
+    return [(n, budget // (len(counts) * n), after) for n, after in zip(counts, [*counts[1:], 1], strict=True)]
+
+
+def halve(
+    candidates: Sequence[Candidate],
+    rungs: Sequence[Sequence[int]],
+    measured: Callable[[Sequence[Candidate], int], Sequence[float | None]],
+) -> list[Candidate]:
+    """The finalists, the best first.
+
+    Each rung (rounds, number of survivors) runs the candidates that are left from the start, for more rounds than
+    the rung before.
+
+    Args:
+        measured: f - f* of each of these candidates after that many rounds; None if it diverged.
+    """
+    left = list(candidates)
+    for rounds, keep in rungs:
+        for c, gap in zip(left, measured(left, rounds), strict=True):
+            c.gaps[rounds] = gap
+        # sorting is stable: of equal candidates the earlier one of the grid stays
+        left = sorted(left, key=lambda c: c.score)[:keep]
+    return left
+
+
+def trials(
+    methods: Sequence[Method], problem: Problem, rounds: int, engine: str, threads: int | None = None
+) -> list[Result]:
+    """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
+    given: dict[str, Any] = {"rounds": rounds, "engine": engine, "every": max(1, rounds // 8), "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsafeStepWarning)
+        if engine == "gpu":
+            return sweep(methods, problem, allow_unsafe_step=True, **given)
+        return [run(m, problem, allow_unsafe_step=True, threads=threads, **given) for m in methods]
+
+
+def _score(result: Result) -> float | None:
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    s = result.summary()
+    return None if result.status is Status.DIVERGED else s["f"] if s["gap"] is None else s["gap"]

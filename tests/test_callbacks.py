@@ -1,0 +1,159 @@
+"""Callbacks: what they hear, how they end a run, and the ready ones against the real packages, offline."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.callbacks import Callback, MLflow, Record, StopWhen, TensorBoard, WandB
+from proxskip.types import InputError
+
+PROBLEM = ps.Problem(ps.random_quadratics(4, 3))
+
+
+def need(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def test_the_base_class_has_defaults_for_what_one_does_not_define() -> None:
+    heard: list[int] = []
+
+    class Mine(Callback):
+        def on_record(self, step: int, metrics: Record) -> None:
+            heard.append(step)
+
+    result = ps.run("gd", PROBLEM, rounds=5, callbacks=[Mine(), Callback()])
+    assert heard == result.trace["round"].tolist()
+
+
+def test_a_record_gives_x_as_a_copy_when_asked() -> None:
+    seen: list[np.ndarray] = []
+
+    class Mine(Callback):
+        def on_record(self, step: int, metrics: Record) -> None:
+            seen.append(metrics.x)
+            assert metrics["f"] == pytest.approx(PROBLEM.value(metrics.x))
+            metrics.x[:] = 1e9  # a copy: the run goes on undisturbed
+
+    result = ps.run("gd", PROBLEM, rounds=5, callbacks=[Mine()])
+    assert np.array_equal(result.x, ps.run("gd", PROBLEM, rounds=5).x)
+    assert np.array_equal(seen[-1], result.x)
+
+
+@pytest.mark.parametrize("method", ["gd", "scaffnew"])
+def test_a_callback_may_stop_the_run(method: str, tmp_path: Path) -> None:
+    stop = StopWhen(lambda r: np.linalg.norm(r.x) > 0 and r["round"] >= 3, "far enough")
+    result = ps.run(method, PROBLEM, rounds=50, callbacks=[stop], out=tmp_path / "a")
+    assert result.status is ps.Status.STOPPED
+    assert result.rounds == 3
+    assert not result.success
+    assert result.message == "stopped by a callback after 3 rounds: far enough."
+    on = ps.resume(tmp_path / "a", PROBLEM)
+    assert np.array_equal(on.x, ps.run(method, PROBLEM, rounds=50).x)
+
+
+def test_all_callbacks_hear_the_record_at_which_one_stops() -> None:
+    heard: list[int] = []
+
+    class Mine:
+        def on_record(self, step: int, metrics: Any) -> None:
+            heard.append(step)
+
+    ps.run("gd", PROBLEM, rounds=50, callbacks=[StopWhen(lambda r: r["round"] >= 2), Mine()])
+    assert heard == [0, 1, 2]
+
+
+def test_a_tolerance_that_holds_is_success_even_if_a_callback_stops_there() -> None:
+    result = ps.run("gd", PROBLEM, tol=1e-6, callbacks=[StopWhen(lambda r: r["grad_norm"] <= 1e-6)])
+    assert result.status is ps.Status.CONVERGED
+
+
+def test_a_wrong_condition_is_refused() -> None:
+    with pytest.raises(InputError, match="function of a record"):
+        StopWhen(1e-3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("make", "package"), [
+    (lambda: TensorBoard("x"), "tensorboard"), (lambda: MLflow(), "mlflow"), (lambda: WandB(), "wandb"),
+])  # fmt: skip
+def test_a_missing_package_is_one_sentence(make: Any, package: str, monkeypatch: Any) -> None:
+    for name in [n for n in sys.modules if n.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=f"pip install {package}"):
+        make()
+
+
+@need("tensorboard")
+def test_tensorboard_reads_the_records(tmp_path: Path) -> None:
+    result = ps.run("gd", PROBLEM, rounds=8, callbacks=[TensorBoard(tmp_path / "tb")])
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(tmp_path / "tb"))
+    found.Reload()
+    tags = found.Tags()
+    assert {"gap", "grad_norm"} <= {*tags["scalars"], *tags["tensors"]}
+    events = found.Tensors("gap") if "gap" in tags["tensors"] else found.Scalars("gap")
+    values = [e.value if hasattr(e, "value") else e.tensor_proto.float_val[0] for e in events]
+    assert [e.step for e in events] == result.trace["round"].tolist()
+    np.testing.assert_allclose(values, result.trace["gap"], rtol=1e-6)
+
+
+@need("mlflow")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_keeps_parameters_metrics_and_the_end(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    listen = MLflow("quadratics", "first", uri)
+    result = ps.run("scaffnew", PROBLEM, rounds=4, callbacks=[listen])
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(uri)
+    kept = client.get_run(str(listen.run_id))
+    assert kept.info.status == "FINISHED"
+    assert kept.data.params["method"] == "scaffnew"
+    assert float(kept.data.params["parameters.p"]) == result.summary()["p"]
+    history = sorted(client.get_metric_history(str(listen.run_id), "gap"), key=lambda m: m.step)
+    np.testing.assert_allclose([m.value for m in history], result.trace["gap"], rtol=1e-12)
+    assert kept.data.tags["proxskip.status"] == "MAX_ROUNDS"
+    with sqlite3.connect(tmp_path / "mlflow.db") as base:
+        assert base.execute("select name from experiments where name = 'quadratics'").fetchall()
+
+
+def log_records(data: bytes) -> list[bytes]:
+    """The records of a file of less than one block of 32 KiB: after 7 bytes, each with a header of 7 bytes."""
+    found, at = [], 7
+    while at + 7 <= min(len(data), 2**15):
+        length = int.from_bytes(data[at + 4 : at + 6], "little")
+        found += [data[at + 7 : at + 7 + length]] if data[at + 6] == 1 else []  # whole records only
+        at += 7 + length
+    return found
+
+
+@need("wandb")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    listen = WandB("quadratics", mode="offline", dir=str(tmp_path))
+    result = ps.run("gd", PROBLEM, rounds=4, callbacks=[listen])
+    (written,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    gaps: list[float] = []
+    summary: dict[str, str] = {}
+    for part in log_records(written.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(part)
+        row = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+        gaps += [float(row["gap"])] if "gap" in row else []
+        summary |= {item.key: item.value_json for item in record.summary.update}
+    np.testing.assert_allclose(gaps, result.trace["gap"], rtol=1e-12)
+    assert summary["status"] == '"MAX_ROUNDS"'

@@ -1,0 +1,361 @@
+"""What a person types and sees at a prompt: reprs, progress, sweeps, comparisons, tuning, loading, plots."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip import display, progress
+from proxskip.problems.federated import Problem
+from proxskip.tune import grid, halve, rungs_of
+from proxskip.types import InputError
+
+mpl.use("Agg")
+PROBLEM = Problem(ps.random_quadratics(4, 3))
+A, LABELS = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2
+
+
+def logistic(l2: float = 0.1) -> Problem:
+    return ps.split(ps.Logistic(A, LABELS, l2=l2), clients=6, by="contiguous")
+
+
+# -- how things look ---------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def things() -> dict[str, Any]:
+    problem = logistic()
+    result = ps.run("scaffnew", problem, rounds=30)
+    return {
+        "problem": problem,
+        "method": ps.Scaffnew.theory(problem),
+        "result": result,
+        "results": ps.Results([result, result]),
+        "trace": result.trace,
+        "minimum": ps.minimize(ps.LeastSquares(A, LABELS, l2=0.1), ps.prox.L1(0.01)),
+        "plan": ps.plan(ps.Quadratic(np.geomspace(0.01, 1, 8), np.ones(8)), ps.prox.L1(0.1), eps=1e-3),
+    }
+
+
+NAMES = ("problem", "method", "result", "results", "trace", "minimum", "plan")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_repr_has_a_few_short_lines(things: dict[str, Any], name: str) -> None:
+    lines = repr(things[name]).splitlines()
+    assert 1 <= len(lines) <= 16
+    assert max(map(len, lines)) <= 160
+    assert " at 0x" not in repr(things[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_html_is_well_formed_and_has_no_script(things: dict[str, Any], name: str) -> None:
+    page = things[name]._repr_html_()
+    root = ET.fromstring(page)
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert "table" in tags
+    assert "script" not in tags
+    assert not [a for e in root.iter() for a in e.attrib if a.startswith("on")]
+    assert ("svg" in tags) is (name in ("problem", "result", "results", "trace", "minimum"))
+
+
+def test_html_shows_text_as_text() -> None:
+    assert "<b>" not in display.html("<b>", [("<b>", "<b>")]) + display.table(["<b>"], [["<b>"]], "<b>")
+    assert "<b>" not in display.sparkline([1.0, 2.0], "<b>") + display.bars(np.ones(3), "<b>")
+
+
+def test_a_sparkline_falls_where_the_numbers_fall() -> None:
+    picture = display.sparkline([1.0, 1e-3, 1e-6, np.nan, 0.0], "gap")
+    heights = [float(point.split(",")[1]) for point in re.search('points="([^"]*)"', picture)[1].split()]  # type: ignore[index]
+    assert len(heights) == 3  # what a logarithm cannot show is left out
+    assert heights == sorted(heights)  # downwards on the screen
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.1)
+    assert display.sparkline([np.nan, 1.0], "gap") == ""
+
+
+def test_the_repr_of_a_problem_computes_nothing() -> None:
+    problem = logistic()
+    repr(problem), problem._repr_html_()
+    assert not {"L_i", "solution", "mu"} & problem.__dict__.keys()
+    assert f"{problem.L_max:.4g}" in repr(problem)  # once it is known, it is shown
+
+
+def test_the_repr_of_a_method_is_short_and_names_what_was_given() -> None:
+    assert repr(ps.GD(0.5)) == "GD(gamma=0.5)"
+    assert eval(repr(ps.Scaffnew(0.5, 0.25)), vars(ps)) == ps.Scaffnew(0.5, 0.25)
+    many = ps.Scaffnew(tuple(np.linspace(0.1, 0.9, 1000)), 0.25)
+    assert len(repr(many)) < 120
+    assert "1000 values" in repr(many)
+
+
+def test_a_frame_has_the_columns_of_the_trace(things: dict[str, Any]) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    trace = things["trace"]
+    frame = trace.to_frame()
+    assert list(frame.columns) == list(trace.columns)
+    np.testing.assert_array_equal(frame["gap"].to_numpy(), trace["gap"])
+
+
+def test_without_pandas_a_sentence_says_what_to_install(things: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        things["trace"].to_frame()
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_automatic_in_a_terminal_and_off_when_piped(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not progress.is_wanted(None)
+    assert progress.is_wanted(True)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert progress.is_wanted(None)
+    assert not progress.is_wanted(False)
+    monkeypatch.setattr(progress, "_BARS", [object()])  # one bar at a time
+    assert not progress.is_wanted(None)
+
+
+def test_progress_of_run_sweep_minimize_and_tune_reaches_the_terminal(monkeypatch: Any) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_FIRST", 0.0)
+    A = np.diag([1.0, 2.0, 4.0])
+    acts = {
+        "scaffnew": lambda how: ps.run("scaffnew", PROBLEM, rounds=20, progress=how),
+        "2/2 gd, seed 1": lambda how: ps.sweep(["gd"], PROBLEM, rounds=20, seeds=2, progress=how),
+        "certificate": lambda how: ps.minimize(ps.LeastSquares(A, np.ones(3)), ps.prox.L1(0.1), progress=how),
+        "tuning gd": lambda how: ps.tune("gd", PROBLEM, budget=100, progress=how),
+    }
+    for words, act in acts.items():
+        for how, shown in ((True, True), (None, True), (False, False)):
+            screen = Terminal()
+            monkeypatch.setattr(sys, "stderr", screen)
+            act(how)
+            assert (words in screen.getvalue()) is shown, (words, how)
+            assert progress._BARS == []
+
+
+def test_a_notebook_has_a_bar_of_its_own(monkeypatch: Any) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    class ZMQInteractiveShell: ...
+
+    import types
+
+    fake, inner = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    fake.get_ipython = ZMQInteractiveShell  # type: ignore[attr-defined]
+    inner.HTML, inner.display = str, lambda html, display_id: Handle()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    monkeypatch.setitem(sys.modules, "IPython.display", inner)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_FIRST", 0.0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    ps.run("gd", PROBLEM, rounds=20)
+    assert any("<progress" in html and "gd" in html for html in shown)
+    assert shown[-1] == ""  # removed
+
+
+# -- sweep, compare, load ----------------------------------------------------------------------------------------------
+def same(a: ps.Result, b: ps.Result) -> bool:
+    quiet = {"seconds", "versions", "cluster"}
+    columns = [c for c in a.trace.columns if c != "seconds"]
+    assert {k: v for k, v in a.summary().items() if k not in quiet} == {
+        k: v for k, v in b.summary().items() if k not in quiet
+    }
+    equal = [np.array_equal(a.trace[c], b.trace[c], equal_nan=True) for c in columns]
+    vectors = [a.memory, b.memory], [a.server, b.server]
+    equal += [np.array_equal(u[k], v[k]) for u, v in vectors for k in u]
+    equal += [
+        np.array_equal(a.x, b.x),
+        np.array_equal(a.participation, b.participation),
+        (a.h is None) == (b.h is None),
+    ]
+    assert a.h is None or np.array_equal(a.h, b.h)
+    return all(equal) and (a.status, a.success, a.message, a.warnings) == (b.status, b.success, b.message, b.warnings)
+
+
+def test_a_loaded_result_is_the_one_that_was_returned(tmp_path: Path) -> None:
+    made = ps.run("scaffnew", logistic(), rounds=20, cohort=3, out=tmp_path / "a")
+    found = ps.load(tmp_path / "a")
+    assert isinstance(found, ps.Result)
+    assert same(made, found)
+    assert np.array_equal(made.trace["seconds"], found.trace["seconds"])
+    warm = ps.run("scaffnew", logistic(), rounds=5, warm=found)  # it can be gone on with like any other
+    assert warm.rounds == 5
+
+
+def test_sweeps_and_comparisons_are_loaded_in_their_order(tmp_path: Path) -> None:
+    methods = [ps.Scaffnew(0.5, 0.5), "gd", ps.Scaffnew(0.1, 0.5)]
+    swept = ps.sweep(methods, logistic(), rounds=8, seeds=[2, 10], out=tmp_path / "sweep")
+    found = ps.load(tmp_path / "sweep")
+    assert isinstance(found, ps.Results)
+    assert [r.summary()["seed"] for r in found] == [2, 10] * 3
+    assert all(same(a, b) for a, b in zip(swept, found, strict=True))
+    compared = ps.compare(["scaffnew", "fedlin", "gd"], logistic(), rounds=8, out=tmp_path / "compare")
+    assert [r.summary()["method"] for r in ps.load(tmp_path / "compare")] == ["scaffnew", "fedlin", "gd"]  # type: ignore[union-attr]
+    assert all(same(a, ps.run(a.summary()["method"], logistic(), rounds=8)) for a in compared)
+    with pytest.raises(InputError, match="already holds a run"):
+        ps.compare(["gd"], logistic(), rounds=8, out=tmp_path / "compare")
+    assert len(ps.compare(["gd"], logistic(), rounds=8, out=tmp_path / "compare", force=True)) == 1
+
+
+def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a folder"):
+        ps.load(tmp_path / "nothing")
+    with pytest.raises(InputError, match="holds no run"):
+        ps.load(tmp_path)
+    ps.run("gd", PROBLEM, rounds=3, out=tmp_path / "a")
+    (tmp_path / "a" / "summary.json").write_text("[]")
+    with pytest.raises(InputError, match="not the summary of a run"):
+        ps.load(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    with pytest.raises(InputError, match="has not ended"):
+        ps.load(tmp_path / "a")
+
+
+def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
+    ps.run("gd", PROBLEM, rounds=3, out=tmp_path / "1-gd" / "seed-1")
+    with pytest.raises(InputError, match="already holds a run"):
+        ps.sweep(["scaffnew", "gd"], PROBLEM, rounds=3, seeds=2, out=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1-gd"]
+    with pytest.raises(InputError, match="given twice"):
+        ps.sweep(["gd"], PROBLEM, rounds=3, seeds=[1, 1])
+    with pytest.raises(InputError, match="compare has no argument warm"):
+        ps.compare(["gd"], PROBLEM, rounds=3, warm=None)
+
+    class Mine(ps.Quadratic): ...  # no other process can find this class
+
+    with pytest.raises(InputError, match="handed to other processes"):
+        ps.sweep(["gd"], Problem([Mine([1.0, 2.0], [1.0, 1.0])]), rounds=3, seeds=2, jobs=2)
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_runs(tmp_path: Path) -> None:
+    alone = ps.sweep(["scaffnew", "gd"], logistic(), rounds=10, seeds=2)
+    shared = ps.sweep(["scaffnew", "gd"], logistic(), rounds=10, seeds=2, jobs=2, out=tmp_path / "out")
+    assert all(same(a, b) for a, b in zip(alone, shared, strict=True))
+    assert all(same(a, b) for a, b in zip(alone, ps.load(tmp_path / "out"), strict=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_script_without_a_protected_start_gets_a_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import proxskip as ps\nproblem = ps.Problem(ps.random_quadratics(4, 3))\n"
+        "ps.sweep(['gd'], problem, rounds=3, seeds=2, jobs=2)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode != 0
+    assert 'if __name__ == "__main__"' in done.stderr.splitlines()[-1]
+
+
+def test_a_model_is_the_problem_of_one_client() -> None:
+    model = ps.Logistic(A, LABELS, l2=0.1)
+    (result,) = ps.compare(["gd"], model, tol=1e-6)
+    assert result.success
+    assert result.summary()["clients"] == 1
+    assert ps.tune("gd", model, budget=100).method.name == "gd"
+
+
+# -- tune --------------------------------------------------------------------------------------------------------------
+def test_halving_keeps_the_best_and_spends_the_budget() -> None:
+    for n in (1, 2, 3, 4, 9, 24, 100):
+        rungs = rungs_of(n, 4000)
+        spent = sum(count * rounds for count, rounds, _ in rungs)
+        assert 0.9 * 4000 <= spent <= 4000
+        assert [count for count, _, _ in rungs][1:] == [keep for _, _, keep in rungs][:-1]
+        assert rungs[-1][2] == 1
+        assert [rounds for _, rounds, _ in rungs] == sorted(rounds for _, rounds, _ in rungs)
+    candidates = grid("gd", 1.0, range(9), [1])
+    (best,) = halve(candidates, [(10, 3), (30, 1)], lambda left, rounds: [abs(c.times - 8.0) for c in left])
+    assert best.times == 8.0
+    assert [len(c.gaps) for c in candidates].count(2) == 3
+    with pytest.raises(InputError, match="at least 72"):  # 24, 8 and 3 candidates, a round each
+        rungs_of(24, 71)
+
+
+@pytest.mark.filterwarnings("ignore::proxskip.UnsafeStepWarning")
+def test_tune_finds_a_step_that_beats_the_others_of_its_grid() -> None:
+    problem = logistic(1e-2)
+    found = ps.tune("scaffnew", problem, budget=600, powers=range(-3, 2), steps=[2, 8])
+    gaps = {
+        (k, K): ps.run(ps.Scaffnew(2.0**k / problem.L_global, 1 / K), problem, rounds=40, allow_unsafe_step=True)
+        for k in range(-3, 2)
+        for K in (2, 8)
+        if 2.0**k / problem.L_global < 1 / problem.L_max
+    }
+    best = min(r.summary()["gap"] for r in gaps.values())
+    assert ps.run(found.method, problem, rounds=40, allow_unsafe_step=True).summary()["gap"] <= max(10 * best, 1e-12)
+    assert found.rounds <= 600
+    assert len(found.candidates) == 10
+    assert "Scaffnew(gamma=" in repr(found)
+    with pytest.raises(InputError, match="too small"):
+        ps.tune("scaffnew", problem, budget=10)
+
+
+def test_tune_keeps_the_other_parameters_of_a_method() -> None:
+    found = ps.tune(ps.Scaffold(0.1, 5, option="I"), logistic(), budget=200, steps=[5])
+    assert found.method.option == "I"  # type: ignore[attr-defined]
+
+
+# -- plot --------------------------------------------------------------------------------------------------------------
+def legend(ax: Any) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_lines_are_labelled_by_what_differs_and_seeds_are_bands(tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    problem = logistic()
+    runs = ps.sweep([ps.Scaffnew(0.5, 0.5), ps.Scaffnew(0.25, 0.5), "gd"], problem, rounds=20, seeds=3, out=tmp_path)
+    ax = ps.plot(runs)
+    assert legend(ax) == ["Scaffnew, gamma = 0.5", "Scaffnew, gamma = 0.25", "gradient descent"]
+    assert len(ax.lines) == 3
+    assert len(ax.collections) == 3
+    middle = np.median([r.trace["gap"] for r in runs[:3]], axis=0)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), middle, rtol=1e-9)
+    _, mine = pyplot.subplots()
+    assert ps.plot(tmp_path, x="floats", y="grad_norm", ax=mine) is mine
+    assert legend(mine) == legend(ax)
+    assert legend(ps.plot({"one": runs[0], "many": runs[3:6]})) == ["one", "many"]
+    assert legend(ps.plot(runs[0])) == ["Scaffnew"]
+    pyplot.close("all")
+
+
+def test_different_problems_are_warned_about() -> None:
+    from matplotlib import pyplot
+
+    a, b = (ps.run("gd", logistic(l2), rounds=5) for l2 in (0.1, 0.2))
+    with pytest.warns(UserWarning, match="different problems .*lambda"):
+        ax = ps.plot([a, b])
+    assert [f"lambda = {l2}" in label for l2, label in zip((0.1, 0.2), legend(ax), strict=True)] == [True, True]
+    with pytest.warns(UserWarning, match=r"different problems .*f\*"):
+        ps.plot([ps.run("gd", Problem(ps.random_quadratics(4, 3, seed=s)), rounds=5) for s in (0, 1)])
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("wrong", [[], 3, {"a": []}])
+def test_nothing_to_plot_is_refused(wrong: Any) -> None:
+    with pytest.raises(InputError):
+        ps.plot(wrong)
+
+
+def test_an_unknown_axis_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot be drawn"):
+        ps.plot(ps.run("gd", PROBLEM, rounds=3), y="loss")
+    from matplotlib import pyplot
+
+    pyplot.close("all")
