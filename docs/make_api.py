@@ -106,7 +106,9 @@ def section(title: str, slug: str, things: list[tuple[str, Any]]) -> str:
     for name, thing in things:
         text = entry(name, thing) if name else ""
         # one level deeper where modules are the headings
-        parts.append((f"#{text}" if slug == "extending" else text) if name else f"## {thing.__name__}\n\n{first_line(thing)}\n")
+        parts.append(
+            (f"#{text}" if slug == "extending" else text) if name else f"## {thing.__name__}\n\n{first_line(thing)}\n"
+        )
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -178,7 +180,9 @@ def docstring(thing: Any) -> str:
 def listed(lines: list[str]) -> str:
     """``name: text`` lines, with their continuations, as a list."""
     text = inspect.cleandoc("\n" + "\n".join(lines))
-    return re.sub(r"^([\w, *]+):\s", lambda found: f"- `{found[1]}`: ", text, flags=re.MULTILINE).replace("\n    ", "\n  ")
+    return re.sub(r"^([\w, *]+):\s", lambda found: f"- `{found[1]}`: ", text, flags=re.MULTILINE).replace(
+        "\n    ", "\n  "
+    )
 
 
 def members(cls: type) -> list[str]:

@@ -35,7 +35,7 @@ PROJECT = {
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash", ".json": "json", ".md": "markdown"}
 
 
-def stage(work: Path, run_examples: bool) -> None:
+def stage(work: Path, only: list[str] | None) -> None:
     """Fill the working folder."""
     pages = {f"docs/{p.relative_to(ROOT / 'docs')}": str(p.relative_to(ROOT / "docs")) for p in sources()}
     pages |= {there: here for there, here in PROJECT.items() if (ROOT / there).is_file() and here != "index.md"}
@@ -51,8 +51,8 @@ def stage(work: Path, run_examples: bool) -> None:
             write(work / "files" / f"{name}.md", source_page(name))
     for picture in ROOT.glob("docs/**/*.png"):
         write(work / picture.relative_to(ROOT / "docs"), picture.read_bytes())
-    gallery.write_pages(ROOT / "examples" / "gallery", work / "gallery", run_examples)
-    gallery.write_notebooks(ROOT / "examples" / "notebooks", work / "notebooks", run_examples)
+    gallery.write_pages(ROOT / "examples" / "gallery", work / "gallery", only)
+    gallery.write_notebooks(ROOT / "examples" / "notebooks", work / "notebooks", only)
     contents.append_to(work)
     shutil.copytree(HERE / "static", work / "static")
 
@@ -103,14 +103,15 @@ def main() -> int:
     """Stage, then build."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("site"), help="where the HTML goes")
-    parser.add_argument("--no-run", action="store_true", help="do not run the examples: no pictures, for drafts")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "site-source", help="a folder for its sources")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="run these examples alone, for drafts and tests")
     given = parser.parse_args()
     from sphinx.cmd.build import build_main
 
     start = time.perf_counter()
-    work = ROOT / "build" / "site-source"
+    work = given.work
     shutil.rmtree(work, ignore_errors=True)
-    stage(work, not given.no_run)
+    stage(work, given.only)
     shutil.rmtree(given.out, ignore_errors=True)
     failed = build_main(["-W", "--keep-going", "-q", "-E", "-b", "html", "-c", str(HERE), str(work), str(given.out)])
     shutil.rmtree(given.out / ".doctrees", ignore_errors=True)

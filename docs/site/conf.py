@@ -9,6 +9,7 @@ import proxskip
 
 project = "proxskip"
 author = "The ProxSkip developers"
+copyright = "The ProxSkip developers, MIT license"
 version = release = proxskip.__version__
 extensions = ["myst_parser", "typeset"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]

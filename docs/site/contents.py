@@ -28,7 +28,9 @@ def append_to(work: Path) -> None:
     """The table of contents at the end of the start page, and that of the API at the end of its page."""
     known = {page for pages in CONTENTS.values() for page in pages}
     more = {str(p.relative_to(work).with_suffix("")) for p in work.glob("*.md")} - known - {"index"}
-    parts = [toctree(caption, [p for p in pages if (work / f"{p}.md").is_file()]) for caption, pages in CONTENTS.items()]
+    parts = [
+        toctree(caption, [p for p in pages if (work / f"{p}.md").is_file()]) for caption, pages in CONTENTS.items()
+    ]
     # a page that nobody has placed yet is still found
     parts += [toctree("More", sorted(more))] if more else []
     grow(work / "index.md", "\n".join(parts))

@@ -100,14 +100,14 @@ def page(cells: list[Cell], seconds: float, source: str) -> str:
     return "\n\n".join([*parts, f"*This page is `{source}`.{took}*"]) + "\n"
 
 
-def build(files: list[Path], reader: Any, out: Path, run: bool) -> list[tuple[str, str, str]]:
+def build(files: list[Path], reader: Any, out: Path, only: list[str] | None) -> list[tuple[str, str, str]]:
     """A page for each file; their names, titles and first pictures."""
     out.mkdir(parents=True)
     found = []
     for file in files:
         cells, name = reader(file.read_text("utf-8")), file.stem
         sys.path.insert(0, str(file.parent))
-        seconds = execute(cells, out, name) if run else 0.0
+        seconds = execute(cells, out, name) if only is None or name in only else 0.0
         sys.path.pop(0)
         (out / f"{name}.md").write_text(page(cells, seconds, "/".join(file.parts[-3:])), encoding="utf-8")
         print(f"{name}: {seconds:.1f} s", flush=True)
@@ -116,17 +116,17 @@ def build(files: list[Path], reader: Any, out: Path, run: bool) -> list[tuple[st
     return found
 
 
-def write_pages(folder: Path, out: Path, run: bool) -> None:
+def write_pages(folder: Path, out: Path, only: list[str] | None) -> None:
     """The scripts, and a page with all their pictures."""
     files = [file for file in sorted(folder.glob("*.py")) if file.read_text("utf-8").count("# %%")]
-    write_index(build(files, cells_of, out, run), out, "Gallery", (
+    write_index(build(files, cells_of, out, only), out, "Gallery", (
         "Each example is a short script in `examples/gallery`. The pictures were made when these pages were built."
     ))  # fmt: skip
 
 
-def write_notebooks(folder: Path, out: Path, run: bool) -> None:
+def write_notebooks(folder: Path, out: Path, only: list[str] | None) -> None:
     """The notebooks, likewise."""
-    found = build(sorted(folder.glob("*.ipynb")), cells_of_notebook, out, run)
+    found = build(sorted(folder.glob("*.ipynb")), cells_of_notebook, out, only)
     write_index(found, out, "Notebooks", "Three notebooks of `examples/notebooks`, to read here or to run yourself.")
 
 

@@ -19,7 +19,9 @@ ax = axes("", "", log="", width=5)
 found = {kind: ps.run(kind.theory(problem), problem, tol=1e-8).summary() for kind in (ps.Scaffnew, ps.GradSkip)}
 for k, (kind, about) in enumerate(found.items()):
     look = kind.about.style
-    bars = ax.bar([k - 0.2, k + 1.8], [about["rounds"], about["grad_evals"] / 8], 0.38, color=look.color, hatch=("", "//")[k])
+    bars = ax.bar(
+        [k - 0.2, k + 1.8], [about["rounds"], about["grad_evals"] / 8], 0.38, color=look.color, hatch=("", "//")[k]
+    )
     bars.set_label(kind.about.title)
     ax.bar_label(bars, fmt="%.0f")
 ax.set_xticks([0.3, 2.3], ["rounds", "gradients per client"])

@@ -19,11 +19,13 @@ psi = ps.prox.NuclearNorm(0.3, shape)
 
 # %%
 ax = axes("singular value decompositions", "certificate")
-for k, (label, options) in enumerate({
-    "ProxGD": {"method": "proxgd"},
-    "FISTA with restart": {"method": "fista-restart"},
-    "ProxSkip, p = 0.1": {"method": "proxskip", "p": 0.1},
-}.items()):
+for k, (label, options) in enumerate(
+    {
+        "ProxGD": {"method": "proxgd"},
+        "FISTA with restart": {"method": "fista-restart"},
+        "ProxSkip, p = 0.1": {"method": "proxskip", "p": 0.1},
+    }.items()
+):
     result = ps.minimize(f, psi, tol=1e-4, seconds=10, **options)
     line(ax, result.trace["nprox"], result.trace["certificate"], label, k)
     print(f"{label}: {result.nprox} proxes, {result.ngrad} gradients")

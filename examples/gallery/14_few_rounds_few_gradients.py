@@ -10,7 +10,12 @@ from drawing import axes
 
 A, b = ps.datasets.load("digits")
 problem = ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by="label")
-methods = (ps.GD.theory(problem), ps.Accelerated.theory(problem), ps.FiveGCS.practical(problem), ps.Scaffnew.theory(problem))
+methods = (
+    ps.GD.theory(problem),
+    ps.Accelerated.theory(problem),
+    ps.FiveGCS.practical(problem),
+    ps.Scaffnew.theory(problem),
+)
 
 # %%
 ax = axes("rounds to f(x) − f* = 1e-6", "passes over the data", log="xy")

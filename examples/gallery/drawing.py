@@ -7,7 +7,13 @@ import numpy as np
 
 import proxskip as ps
 
-CYCLE = (("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^"), ("#CC79A7", ":", "D"), ("#000000", "-", "v"))
+CYCLE = (
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", ":", "D"),
+    ("#000000", "-", "v"),
+)
 """Colour, dashes and marker for lines that belong to no method or to the same one."""
 
 

@@ -201,7 +201,9 @@ class _Row:
             return f"<mo>{OPERATORS['*']}</mo>"
         if token == "...":
             return "<mo>…</mo>"
-        if token in "+-/,;:.%":
+        if token == "/":
+            return '<mo lspace="0" rspace="0">/</mo>'
+        if token in "+-,;:.%":
             return f"<mo>{OPERATORS.get(token, token)}</mo>"
         return self.fail()
 
