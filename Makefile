@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo quick test test-slow test-all check bench chaos clean
+.PHONY: setup demo docs quick test test-slow test-all check bench chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -20,6 +20,11 @@ $(VENV)/.stamp: $(VENV)/.core
 
 demo: $(VENV)/.core
 	$(BIN)/proxskip reproduce --quick --out demo
+
+# The documentation as HTML pages in site/; warnings are errors
+docs: $(VENV)/.core
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]'
+	$(BIN)/python docs/site/build.py --out site
 
 # Which tier is for what: see CONTRIBUTING.md
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -55,4 +60,4 @@ chaos: setup
 	$(BIN)/python tests/chaos_ray.py
 
 clean:
-	rm -rf $(VENV) demo runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

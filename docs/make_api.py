@@ -1,6 +1,7 @@
-"""Write docs/api.md: every public name with its signature and the first line of its docstring.
+"""Write docs/api.md and docs/api/: every public name with its signature, its docstring and its examples.
 
-Run it as ``python docs/make_api.py``. The same package gives the same file.
+Run it as ``python docs/make_api.py``. The same package gives the same files. ``docs/api.toml`` has the introduction and
+the example of each page.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import enum
 import importlib
 import inspect
 import re
+import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any, ForwardRef
 
@@ -16,6 +19,8 @@ import proxskip
 from proxskip.methods import BUILT_IN
 
 PAGE = Path(__file__).with_name("api.md")
+FOLDER = Path(__file__).with_name("api")
+INTRODUCTIONS = tomllib.loads(Path(__file__).with_name("api.toml").read_text("utf-8"))
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
@@ -75,31 +80,63 @@ BEYOND = (
 )
 HEAD = """# API
 
-Written by `docs/make_api.py`; do not edit. Signatures, and the first line of each docstring.
-Full docstrings are in the source and in `help()`.
+Signatures, parameters and examples of all public names, by subject. `import proxskip as ps` gives the names of the
+first sections; the other pages name their module.
+
+| section | names |
+|---|---|
 """
 
 
-def render() -> str:
-    """The whole page."""
-    parts = [HEAD]
+def render() -> dict[Path, str]:
+    """Every page by its path."""
     named = {name for _, _, names in SECTIONS for name in names} | set(MODULES)
     missing = set(proxskip.__all__) ^ named
     if missing:
         raise SystemExit(f"docs/make_api.py and proxskip.__all__ differ in {sorted(missing)}.")
+    pages, rows = {}, []
+    for title, things in sections():
+        slug = re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
+        pages[FOLDER / f"{slug}.md"] = section(title, slug, things)
+        names = ", ".join(f"[`{name}`](api/{slug}.md#{anchor(name)})" for name, _ in things if name)
+        rows.append(f"| [{title}](api/{slug}.md) | {names} |\n")
+    return pages | {PAGE: HEAD + "".join(rows)}
+
+
+def sections() -> list[tuple[str, list[tuple[str, Any]]]]:
+    """Title and entries of each page; an entry without a name is a module, whose entries follow."""
+    found: list[tuple[str, list[tuple[str, Any]]]] = []
     for title, module, names in SECTIONS:
-        parts.append(f"## {title}\n")
-        parts += [entry(name, getattr(importlib.import_module(module), name)) for name in names]
+        found.append((title, [(name, getattr(importlib.import_module(module), name)) for name in names]))
     for name in MODULES:
-        module_object = getattr(proxskip, name)
-        parts.append(f"## proxskip.{name}\n\n{first_line(module_object)}\n")
-        parts += [entry(f"{name}.{k}", v) for k, v in own(module_object)]
-    parts.append("## Beyond the top level\n\nFor those who extend the library or read its files.\n")
+        found.append((f"proxskip.{name}", [(f"{name}.{k}", v) for k, v in own(getattr(proxskip, name))]))
+    beyond: list[tuple[str, Any]] = []
     for path, names in BEYOND:
-        module_object = importlib.import_module(path)
-        parts.append(f"### {path}\n\n{first_line(module_object)}\n")
-        parts += [entry(k, getattr(module_object, k)) for k in names]
+        module = importlib.import_module(path)
+        beyond += [("", module), *((k, getattr(module, k)) for k in names)]
+    return [*found, ("Extending", beyond)]
+
+
+def section(title: str, slug: str, things: list[tuple[str, Any]]) -> str:
+    """One page."""
+    given = INTRODUCTIONS.get(slug, {})
+    parts = [f"# {title}\n\n<!-- Written by docs/make_api.py; do not edit. -->\n"]
+    if "text" in given:
+        parts.append(given["text"].strip() + "\n")
+    if "example" in given:
+        parts.append(f"```python\n{given['example'].strip()}\n```\n")
+    for name, thing in things:
+        text = entry(name, thing) if name else ""
+        # one level deeper where modules are the headings
+        parts.append(
+            (f"#{text}" if slug == "extending" else text) if name else f"## {thing.__name__}\n\n{first_line(thing)}\n"
+        )
     return "\n".join(parts).rstrip() + "\n"
+
+
+def anchor(name: str) -> str:
+    """The anchor that GitHub gives to the heading of a name."""
+    return re.sub(r"[^\w-]", "", name.lower())
 
 
 def own(module: Any) -> list[tuple[str, Any]]:
@@ -115,29 +152,73 @@ def own(module: Any) -> list[tuple[str, Any]]:
 
 
 def entry(name: str, thing: Any) -> str:
-    """One name: its signature, its line, and for a class its public methods and properties."""
+    """One name: its signature, its docstring, and for a class its public methods and properties."""
+    head = f"## {name}\n"
     if isinstance(thing, dict):
-        return f"- **`{name}`**: {', '.join(f'`{k}`' for k in thing)}\n"
-    if not inspect.isclass(thing):
-        return f"- **`{name}{signature(thing)}`**\n  {first_line(thing)}\n"
-    if issubclass(thing, enum.Enum):
-        return f"- **`{name}`**: {', '.join(f'`{member}`' for member in thing.__members__)}\n  {first_line(thing)}\n"
-    bare = issubclass(thing, Exception) or getattr(thing, "_is_protocol", False)
-    lines = [f"- **`{name}{'' if bare else signature(thing)}`**\n  {first_line(thing)}"]
-    return "\n".join(lines + [f"  - {line}" for line in members(thing)]) + "\n"
+        return f"{head}\nA mapping with the names {', '.join(f'`{k}`' for k in thing)}.\n"
+    if inspect.isclass(thing) and issubclass(thing, enum.Enum):
+        values = ", ".join(f"`{member}`" for member in thing.__members__)
+        return f"{head}\n{docstring(thing)}\n\nMembers: {values}.\n"
+    bare = inspect.isclass(thing) and (issubclass(thing, Exception) or getattr(thing, "_is_protocol", False))
+    call = f"```py\n{wrapped(name, '' if bare else signature(thing))}\n```\n"
+    lines = [head, call, docstring(thing) + "\n"] if not bare else [head, docstring(thing) + "\n"]
+    inside = members(thing) if inspect.isclass(thing) else []
+    return "\n".join(lines) + ("\n" + "\n".join(f"- {line}" for line in inside) + "\n" if inside else "")
+
+
+def wrapped(name: str, call: str, width: int = 96) -> str:
+    """A signature on several lines if it is long, one parameter per line."""
+    if len(name + call) <= width:
+        return name + call
+    inside, _, result = call[1:].rpartition(")")
+    words, depth, start = [], 0, 0
+    for at, sign in enumerate(inside):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            words.append(inside[start : at + 1].strip())
+            start = at + 1
+    words.append(inside[start:].strip())
+    return "\n".join([f"{name}(", *(f"    {word}" for word in words), f"){result}"])
+
+
+def docstring(thing: Any) -> str:
+    """A docstring as Markdown: parameters become a list, formulas indented blocks, examples what a session shows."""
+    if not first_line(thing):
+        return ""
+    out = []
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(thing.__doc__).replace("``", "`")):
+        lines = part.split("\n")
+        if lines[0].startswith(">>>"):
+            out.append("```pycon\n" + part + "\n```")
+        elif lines[0].rstrip() in ("Args:", "Returns:", "Raises:", "Attributes:"):
+            out.append({"Args:": "Parameters:"}.get(lines[0].rstrip(), lines[0].rstrip()) + "\n\n" + listed(lines[1:]))
+        elif len(lines) > 1 and all(re.search(r"\S\s{2,}\S| <- | = ", line) for line in lines if line.strip()):
+            out.append(textwrap.indent(textwrap.dedent(part), "    "))
+        else:
+            out.append(part)
+    return "\n\n".join(out)
+
+
+def listed(lines: list[str]) -> str:
+    """``name: text`` lines, with their continuations, as a list."""
+    text = inspect.cleandoc("\n" + "\n".join(lines))
+    return re.sub(r"^([\w, *]+):\s", lambda found: f"- `{found[1]}`: ", text, flags=re.MULTILINE).replace(
+        "\n    ", "\n  "
+    )
 
 
 def members(cls: type) -> list[str]:
-    """Public methods and properties with a docstring, also those of its ancestors within the package."""
+    """Public methods and properties with a docstring; of a method only its ways to make one."""
     seen: dict[str, Any] = {}
-    for ancestor in cls.__mro__:
+    inherits = issubclass(cls, proxskip.Method) and cls is not proxskip.Method
+    for ancestor in (cls,) if inherits else cls.__mro__:
         if ancestor.__module__.startswith("proxskip"):
             for k, v in vars(ancestor).items():
                 seen.setdefault(k, v)
     out = []
     for k, v in seen.items():
         plain = v.__func__ if isinstance(v, classmethod | staticmethod) else v
-        if k.startswith("_"):
+        if k.startswith("_") or (inherits and not isinstance(v, classmethod)):
             continue
         if isinstance(plain, property) or type(plain).__name__ == "cached_property":
             line = first_line(plain.fget if isinstance(plain, property) else plain)
@@ -193,5 +274,16 @@ def first_line(thing: Any) -> str:
     return "" if generated else text
 
 
+def stale() -> list[str]:
+    """Files that are missing, left over, or not what the package says now."""
+    wanted = render()
+    left = [path.name for path in FOLDER.glob("*.md") if path not in wanted]
+    return left + [p.name for p, text in wanted.items() if not p.is_file() or p.read_text("utf-8") != text]
+
+
 if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.md"):
+        old.unlink()
+    for path, text in render().items():
+        path.write_text(text, encoding="utf-8")

@@ -29,6 +29,7 @@ import pytest
 import scipy.sparse
 from hypothesis import settings
 
+import chromium
 import proxskip as ps
 from proxskip import registry
 from proxskip.engines.reference import ReferenceEngine
@@ -461,3 +462,12 @@ def ray_here(request: pytest.FixtureRequest) -> Iterator[None]:
         start_here(num_cpus=RAY_CPUS, object_store_memory=150 * 2**20, log_to_driver=False, logging_level="ERROR")
         yield
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    program = chromium.find()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(chromium.NAMES)} is installed")
+    with chromium.Browser(program) as found:
+        yield found

@@ -371,15 +371,6 @@ def test_a_large_report_is_a_small_page(report: ReproductionReport) -> None:
 
 # -- in Chromium -------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    program = chromium.find()
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(chromium.NAMES)} is installed")
-    with chromium.Browser(program) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def file(report: ReproductionReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("report") / "index.html"
     target.write_text(page(report), encoding="utf-8")

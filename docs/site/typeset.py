@@ -1,0 +1,90 @@
+"""A Sphinx extension: formulas become MathML while the pages are built, and names of the API become links."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docutils import nodes
+
+from proxskip.report import mathematics
+
+PLAIN = ("notation", "command-line", "adding-a-method", "adding-an-engine", "api/", "files/", "release")
+"""Pages on which inline code is code; elsewhere it is typeset if all of it is mathematics."""
+
+
+def typeset(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Replace formulas and names of the API on one page."""
+    inline_too = not docname.startswith(PLAIN)
+    for block in list(doctree.findall(nodes.literal_block)):
+        if block.get("language", "default") in ("default", "none"):
+            math = mathematics.display(block.astext().rstrip().split("\n"))
+            if math:
+                block.replace_self(nodes.raw("", f'<div class="formula">{math}</div>', format="html"))
+    for code in list(doctree.findall(nodes.literal)):
+        math = mathematics.inline(code.astext()) if inline_too and not in_link(code) else None
+        if math:
+            code.replace_self(nodes.raw("", math, format="html"))
+        else:
+            link(app, code, docname)
+
+
+def in_link(node: nodes.Node) -> bool:
+    """Whether something around it is a link or a heading already."""
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, nodes.reference | nodes.title):
+            return True
+    return False
+
+
+def link(app: Any, code: nodes.literal, docname: str) -> None:
+    """`ps.run(...)`, `Scaffnew.theory(problem)`, `prox.L1`: a link to its entry of the API."""
+    name = re.split(r"[(\s]", code.astext())[0].removeprefix("ps.").removeprefix("proxskip.")
+    targets = app.env.proxskip_api
+    found = next((n for n in (name, name.split(".")[0]) if n in targets), None)
+    if found is None or in_link(code) or targets[found][0] == docname or len(name) < 2:
+        return
+    page, anchor = targets[found]
+    uri = f"{app.builder.get_relative_uri(docname, page)}#{anchor}"
+    code.replace_self(nodes.reference("", "", code.deepcopy(), internal=True, refuri=uri, classes=["api"]))
+
+
+def collect(app: Any, doctree: nodes.document) -> None:
+    """The entries of an API page."""
+    docname = app.env.docname
+    if not docname.startswith("api/"):
+        return
+    for section in doctree.findall(nodes.section):
+        title = section.next_node(nodes.title)
+        # names of modules that extend the library are too plain (load, check) to be linked by their last word
+        if docname != "api/extending" and title is not None and section.parent is not doctree:
+            app.env.proxskip_api[title.astext()] = (docname, section["ids"][0])
+
+
+def start(app: Any, env: Any, docnames: list[str]) -> None:
+    """No entries yet."""
+    env.proxskip_api = {}
+
+
+def dollar(node: nodes.Element) -> str:
+    """A formula written in TeX: docutils knows how."""
+    from docutils.utils.math.latex2mathml import tex2mathml
+
+    return str(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+
+
+def visit(self: Any, node: nodes.Element) -> None:
+    """Write it."""
+    self.body.append(dollar(node))
+    raise nodes.SkipNode
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", inline_renderers=(visit, None), block_renderers=(visit, None))
+    app.config.html_math_renderer = "mathml"
+    app.connect("env-before-read-docs", start)
+    app.connect("doctree-read", collect)
+    app.connect("doctree-resolved", typeset)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

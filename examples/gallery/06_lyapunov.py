@@ -1,0 +1,28 @@
+"""The theorem, measured.
+
+Theorem 3.6 bounds the expected value of a Lyapunov function,
+$\\mathrm{E}\\,\\Psi_t \\le (1 - \\zeta)^t\\,\\Psi_0$ with $\\zeta = \\min(\\gamma\\mu, p^2)$. The mean over seeds stays
+below the bound.
+"""
+
+# %%
+import numpy as np
+
+import proxskip as ps
+from drawing import CYCLE, axes, line
+
+problem = ps.Problem(ps.random_quadratics(n=6, d=8, L=1.0, mu=0.02, seed=1))
+method = ps.Scaffnew.theory(problem)
+traces = [ps.run(method, problem, rounds=100, seed=seed, every=1).trace for seed in range(20)]
+
+# %%
+# Runs have different numbers of local steps, so we compare them on one grid of iterations.
+grid = np.arange(0, 600, 10)
+values = np.array([np.exp(np.interp(grid, t["iterations"], np.log(t["lyapunov"]))) for t in traces])
+bound = values[0, 0] * (1 - method.zeta(problem)) ** grid
+
+ax = axes("iterations (local steps of one client)", "Lyapunov function Ψ")
+ax.fill_between(grid, values.min(axis=0), values.max(axis=0), color=CYCLE[0][0], alpha=0.15, label="20 seeds")
+line(ax, grid, values.mean(axis=0), "mean", 0)
+line(ax, grid, bound, "Theorem 3.6", 4)
+ax.legend(frameon=False)

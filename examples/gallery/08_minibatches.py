@@ -1,0 +1,19 @@
+"""Minibatches, with and without noise.
+
+With minibatches Scaffnew converges to a ball around the solution, whose size is that of the gradient noise. Scaffnew-VR
+reduces the variance with an anchor, and reaches the solution itself.
+"""
+
+# %%
+import proxskip as ps
+from drawing import axes, line
+
+A, b = ps.datasets.load("breast-cancer")
+problem = ps.split(ps.Logistic(A, b, l2=0.1, l2_relative=True), clients=4, by="label").with_batch(8)
+
+# %%
+ax = axes("gradient passes over the data", "f(x) − f*")
+for kind in (ps.Scaffnew, ps.ScaffnewVR):
+    result = ps.run(kind.theory(problem), problem, rounds=400)
+    line(ax, result.trace["passes"], result.trace["gap"], kind.about.title, kind)
+ax.legend(frameon=False)

@@ -1,0 +1,212 @@
+"""The documentation site: it builds without a warning, every link leads somewhere, and in Chromium it can be read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import chromium
+from proxskip.report import mathematics
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "docs" / "site"
+QUICK = ("11_unequal_clients", "3_expensive_prox")
+
+
+SITE_TESTS = pytest.mark.xdist_group("test_site")  # one build, one browser
+
+
+def module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, SITE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found  # where dataclasses look for it
+    spec.loader.exec_module(found)
+    return found
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+def test_formulas_in_plain_letters_become_mathml() -> None:
+    assert mathematics.inline("x+") == '<math class="inline"><msup><mi>x</mi><mrow><mo>+</mo></mrow></msup></math>'
+    assert "<msqrt><mi>κ</mi></msqrt>" in (mathematics.inline("p = 1/sqrt(kappa)") or "")
+    assert "<mo>∑</mo>" in (mathematics.inline("sum_i w_i h_i = 0") or "")
+    assert mathematics.inline("a + b") != mathematics.inline("a+ b")
+
+
+@pytest.mark.parametrize("code", ["run", "--p 0.1", "K=5", "x += 1", "ps.Scaffnew.theory(problem)", "f(x", 'L="max"'])
+def test_code_stays_code(code: str) -> None:
+    assert mathematics.inline(code) is None
+
+
+def test_every_update_rule_of_the_methods_is_typeset() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    rules = re.findall(
+        r"(?:^    \S.*\n)+", re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
+    assert len(rules) > 15
+    for rule in rules:
+        lines = [line.strip() for line in rule.rstrip().split("\n")]
+        assert mathematics.display(lines), rule
+
+
+# -- notebooks and the gallery -----------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples" / "notebooks").glob("*.ipynb")))
+def test_notebooks_run(name: str, tmp_path: Path) -> None:
+    gallery = module("gallery")
+    cells = gallery.cells_of_notebook((ROOT / "examples" / "notebooks" / name).read_text("utf-8"))
+    gallery.execute(cells, tmp_path, "notebook")
+    assert sum(len(cell.pictures) for cell in cells) >= 1
+    assert any(cell.printed for cell in cells)
+
+
+def test_notebooks_are_stored_without_output() -> None:
+    notebooks = list((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+    assert len(notebooks) == 3
+    for notebook in notebooks:
+        cells = json.loads(notebook.read_text("utf-8"))["cells"]
+        assert all(not cell.get("outputs") for cell in cells), notebook.name
+
+
+def test_the_gallery_has_at_least_twelve_examples_with_text() -> None:
+    gallery = module("gallery")
+    scripts = [p for p in (ROOT / "examples" / "gallery").glob("*.py") if p.stem != "drawing"]
+    assert len(scripts) >= 12
+    for script in scripts:
+        cells = gallery.cells_of(script.read_text("utf-8"))
+        assert cells[0].source.startswith("# "), script.name
+        assert any(cell.kind == "code" for cell in cells), script.name
+
+
+# -- the site ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    missing = [name for name in ("sphinx", "myst_parser", "furo") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed: pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, str(SITE / "build.py"), "--out", str(folder / "html"), "--work", str(folder / "source")]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([*command, "--only", *QUICK], capture_output=True, text=True, env=env, cwd=folder)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return folder / "html"
+
+
+class Page(HTMLParser):
+    """The links, the anchors and the files that a page loads."""
+
+    def __init__(self, source: str):
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = {"", "top"}
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {k: v or "" for k, v in attrs}
+        self.anchors |= {given[k] for k in ("id", "name") if k in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag in ("img", "script") and "src" in given:
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("rel") in ("stylesheet", "icon"):
+            self.loaded.append(given["href"])
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site: Path) -> None:
+    pages = {path: Page(path.read_text("utf-8")) for path in site.rglob("*.html")}
+    assert len(pages) > 60
+    for path, page in pages.items():
+        for link in (*page.links, *page.loaded):
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme in ("https", "data"), (path.name, link)
+                assert link in page.links, (path.name, link)
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.is_file(), (path.name, link)
+            if target.suffix == ".html" and target in pages:
+                assert unquote(parts.fragment) in pages[target].anchors, (path.name, link)
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_methods_are_typeset_and_names_of_the_api_are_links(site: Path) -> None:
+    assert (site / "methods.html").read_text("utf-8").count("<math") > 200
+    assert 'href="api/running.html#run"' in (site / "results.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def tab(browser: chromium.Browser) -> Iterator[chromium.Page]:
+    page = browser.page(390, 844, touch=True)
+    yield page
+    page.close()
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(site: Path, tab: chromium.Page) -> None:
+    wide = {}
+    for path in sorted(site.rglob("*.html")):
+        tab.open(path)
+        width = tab.js("document.documentElement.scrollWidth")
+        if width > 390:
+            wide[path.name] = width
+    assert wide == {}
+    assert [m for m in tab.messages() if "search.html" not in m] == []
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_search_works_from_a_file(site: Path, tab: chromium.Page) -> None:
+    tab.call("Page.navigate", url=(site / "search.html").resolve().as_uri() + "?q=drift")
+    tab.browser.wait("Page.loadEventFired", tab.session)
+    found = tab.js(
+        "new Promise(done => { const t = setInterval(() => { const n = document.querySelectorAll('ul.search li').length;"
+        "if (n > 2) { clearInterval(t); done(n); } }, 100); setTimeout(() => done(0), 60000); })"
+    )
+    assert found > 2
+
+
+RACE = """(() => { const race = new Race({given}); for (let k = 0; k < {rounds}; k++) race.step();
+const last = race.errors[race.round]; return [last.local, last.scaffnew, last.h, race.K]; })()"""
+
+
+def race(tab: chromium.Page, rounds: int, **given: float) -> list[float]:
+    return tab.js(RACE.replace("{given}", json.dumps(given)).replace("{rounds}", str(rounds)))
+
+
+@SITE_TESTS
+@pytest.mark.slow
+def test_the_playground_shows_drift_and_its_cure(site: Path, tab: chromium.Page) -> None:
+    tab.open(site / "playground.html")
+    for n in (2, 3):
+        local, scaffnew, h, _ = race(tab, 200, n=n, distance=1, p=0.2, gamma=0.9)
+        assert local > 0.05  # LocalGD drifts
+        assert max(scaffnew, h) < 1e-8  # Scaffnew lands on the solution, and h is learned
+    assert race(tab, 200, n=2, distance=0, p=0.2, gamma=0.9)[0] < 1e-8  # no distance, no drift
+    local, scaffnew, _, steps = race(tab, 300, n=2, distance=1, p=1, gamma=0.9)
+    assert (max(local, scaffnew) < 1e-8, steps) == (True, 1)  # p = 1 is gradient descent
+    assert race(tab, 200, n=2, distance=1, p=0.2, gamma=2.1)[0] > 1e3  # beyond 2/L
+    before = tab.js("document.querySelector('#playground .said').textContent")
+    tab.js("document.querySelectorAll('#playground button')[1].click()")
+    assert tab.js("document.querySelector('#playground .said').textContent") != before
+    tab.js(
+        "(() => { const i = document.getElementById('play-p'); i.value = 0.5; i.dispatchEvent(new Event('input')); })()"
+    )
+    assert tab.js("document.getElementById('playground').race.p") == 0.5
+    assert tab.js("document.querySelectorAll('#playground svg path').length") > 10
