@@ -50,23 +50,33 @@ class NearEngine(Engine):
             up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
             sizes = client.sizes(up) if client.used_codec else ()
             return Work(self._store(request.cohort, up, memory), client.gradients, sizes, client.taken)
-        rows, gradients, each, taken, coded, kept = [], 0, [], [], False, []
-        for j, i in enumerate(request.cohort):
-            client = self.client(request.cohort[j : j + 1], request, j)
+        rows, gradients, taken, kept, clients = [], 0, [], [], []
+        same, halt, half, down, cohort = (
+            isinstance(request.K, int),
+            request.halt,
+            request.half,
+            request.down,
+            request.cohort,
+        )
+        for j, i in enumerate(cohort.tolist()):
+            client = self.client(cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
-            K = request.K if isinstance(request.K, int) else int(request.K[j])
-            look(request.halt)
-            up, memory = request.half(client, self._of_one(i), K, *request.down, **own)
+            K: Any = request.K if same else int(request.K[j])
+            look(halt)
+            up, memory = half(client, self._of_one(i), K, *down, **own)
+            clients.append(client)
             kept.append(memory)
             rows.append(up)
             gradients += client.gradients
-            coded = coded or client.used_codec
-            each.append(client.sizes(up) if coded else (None,) * len(up))
             taken.append(K if client.taken is None else client.taken)
-        for i, memory in zip(request.cohort, kept, strict=True):
+        for i, memory in zip(cohort.tolist(), kept, strict=True):
             self._keep(i, memory)
+        coded: Any = ()
+        if any(c.used_codec for c in clients):
+            each = [c.sizes(up) for c, up in zip(clients, rows, strict=True)]
+            coded = tuple(map(Size.total, zip(*each, strict=True)))
         up = tuple(np.stack(column) for column in zip(*rows, strict=True))
-        return Work(up, gradients, tuple(map(Size.total, zip(*each, strict=True))), np.array(taken, dtype=np.int64))
+        return Work(up, gradients, coded, np.array(taken, dtype=np.int64))
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Run the half on the cohort with the outcome."""
@@ -74,7 +84,7 @@ class NearEngine(Engine):
         if self.together:
             self._store(cohort, (), half(self.client(cohort, request, 0), self._of(cohort), *outcome))
             return
-        for j, i in enumerate(cohort):
+        for j, i in enumerate(cohort.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
 
