@@ -51,8 +51,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     tables: list[Table] = []
     found: list[Claim] = []
     missing = []
-    # the other data sets belong to this one
-    names = asked["data"] if workspace.data in asked["data"] else [workspace.data]
+    # the others accompany the first
+    names = asked["data"] if workspace.data == asked["data"][0] else [workspace.data]
     for k, data in enumerate(names):
         try:
             tried = on_data(workspace, data, (k + 1) / len(names))
