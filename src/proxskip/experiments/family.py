@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from proxskip import experiments
 from proxskip.experiments import claims
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
@@ -114,6 +116,8 @@ def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
 
 def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:
     """Whether the method can run with these flags at all."""
+    if METHODS[name].about.equal_weights and float(np.ptp(problem.weights)) > 0:
+        return False
     try:
         workspace.method(name, problem, **given).check(problem, insist=True)
     except InputError:
