@@ -45,7 +45,7 @@ def off(forecast: float, real: float) -> float:
 def case(name: str, problem: ps.Problem, network: Network) -> dict[str, tuple[float, float]]:
     """Errors of the forecast of rounds and of gradients, for 5gcs and for the chosen method."""
     made = ps.plan(problem, eps=EPS, network=network, seed=0)
-    methods: dict[Any, Any] = {(n, p): m for n, p, m in candidates(problem)}
+    methods: dict[Any, Any] = {(n, p): m for n, p, m in candidates(problem, network)}
     rows = {"5gcs": next(r for r in made.rows if r.name == "5gcs"), "chosen": made.best}
     out = {}
     for what, row in rows.items():

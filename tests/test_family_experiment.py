@@ -16,6 +16,7 @@ import proxskip as ps
 from proxskip import experiments
 from proxskip.cli.commands import main
 from proxskip.experiments import family, family_savings
+from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.family import Tried
 from proxskip.experiments.processes import Processes
 from proxskip.experiments.workspace import RunRequest, Workspace
@@ -74,7 +75,7 @@ def test_the_other_data_sets_belong_to_w8a(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(family, "on_data", lambda workspace, data, upto: seen.append(data) or [tried("gd", 1, 1)])
     for data in ("w8a", "digits", "my.svm"):
         family.run(Workspace(tmp_path, data, preset=experiments.preset("family")))
-    assert seen == ["w8a", "mushrooms", "a1a", "digits"] * 2 + ["my.svm"]
+    assert seen == ["w8a", "mushrooms", "a1a", "digits", "digits", "my.svm"]
 
 
 def small(name: str, **changed: Any) -> dict[str, Any]:
@@ -96,6 +97,17 @@ def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
     axes = set(made.panels[0].xs)
     assert {"rounds"} <= axes
     assert name != "bits" or {"bits-up", "bits-down"} <= axes
+
+
+def test_a_curve_of_the_report_has_the_bits_of_its_run(tmp_path: Path) -> None:
+    flags, stop = {"clients": 4, "weights": "equal"}, {"rounds": 5, "every": 1}
+    job = RunRequest("LoCoDL", "locodl", {"codec": "rand-2+natural"}, flags, stop)
+    (run,) = Workspace(tmp_path, "digits", threads=1).runs([job])
+    drawn = panel("bits", "", [series("LoCoDL", [run])], "bits-up")
+    (curve,) = drawn.series
+    assert curve.x["bits-up"] == [4 * 18 * r for r in range(6)]
+    assert curve.x["bits-down"][-1] == run.summary["bits_down"]
+    assert "bits sent to the server" in svg.figure(drawn, 600, 300, "a", plots.curve_styles(drawn.series))
 
 
 @pytest.mark.slow

@@ -36,6 +36,9 @@ METHODS = {
     "s-local-gd": lambda p: ps.SLocalGD(0.2 / p.L_max, 0.5, 0.5),
     "tamuna": lambda p: ps.Tamuna.theory(p, s=2),
     "locodl": lambda p: ps.LoCoDL.theory(p, "rand-2+natural"),
+    "gradskip": ps.GradSkip.theory,
+    "scaffnew-vr": ps.ScaffnewVR.theory,
+    "scaffnew-vr-batch": lambda p: ps.ScaffnewVR(0.1 / p.L_max, 0.4, 0.3),
     "5gcs": ps.FiveGCS.practical,
     "5gcs-theory": ps.FiveGCS.theory,
     "5gcs-auto": lambda p: ps.FiveGCS.practical(p, gamma="auto"),
@@ -139,14 +142,14 @@ def rows() -> ps.Problem:
 @pytest.mark.parametrize("closing", ["deadline", "everyone"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_is_the_cpu_engines_bit_for_bit(name: str, closing: str, clock: Clock) -> None:
-    problem = rows()
+    problem = rows().with_batch(4 if name.endswith("batch") else None)
     method = METHODS[name](problem)
     if closing == "deadline" and ("cohort" not in method.handles or "v" in method.remembers):
         pytest.skip("waits for everybody")
     grid = Here(app_of(problem), 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ps.UnsafeStepWarning)
-        out = Federated(method, 4, closing=closing, seed=3, insist=True).start(grid, num_rounds=12)
+        out = Federated(method, 4, closing=closing, seed=3, insist=True, batch=problem.batch).start(grid, num_rounds=12)
         cohort = None if closing == "everyone" else [[0, 1, 2, 3]]
         judge = ps.run(method, problem, rounds=12, seed=3, cohort=cohort, allow_unsafe_step=True)
     assert np.array_equal(out.x, judge.x)

@@ -17,7 +17,7 @@ from proxskip.cli import main
 from proxskip.plan import _candidates, plan_task
 from proxskip.planning import forecast
 from proxskip.planning.forecast import Plan, PlanRow, predict, slope, together
-from proxskip.planning.pilots import Network, clients_gradient
+from proxskip.planning.pilots import Network, candidates, clients_gradient
 from proxskip.solo.descent import Descent
 from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError
@@ -227,6 +227,24 @@ def test_a_slow_network_means_local_steps_and_a_fast_one_does_not(problem: ps.Pr
     assert fast.best.name != "scaffnew"
     assert "an exchange costs" in slow.sentence
     assert "solution" not in problem.__dict__
+
+
+def test_what_saves_bits_is_planned_where_the_way_up_is_slow(problem: ps.Problem) -> None:
+    names = {name for name, _, _ in candidates(problem, Network())}
+    assert not {"locodl", "tamuna", "scaffnew-vr"} & names
+    equal = ps.Problem(problem.clients)
+    slow = Network(latency=0.01, up=100.0)
+    assert {"locodl", "tamuna"} <= {name for name, _, _ in candidates(equal, slow)}
+    assert "tamuna" not in {name for name, _, _ in candidates(ps.Problem(problem.clients, [1, 2, 3, 4]), slow)}
+    found = {row.name: row for row in ps.plan(equal, network=slow, eps=1e-3).rows}
+    assert found["locodl"].call_seconds < 0.8 * found["scaffnew"].call_seconds
+    assert "scaffnew-vr" in {name for name, _, _ in candidates(problem.with_batch(5), slow)}
+
+
+def test_the_plan_mentions_clients_that_could_sleep() -> None:
+    parts = [ps.Quadratic(2.0**i * f.H, 2.0**i * f.b) for i, f in enumerate(ps.random_quadratics(4, 3, mu=0.2))]
+    assert "gradskip" in str(ps.plan(ps.Problem(parts), eps=1e-2))
+    assert "gradskip" not in str(ps.plan(ps.Problem(ps.random_quadratics(4, 3, mu=0.2)), eps=1e-2))
 
 
 def test_an_exchange_is_latency_and_bytes(problem: ps.Problem) -> None:

@@ -27,7 +27,7 @@ from proxskip.planning.forecast import (
     race,
     together,
 )
-from proxskip.planning.pilots import Network, client_pilots
+from proxskip.planning.pilots import Network, advice, client_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.solo.descent import Descent, Task
@@ -141,7 +141,7 @@ def _federated(
     pilots = client_pilots(problem, network, eps, seed, threads)
     race(pilots, eps, pilot, worth)
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
-    notes = () if problem.mu is not None else (NO_MU,)
+    notes = advice(problem) if problem.mu is not None else (NO_MU,)
     return Plan(tuple(rows), eps, "exchange", sum(one.spent for one in pilots), notes)
 
 

@@ -14,7 +14,10 @@ from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
 from proxskip.types import Array
 
-AXES = ("rounds", "exchanges", "floats", "bytes", "iterations", "local-steps", "passes", "seconds")
+AXES = (
+    *("rounds", "exchanges", "floats", "bytes", "bits-up", "bits-down"),
+    *("iterations", "local-steps", "passes", "seconds"),
+)
 """The x axes for runs with clients."""
 _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 

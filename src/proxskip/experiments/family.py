@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from proxskip import experiments
 from proxskip.experiments import claims
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
@@ -51,8 +53,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     tables: list[Table] = []
     found: list[Claim] = []
     missing = []
-    # the other data sets belong to this one
-    names = asked["data"] if workspace.data in asked["data"] else [workspace.data]
+    # the others accompany the first
+    names = asked["data"] if workspace.data == asked["data"][0] else [workspace.data]
     for k, data in enumerate(names):
         try:
             tried = on_data(workspace, data, (k + 1) / len(names))
@@ -114,6 +116,8 @@ def on_data(workspace: Workspace, data: str, upto: float) -> list[Tried]:
 
 def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, Any]) -> bool:
     """Whether the method can run with these flags at all."""
+    if METHODS[name].about.equal_weights and float(np.ptp(problem.weights)) > 0:
+        return False
     try:
         workspace.method(name, problem, **given).check(problem, insist=True)
     except InputError:

@@ -108,12 +108,13 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     found = workspace.cached_values("reductions", [about | {"name": name} for name in (*texts, "locodl")], compute, 1.0)
     made, tolerance = [], asked["tolerance"]
     for (name, text), value in zip(texts.items(), found[:-1], strict=True):
-        said, ok = f"largest difference {value:.1e}", value <= tolerance
+        said, ok = f"The largest difference is {value:.1e}", value <= tolerance
         made.append(claims.claim(f"reductions-{name}", f"{text}, to {tolerance:g}.", ok, said, {name: value}))
     text = "LoCoDL without compression contracts as its theorem says, in the mean over the seeds."
     said = f"Psi is at most {found[-1]:.2f} of the bound"
     made.append(claims.claim("reductions-locodl", text, found[-1] <= 1 + 1e-9, said, {"share of the bound": found[-1]}))
     rows: list[list[Any]] = [[text, value] for text, value in zip(texts.values(), found, strict=False)]
-    table = Table("reductions", f"Largest relative difference of x after {asked['rounds']} rounds",
+    after = ", ".join(map(str, asked["rounds"]))
+    table = Table("reductions", f"Largest relative difference of x after {after} rounds",
                   ["reduction", "difference"], rows)  # fmt: skip
     return claims.with_findings(workspace.experiment("reductions", about | {"tolerance": tolerance}, [], [table]), made)

@@ -110,7 +110,8 @@ class Workspace:
             upto: the share of the experiment that is done after these runs.
         """
         with self.progress.part(upto, len(jobs)) as part:
-            if self.pool is None:
+            # a single run has all threads here
+            if self.pool is None or len(jobs) == 1:
                 return [self._run(job, part) for job in jobs]
             return list(self._spread(_run_there, jobs, [job.label for job in jobs], part))
 

@@ -40,6 +40,14 @@ class LazyScaffnew(Scaffnew):
         return (xhat,), {"xhat": xhat, "h": h}
 
 
+class UnauditedScaffnew(LazyScaffnew):
+    """The same, for those who do not look whether the h add up; a run of the former ends as CORRUPTED."""
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """Nobody looks."""
+        return None
+
+
 @dataclass(frozen=True)
 class TopK(RandK):
     """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
@@ -82,13 +90,14 @@ def heterogeneous(n: int = 6) -> Problem:
 
 
 def pair(workspace: Workspace, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The right method and the wrong one, for as many rounds."""
-    name, cohort = asked["case"], None
+    """The right method and the wrong one, for as many rounds; of lazy h also the run that is audited."""
+    name, cohort, audited = asked["case"], None, []
     problem = heterogeneous(3 if name == "chi" else 6)
     right: Any
     wrong: Any
     if name == "lazy-h":
-        right, wrong, cohort = Scaffnew(1.0, 0.1), LazyScaffnew(1.0, 0.1), 3
+        right, wrong, cohort = Scaffnew(1.0, 0.1), UnauditedScaffnew(1.0, 0.1), 3
+        audited = [LazyScaffnew(1.0, 0.1)]
     elif name == "top-k":
         right, wrong = LoCoDL.theory(problem, "rand-2"), UncheckedScaffnew(1 / problem.L_max, 0.1, codec=TopK(2))
     else:
@@ -97,16 +106,19 @@ def pair(workspace: Workspace, asked: Mapping[str, Any]) -> list[dict[str, Any]]
     given: dict[str, Any] = {"rounds": asked["rounds"], "cohort": cohort, "every": 10, "allow_unsafe_step": True}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)  # the warnings are right
-        return [plain_curve(run_method(m, problem, **given), ("rounds",)) for m in (right, wrong)]
+        return [plain_curve(run_method(m, problem, **given), ("rounds",)) for m in (right, wrong, *audited)]
 
 
-def judged(name: str, right: Mapping[str, Any], wrong: Mapping[str, Any]) -> Claim:
-    """The wrong one stays a million times farther from the solution, or diverges."""
+def judged(name: str, right: Mapping[str, Any], wrong: Mapping[str, Any], *audited: Mapping[str, Any]) -> Claim:
+    """The wrong one stays a million times farther from the solution, or diverges; an audited run notices it."""
     good, bad = (None if c["gap"][-1] is None else abs(c["gap"][-1]) for c in (right, wrong))
     lost = wrong["status"] == "diverged" or bad is None or bad > 1e-3
     said = f"{claims.number(good)} against {'divergence' if wrong['status'] == 'diverged' else claims.number(bad)}"
-    numbers = {"right": good, "wrong": bad}
-    return claims.claim(f"wrong-{name}", CASES[name][1], lost and good is not None and good < 1e-9, said, numbers)
+    ok = lost and good is not None and good < 1e-9
+    for found in audited:
+        ok &= found["status"] == "corrupted"
+        said += f"; the audit of a run ends it after {found['rounds']} rounds"
+    return claims.claim(f"wrong-{name}", CASES[name][1], ok, said, {"right": good, "wrong": bad})
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -118,7 +130,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     for name, curves in zip(CASES, workspace.cached_values("wrong", jobs, pair, 1.0), strict=True):
         drawn = [
             Series(label, c["x"], c["gap"], about={"status": c["status"]})
-            for label, c in zip(LABELS[name], curves, strict=True)
+            for label, c in zip(LABELS[name], curves, strict=False)
         ]
         heading = f"{LABELS[name][1]}: {CASES[name][0]}"
         panels.append(plain_panel(name, heading, drawn, "rounds", {"rounds": "communication rounds"}))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
-from proxskip.methods import GD, Accelerated, FiveGCS, ProxGD, Scaffnew
+from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew, ScaffnewVR, Tamuna
 from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
@@ -152,14 +152,16 @@ def prox_seconds(problem: Problem, t: float) -> float:
     return 0.0 if problem.psi is None else _median_seconds(partial(problem.psi.prox, np.ones(problem.d), t), 5)
 
 
-def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
-    """Methods that reach the solution, among them 5gcs, and Scaffnew with some p around the theorem's."""
+Candidate = tuple[str, float | None, Method]
+"""The name of a method, its p where it has one, and the method."""
+
+
+def candidates(problem: Problem, network: Network | None = None) -> list[Candidate]:
+    """Methods that reach the solution: Nesterov's, 5gcs, Scaffnew with some p, those for minibatches and for bits."""
     if problem.D is not None:
         raise InputError("psi(D x) is for one function; give plan f, psi and D instead of a problem.")
     batch = problem.batch is not None
-    out: list[tuple[str, float | None, Method]] = [
-        ("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))
-    ]
+    out: list[Candidate] = [("gd", None, GD.theory(problem) if problem.psi is None else ProxGD.theory(problem))]
     if not batch and problem.mu is not None:
         out.append(("accelerated", None, Accelerated.theory(problem)))
     if not batch:
@@ -171,7 +173,38 @@ def candidates(problem: Problem) -> list[tuple[str, float | None, Method]]:
     for p in (3 * best.p, best.p, best.p / 3):
         if p < 0.9:
             out.append(("scaffnew", p, replace(best, p=p)))
+    if batch:
+        exact = ScaffnewVR.theory(problem)
+        out.append(("scaffnew-vr", exact.p, exact))
+    elif problem.psi is None and network is not None and _uplink_is_slow(problem, network):
+        out += _few_bits(problem)
     return out
+
+
+def _uplink_is_slow(problem: Problem, network: Network) -> bool:
+    """Whether a vector takes longer to get up than an empty message to go there and back."""
+    return 8 * problem.d / (network.up or network.bandwidth) > 2 * network.latency
+
+
+def _few_bits(problem: Problem) -> list[Candidate]:
+    """What saves bits on the way up; elsewhere their additional rounds never pay, and their pilots cost time."""
+    locodl = LoCoDL.theory(problem)
+    out: list[Candidate] = [("locodl", locodl.p, locodl)]
+    if np.ptp(problem.weights) == 0 and problem.n > 2:
+        tamuna = Tamuna.theory(problem)
+        out.append(("tamuna", tamuna.p, tamuna))
+    return out
+
+
+def advice(problem: Problem) -> tuple[str, ...]:
+    """What the clock does not show."""
+    if problem.mu is None or problem.batch is not None or problem.psi is not None or problem.n == 1:
+        return ()
+    spread = float(problem.L_i.max() / problem.L_i.min())
+    if spread < 2:
+        return ()
+    told = f"The L_i differ by a factor of {spread:.2g}: gradskip takes Scaffnew's rounds with fewer gradients"
+    return (f"{told} of the clients with a small L_i.",)
 
 
 def client_pilots(
@@ -186,6 +219,15 @@ def client_pilots(
     gradient = clients_gradient(problem, network)
     prox = prox_seconds(problem, 1.0 / problem.L)
     return [
-        ClientPilot(name, p, method, unsolved, network, gradient, prox, eps, seed, threads)
-        for name, p, method in candidates(unsolved)
+        ClientPilot(
+            name, p, method, unsolved, network, gradient * _gradients(method, problem), prox, eps, seed, threads
+        )
+        for name, p, method in candidates(unsolved, network)
     ]
+
+
+def _gradients(method: Method, problem: Problem) -> float:
+    """What a local step costs in plain ones: variance reduction takes two minibatches, and now and then all rows."""
+    if not isinstance(method, ScaffnewVR) or problem.batch is None or problem.sizes is None:
+        return 1.0
+    return 2.0 + method.q * max(problem.sizes) / problem.batch

@@ -418,9 +418,22 @@ def _draw_panel(ax: Axes, panel: Panel, figure: Collection[str]) -> list[str]:
     ax.set_yscale(panel.y_scale)
     _dress(ax, panel.x, _plain(panel.xs.get(panel.x, panel.x)), panel.x_scale)
     ax.set_ylabel(_plain(panel.y_label))
+    _plain_counts(ax)
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
     return notes
+
+
+def _plain_counts(ax: Axes) -> None:
+    """Whole numbers, not powers of ten, on logarithmic axes over a few decades of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    both = (ax.xaxis, ax.get_xscale(), ax.get_xlim()), (ax.yaxis, ax.get_yscale(), ax.get_ylim())
+    for axis, scale, (low, high) in both:
+        if scale == "log" and low >= 5 and high < 1e3 * low:
+            axis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0) if high < 8 * low else (1.0, 2.0, 5.0)))
+            axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+            axis.set_minor_formatter(NullFormatter())
 
 
 def at_floor(y: Array, panel: Panel) -> Array:

@@ -58,7 +58,8 @@ __device__ __forceinline__ double natural(double v, double w) {
     unsigned long long power = exponent + ((word >> 12) < mantissa);
     if (exponent == 2047 || power > 1150) power = 2047;  // not finite, or rounded to 2^128
     // below 2^-126 there is no power of two left but 0 and 2^-126 itself
-    else if (exponent <= 896) power = (double)(word >> 11) * 0x1p-53 < fabs(v) * 0x1p126 ? 897 : 0;
+    const double above = fabs(v) * 8.507059173023462e37, drawn = (double)(word >> 11) * 1.1102230246251565e-16;
+    if (exponent <= 896) power = drawn < above ? 897 : 0;
     return __longlong_as_double((raw >> 63) << 63 | power << 52);
 }
 """
