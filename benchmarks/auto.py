@@ -222,33 +222,32 @@ def judge(problem: Problem, runs: int) -> dict[str, Any]:
     return {"name": name, "tuned": tuned, "times": times, "auto": auto, "choices": chosen}
 
 
-def report(rows: list[dict[str, Any]]) -> str:
-    head = [
-        "| problem | " + " | ".join(FIXED) + " | auto | auto / best | choices of the last run |",
-        "|---" * (len(FIXED) + 4) + "|",
-    ]
-    lines, ratios = [], {True: [], False: []}
+HEAD = (
+    "| problem | " + " | ".join(FIXED) + " | auto | auto / best | choices of the last run |\n" + "|---" * (len(FIXED) + 4) + "|"
+)
+
+
+def line(row: dict[str, Any]) -> str:
+    best = min(row["times"].values())
+    cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in FIXED]
+    shown = f"{row['auto'] / best:.2f}" + ("" if SHORTEST <= best < math.inf else " (short)")
+    label = row["name"] + ("" if row["tuned"] else " *")
+    return f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |"
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    ratios: dict[bool, list[float]] = {True: [], False: []}
     for row in rows:
-        best = min(row["times"].values())
-        ratio = row["auto"] / best
-        judged = SHORTEST <= best < math.inf
-        if judged:
-            ratios[row["tuned"]].append(ratio)
-        cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in FIXED]
-        shown = f"{ratio:.2f}" + ("" if judged else " (short)")
-        label = row["name"] + ("" if row["tuned"] else " *")
-        lines.append(f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |")
-    tail = [
-        "",
-        "Seconds; - is a method that failed, needs mu, or took three times the best so far; * not used in tuning.",
-    ]
+        if SHORTEST <= (best := min(row["times"].values())) < math.inf:
+            ratios[row["tuned"]].append(row["auto"] / best)
+    said = "\nSeconds; - is a method that failed, needs mu, or took three times the best so far; * not used in tuning."
     for label, some in (("tuned", ratios[True]), ("not tuned", ratios[False]), ("all", ratios[True] + ratios[False])):
         if some:
-            tail.append(
-                f"{label}: {len(some)} problems of {SHORTEST} s or more, auto / best: median "
+            said += (
+                f"\n{label}: {len(some)} problems of {SHORTEST} s or more, auto / best: median "
                 f"{statistics.median(some):.3f}, worst {max(some):.3f}, {sum(r <= 1.1 for r in some)} at most 1.1."
             )
-    return "\n".join([*head, *lines, *tail])
+    return said
 
 
 if __name__ == "__main__":
@@ -259,4 +258,9 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     chosen = [p for p in problems() if asked.only in p[0]]
     with ProcessPoolExecutor(asked.jobs) as pool:
-        print(report(list(pool.map(judge, chosen, [asked.runs] * len(chosen)))))
+        print(HEAD, flush=True)
+        rows = []
+        for row in pool.map(judge, chosen, [asked.runs] * len(chosen)):
+            rows.append(row)
+            print(line(row), flush=True)
+        print(summary(rows))

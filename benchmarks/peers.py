@@ -50,7 +50,8 @@ class Judge:
 
     def __init__(self, case, best):
         self.case, self.best, self.scale = case, best, case.objective(np.zeros(case.d)) - best
-        self.gap = self.spent = self.then = math.nan
+        self.spent = self.then = math.nan
+        self.seen = multiprocessing.Value("d", math.nan)  # what was reached, for whoever ends the process
 
     def gap_of(self, x):
         return (self.case.objective(np.asarray(x, dtype=np.float64).ravel()) - self.best) / self.scale
@@ -64,8 +65,8 @@ class Judge:
     def look(self, x):
         """A callback: ends the run at the goal."""
         self.stop()
-        self.gap = self.gap_of(x)
-        if self.gap <= GOAL:
+        self.seen.value = self.gap_of(x)
+        if self.seen.value <= GOAL:
             raise Enough
         self.then = time.process_time()
 
@@ -76,7 +77,7 @@ def timed(judge, solver, tol):
     try:
         x = solver(tol, judge.look)
     except Enough:
-        return judge.spent, judge.gap
+        return judge.spent, judge.seen.value
     judge.stop()
     return judge.spent, judge.gap_of(x)
 
@@ -105,13 +106,13 @@ def outcome(judge, solver, kind, limit):
     process = multiprocessing.get_context("fork").Process(target=race, args=(judge, solver, kind, theirs))
     process.start()
     theirs.close()
-    found = (math.inf, math.nan)
+    judge.seen.value, found = math.nan, None
     with contextlib.suppress(EOFError):
         while mine.poll(limit) and (news := mine.recv()) is not None:
             found = news
     process.kill()
     process.join()
-    return found
+    return found or (math.inf, judge.seen.value)
 
 
 def main():

@@ -34,6 +34,8 @@ EXTENDED_UP_TO = 5_000_000
 """Stored numbers up to which a gradient is computed in extended precision; it is slow where it is software."""
 MAX_CLIENTS_EXTENDED = 1000
 ENTRIES_AT_ONCE = 1 << 20
+MIN_SPARSE_ROWS = 256
+"""Rows of a sparse block below which cutting it out takes longer than its products."""
 
 
 class Bounded(NamedTuple):
@@ -76,7 +78,7 @@ def _of_rows(f: LinearModel, x: Array, kind: Any) -> tuple[Any, float]:
     u = _unit(kind)
     X = x.reshape(f.C, F).T if isinstance(f, Softmax) else x[:, None]
     g, error = np.zeros(X.shape, kind), np.zeros(X.shape)
-    rows = max(1, ENTRIES_AT_ONCE // F)
+    rows = _rows_at_once(f.A)
     for lo in range(0, N, rows):
         B, b, s = f.A[lo : lo + rows], f.b[lo : lo + rows], f.s[lo : lo + rows, None]
         size = np.abs(B).astype(np.float64)
@@ -92,6 +94,15 @@ def _of_rows(f: LinearModel, x: Array, kind: Any) -> tuple[Any, float]:
     g = g + shift
     error += 4 * u * (np.abs(g) + np.abs(shift)).astype(np.float64)
     return (g.T.ravel() if isinstance(f, Softmax) else g[:, 0]), 1.1 * _norm(error)
+
+
+def _rows_at_once(A: Any) -> int:
+    """Rows of a block: as if A were dense, unless it is sparse and so wide that the blocks would be thin."""
+    N, F = A.shape
+    rows = max(1, ENTRIES_AT_ONCE // F)
+    if rows >= MIN_SPARSE_ROWS or isinstance(A, np.ndarray):
+        return rows
+    return max(MIN_SPARSE_ROWS, ENTRIES_AT_ONCE * N // (A.nnz + N))
 
 
 def _slopes(f: LinearModel, z: Any, b: Array) -> Any:
@@ -121,7 +132,7 @@ def value(f: Any, x: Array, extended: bool = False) -> tuple[Any, float]:
         return found, ASSUMED_ULPS * _unit_of(f) * abs(found)
     N, F = f.A.shape
     X = x.reshape(f.C, F).T if isinstance(f, Softmax) else x[:, None]
-    total, error, rows = kind(0.0), 0.0, max(1, ENTRIES_AT_ONCE // F)
+    total, error, rows = kind(0.0), 0.0, _rows_at_once(f.A)
     for lo in range(0, N, rows):
         B, b, s = f.A[lo : lo + rows], f.b[lo : lo + rows], f.s[lo : lo + rows]
         z = B.astype(kind) @ X.astype(kind)
