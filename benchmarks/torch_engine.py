@@ -199,10 +199,20 @@ def variants(kind: str, n: int, device: str, repeats: int) -> None:
     ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}}
     if kind == "CNN":
         ways["grouped"] = {}
+    if kind == "MLP":
+        ways["compiled"] = {}
     for way, how in ways.items():
         families.CONVOLVE_BY_PRODUCTS = way != "grouped"
-        local, whole = engine_times(problem, device, repeats, **how)
-        families.CONVOLVE_BY_PRODUCTS = True
+        plain = families.Networks.descend
+        try:
+            if way == "compiled":
+                families.Networks.descend = torch.compile(plain)  # type: ignore[method-assign]
+            local, whole = engine_times(problem, device, repeats, **how)
+        except Exception as error:
+            print(f"    {way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
+        finally:
+            families.CONVOLVE_BY_PRODUCTS, families.Networks.descend = True, plain  # type: ignore[method-assign]
         print(f"    {way}: a step {1e3 * local / K:.3f} ms, a round {1e3 * whole:.2f} ms", flush=True)
 
 

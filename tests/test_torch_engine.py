@@ -22,6 +22,17 @@ DEVICES = [
     "cpu",
     pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no card")]),
 ]
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Any:
+    """Convolutions in float32 on a card, whose default is TF32."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
 FIXED = [row for row in METHODS if not row.name.endswith("-auto")]  # who adapts gamma has to see x in every round
 HOW = {"seed": 4, "every": 1, "allow_unsafe_step": True}
 
@@ -151,8 +162,9 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
     same(a, ps.run(SCAFFNEW, problem, rounds=4, engine="reference", cohort=3, **HOW), 1e-4)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("cohort", [None, 3])
-def test_memory_on_the_host_changes_nothing(cohort: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from proxskip.engines.torch import shelf
 
     monkeypatch.setattr(shelf, "LEAST_SHARE", 1)  # several shares even of a small cohort
@@ -161,14 +173,33 @@ def test_memory_on_the_host_changes_nothing(cohort: int | None, monkeypatch: pyt
         if cohort is None or "cohort" in method.handles:
             given = {"rounds": 4, "cohort": cohort, **HOW}
             a, b = (
-                ps.run(method, problem, engine=TorchEngine("cpu", keep_on_host=host), **given) for host in (True, False)
+                ps.run(method, problem, engine=TorchEngine(device, keep_on_host=host), **given)
+                for host in (True, False)
             )
             same(a, b, 1e-13)
 
 
-def test_clients_of_different_sizes_and_full_gradients() -> None:
-    problem = networks(dtype=torch.float64, rows=[5, 9, 5, 7, 9])
-    same(*(ps.run(SCAFFNEW, problem, rounds=3, engine=e, **HOW) for e in ("torch", "reference")), 1e-10)
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_that_spills_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cohort that does not fit on the device goes through it share by share."""
+    from proxskip.engines.torch import shelf
+
+    class Small(shelf.Shelf):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.fit = 2
+
+    problem = networks(dtype=torch.float64).with_batch(4)
+    calm = ps.run(SCAFFNEW, problem, rounds=4, engine="reference", **HOW)
+    monkeypatch.setattr("proxskip.engines.torch.engine.Shelf", Small)
+    same(ps.run(SCAFFNEW, problem, rounds=4, engine=TorchEngine(device, keep_on_host=True), **HOW), calm, 1e-10)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_clients_of_different_sizes_and_full_gradients(dropout: float, device: str) -> None:
+    problem = networks(dtype=torch.float64, rows=[5, 9, 5, 7, 9], dropout=dropout)
+    same(*(ps.run(SCAFFNEW, problem, rounds=3, engine=e, **HOW) for e in (TorchEngine(device), "reference")), 1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # on processors without bfloat16

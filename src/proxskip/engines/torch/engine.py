@@ -172,16 +172,28 @@ class TorchEngine(Engine):
             return v
         return Combination(self.problem.d, (1.0, self.shelf.aside(client.stack(v))))
 
-    def _written(self, memory: dict[str, torch.Tensor]) -> Any:
-        return {k: Combination(self.problem.d, (1.0, v)) for k, v in memory.items()}
+    def _written(self, memory: Any) -> Any:
+        return WrittenMemory(memory, self.problem.d)
 
     def local_steps(self, client: DeviceCohort, x: Combination, h: Any, gamma: Any, K: int) -> torch.Tensor:
         """K plain steps of these members from x, as a new stack."""
-        members, request = client.members, client.request
-        Y = torch.empty((len(members), self.family.D), dtype=self.family.dtype, device=self.device)
-        Y.copy_(x.plain())
+        members = client.members
         no_h = isinstance(h, (int, float)) and h == 0
         H = None if no_h else client.stack(h)
+        while True:
+            try:
+                return self._stepped(client, x.plain(), H, gamma, K)
+            except torch.OutOfMemoryError:
+                if self.at_once == 1:
+                    raise
+                # fewer at once: what the steps need besides the stacks is not known before they are tried
+                self.at_once = -(-min(self.at_once, len(members)) // 2)
+                self.steps.forget()
+
+    def _stepped(self, client: DeviceCohort, x: Any, H: Any, gamma: Any, K: int) -> torch.Tensor:
+        members, request = client.members, client.request
+        Y = torch.empty((len(members), self.family.D), dtype=self.family.dtype, device=self.device)
+        Y.copy_(x)
         for g in self.groups(members, self.problem.batch is None):
             run = slice(int(g[0]), int(g[-1]) + 1)
             together = run.stop - run.start == len(g)  # a view of these rows, where they stand together
@@ -247,6 +259,18 @@ class TorchEngine(Engine):
         judged = replace(problem, whole=WholeNetwork(self))
         judged.__dict__["by_client"] = False
         return judged
+
+
+class WrittenMemory(dict[str, Any]):
+    """A cohort's memory as a half sees it; what is not read is not fetched."""
+
+    def __init__(self, memory: Any, d: int) -> None:
+        super().__init__()
+        self.memory, self.d = memory, d
+
+    def __missing__(self, name: str) -> Combination:
+        self[name] = found = Combination(self.d, (1.0, self.memory[name]))
+        return found
 
 
 class Shares:

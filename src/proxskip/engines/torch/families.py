@@ -174,6 +174,10 @@ class Networks(_Rows):
         keys = masks_of(word, members) if self.is_random and word is not None else None
         return self.X[picks], self.T[picks], keys
 
+    def keyed(self, batch: Any, members: Any, word: Any) -> Any:
+        """The same rows with other masks."""
+        return (*batch[:2], masks_of(word, members))
+
     def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
         """By parameters, in a new stack."""
         G = torch.zeros_like(Y)

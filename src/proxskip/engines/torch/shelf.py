@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,48 +27,42 @@ class Shelf:
 
     def __init__(self, family: Any, device: torch.device, memory: Vectors, n: int, on_host: bool | None) -> None:
         self.family, self.device, self.n = family, device, n
-        self.names = tuple(memory)
         row = family.D * torch.finfo(family.dtype).bits // 8
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-        self.fit = (
-            n if free is None else max(1, int(SHARE_OF_DEVICE * free / (row * (2 * len(memory) + STACKS_AT_WORK))))
-        )
+        stacks = 2 * len(memory) + STACKS_AT_WORK
+        self.fit = n if free is None else max(1, int(SHARE_OF_DEVICE * free / (row * stacks)))
         self.on_host = self.fit < n if on_host is None else on_host
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" and self.on_host else None
         home = torch.device("cpu") if self.on_host else device
         self.kept: Stacks = {k: self._home(v, home) for k, v in memory.items()}
-        self.cached: tuple[bytes, Kept] = (b"", [])
+        self.on_card: dict[str, tuple[Indices, torch.Tensor]] = {}
+        self.coming: list[tuple[str, Indices, torch.Tensor, Any]] = []
+        self.read: set[str] = set(memory)
         self.undo: list[tuple[Indices, Stacks]] | None = None
 
     def _home(self, v: Any, home: torch.device) -> torch.Tensor:
         out = torch.zeros((self.n, self.family.D), dtype=self.family.dtype, device=home)
         if np.any(v):
             for lo in range(0, self.n, 1024):  # piece by piece: the layout has gaps, and a copy of all may not fit
-                piece = torch.as_tensor(v[lo : lo + 1024]).to(self.device, self.family.dtype)
+                piece = torch.tensor(v[lo : lo + 1024]).to(self.device, self.family.dtype)
                 out[lo : lo + 1024] = self.family.inside(piece).to(home)
         return out
 
     # -- out -----------------------------------------------------------------------------------------------------------
-    def shares(self, cohort: Indices) -> Iterator[tuple[slice, Stacks]]:
+    def shares(self, cohort: Indices) -> Iterator[tuple[slice, Any]]:
         """The cohort's rows on the device, all at once or share by share, the next one on its way."""
-        if self.cached[0] == cohort.tobytes():
-            yield from self.cached[1]
-            return
         if not self.on_host:
             yield slice(0, len(cohort)), self._rows(cohort)
             return
         size = min(self.fit, max(LEAST_SHARE, -(-len(cohort) // SHARES)))
         places = [slice(lo, min(lo + size, len(cohort))) for lo in range(0, len(cohort), size)]
-        coming = self._load(cohort[places[0]])
+        shares = [OnTheWay(self, cohort[place]) for place in places]
+        wanted, self.read = tuple(self.read), set()  # what the last half has read, this one may read too
         for k, place in enumerate(places):
-            stacks, ready = coming
-            if k + 1 < len(places):
-                coming = self._load(cohort[places[k + 1]])
-            if ready is not None:
-                torch.cuda.current_stream(self.device).wait_event(ready)
-                for v in stacks.values():
-                    v.record_stream(torch.cuda.current_stream(self.device))
-            yield place, stacks
+            for share in shares[k : k + 2]:
+                share.start(wanted)
+            yield place, shares[k]
+            shares[k].drop()
 
     def _rows(self, cohort: Indices) -> Stacks:
         if len(cohort) == self.n:
@@ -76,82 +70,93 @@ class Shelf:
         at = torch.as_tensor(cohort).to(self.device)
         return {k: v.index_select(0, at) for k, v in self.kept.items()}
 
-    def _load(self, members: Indices) -> tuple[Stacks, Any]:
-        """Rows from the host, by a stream of their own."""
-        at = torch.as_tensor(members)
-        rows = {k: v.index_select(0, at) for k, v in self.kept.items()}
+    def load(self, name: str, members: Indices) -> tuple[torch.Tensor, Any]:
+        """Rows from the host by a stream of their own, and when they are there; the newest may be on the device yet."""
+        self._arrived((name,) if self.spills else ())
+        rows = self.kept[name].index_select(0, torch.as_tensor(members))
         if self.stream is None:
-            return {k: v.to(self.device) for k, v in rows.items()}, None
+            return rows.to(self.device), None
         with torch.cuda.stream(self.stream):
-            moved = {k: v.pin_memory().to(self.device, non_blocking=True) for k, v in rows.items()}
+            moved = rows.pin_memory().to(self.device, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record(self.stream)
         return moved, ready
+
+    def newest(self, name: str, members: Indices, stack: torch.Tensor) -> torch.Tensor:
+        """The stack with those rows that the last cohort has changed, which need not be on the host yet."""
+        whose, rows = self.on_card.get(name, (np.zeros(0, np.int64), stack))
+        _, mine, theirs = np.intersect1d(members, whose, assume_unique=True, return_indices=True)
+        if not len(mine):
+            return stack
+        at, of = (torch.as_tensor(v).to(self.device) for v in (mine, theirs))
+        return stack.index_copy_(0, at, rows.index_select(0, of))
 
     # -- and back ------------------------------------------------------------------------------------------------------
     @property
     def spills(self) -> bool:
         """Whether a cohort may be larger than the device, so that nothing of it stays there."""
-        return self.on_host and self.stream is not None and self.fit < self.n
+        return self.on_host and self.fit < self.n
 
     def aside(self, v: torch.Tensor) -> torch.Tensor:
         """A stack off the device where that may be too small for the cohort; it is copied while the device goes on."""
-        if not self.spills or self.stream is None:
-            return v
+        return self._copied(v)[0] if self.spills else v
+
+    def _copied(self, v: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """A copy on the host, and when it is there."""
+        if self.stream is None or v.device.type == "cpu":
+            return v.cpu(), None
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             out = torch.empty(v.shape, dtype=v.dtype, pin_memory=True)
             out.copy_(v, non_blocking=True)
             v.record_stream(self.stream)
-        return out
+            ready = torch.cuda.Event()
+            ready.record(self.stream)
+        return out, ready
+
+    def _arrived(self, names: Collection[str]) -> None:
+        """Put what has come from the device into its place, and wait for what has these names."""
+        left = []
+        for name, members, rows, ready in self.coming:
+            if ready is not None and name not in names and not ready.query():
+                left.append((name, members, rows, ready))
+                continue
+            if ready is not None:
+                ready.synchronize()
+            self.kept[name].index_copy_(0, torch.as_tensor(members), rows)
+        self.coming = left
 
     def store(self, cohort: Indices, kept: Kept) -> None:
-        """Keep what a half returned, once all of it is there."""
+        """Keep what a half returned, once all of it is computed or under way."""
         names = list(kept[0][1])
+        if self.spills and self.stream is not None:
+            self.stream.synchronize()  # what was put aside, and what goes up, is on the host now
         if self.undo is not None:
             self.undo.append((cohort, self._before(cohort, names)))
-        if self.stream is not None:
-            self.stream.synchronize()
-        if not self.on_host and len(kept) == 1 and len(cohort) == self.n:
-            for k in names:
-                v = kept[0][1][k]
-                self.kept[k] = v if v.is_contiguous() else v.contiguous()
-            return
-        self._remember(cohort, kept)
-        for places, stacks in kept:
-            at = torch.as_tensor(cohort[places]).to(self.kept[names[0]].device) if names else None
-            for k, v in stacks.items():
-                self.kept[k].index_copy_(0, at, v.to(self.kept[k].device))
-
-    def _remember(self, cohort: Indices, kept: Kept) -> None:
-        """The cohort's rows stay on the device for the next half, where they fit: it is mostly for the same cohort."""
-        if not self.on_host or self.spills:
-            return
-        key = cohort.tobytes()
-        old = dict(enumerate(self.cached[1])) if self.cached[0] == key else {}
-        self.cached = (
-            key,
-            [
-                (places, (old[j][1] if j in old else self._loaded(cohort[places])) | v)
-                for j, (places, v) in enumerate(kept)
-            ],
-        )
-
-    def _loaded(self, members: Indices) -> Stacks:
-        stacks, ready = self._load(members)
-        if ready is not None:
-            ready.synchronize()
-        return stacks
+        if self.on_host:
+            self._arrived(names)  # of the last cohort, while the device computes this one
+        for k in names:
+            stacks = [v[k] for _, v in kept]
+            if self.on_host:
+                if not self.spills:
+                    self.on_card[k] = (cohort, torch.cat(stacks) if len(stacks) > 1 else stacks[0])
+                self.coming += [(k, cohort[s], *self._copied(v[k])) for s, v in kept]
+            elif len(cohort) == self.n:
+                self.kept[k] = stacks[0].contiguous()
+            else:
+                self.kept[k].index_copy_(0, torch.as_tensor(cohort).to(self.device), stacks[0])
 
     def _before(self, cohort: Indices, names: list[str]) -> Stacks:
         if not self.on_host and len(cohort) == self.n:
             return {k: self.kept[k] for k in names}
         at = torch.as_tensor(cohort)
-        return {k: self.kept[k].index_select(0, at.to(self.kept[k].device)) for k in names}
+        kept = self.all()
+        return {k: kept[k].index_select(0, at.to(kept[k].device)) for k in names}
 
     # -- all of it -----------------------------------------------------------------------------------------------------
     def all(self) -> Stacks:
         """Everything that is remembered."""
+        self._arrived(self.kept)
         return self.kept
 
     def mark(self, several: bool) -> None:
@@ -160,10 +165,54 @@ class Shelf:
 
     def rewind(self) -> None:
         """What was remembered when the round began."""
-        self.cached = (b"", [])
+        self._arrived(self.kept)
         for cohort, stacks in reversed(self.undo or []):
+            self.on_card = {}
             for k, v in stacks.items():
                 if not self.on_host and len(cohort) == self.n:
                     self.kept[k] = v
                 else:
                     self.kept[k].index_copy_(0, torch.as_tensor(cohort).to(v.device), v)
+
+
+class OnTheWay(Mapping[str, Any]):
+    """A share of a cohort's memory: what is read comes to the device, if it is not there already."""
+
+    def __init__(self, shelf: Shelf, members: Indices) -> None:
+        self.shelf, self.members = shelf, members
+        self.loads: dict[str, tuple[torch.Tensor, Any]] = {}
+        self.stacks: Stacks = {}
+
+    def start(self, names: tuple[str, ...]) -> None:
+        """Begin to move these."""
+        for k in names:
+            if k not in self.loads and k not in self.stacks:
+                self.loads[k] = self._found(k)
+
+    def _found(self, name: str) -> tuple[torch.Tensor, Any]:
+        known = self.shelf.on_card.get(name)
+        if known is not None and np.array_equal(known[0], self.members):
+            return known[1], None
+        return self.shelf.load(name, self.members)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.stacks:
+            self.shelf.read.add(name)
+            v, ready = self.loads.pop(name) if name in self.loads else self._found(name)
+            if ready is not None:
+                here = torch.cuda.current_stream(self.shelf.device)
+                here.wait_event(ready)
+                v.record_stream(here)
+            known = self.shelf.on_card.get(name)
+            self.stacks[name] = v if known is not None and v is known[1] else self.shelf.newest(name, self.members, v)
+        return self.stacks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shelf.kept)
+
+    def __len__(self) -> int:
+        return len(self.shelf.kept)
+
+    def drop(self) -> None:
+        """Its stacks are no longer needed."""
+        self.loads, self.stacks = {}, {}

@@ -22,9 +22,13 @@ MOST_GRAPHS = 8
 @contextmanager
 def repeatable() -> Iterator[None]:
     """Convolutions by algorithms that give the same bytes every time; the user's choice of TF32 is kept."""
-    now = torch.backends.cudnn
-    with now.flags(enabled=now.enabled, benchmark=False, deterministic=True, allow_tf32=now.allow_tf32):
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
         yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
 
 
 @dataclass(slots=True)
@@ -41,19 +45,18 @@ class Drawn:
     def of(family: Any, members: torch.Tensor, batch: int | None) -> Drawn:
         """Places for a number of clients; without minibatches and dropout also what all steps share."""
         device = members.device
-        rows = None if batch is None else torch.zeros(
-            (STEPS_AT_ONCE, len(members), batch), dtype=torch.int64, device=device
-        )  # fmt: skip
-        whole = family.batch(members, None, None) if batch is None and not family.is_random else None
+        shape = (STEPS_AT_ONCE, len(members), batch or 0)
+        rows = None if batch is None else torch.zeros(shape, dtype=torch.int64, device=device)
+        whole = family.batch(members, None, None) if batch is None else None
         words = torch.zeros(STEPS_AT_ONCE, dtype=torch.int64, device=device)
         return Drawn(members.clone(), rows, words, torch.zeros(1, dtype=torch.int64, device=device), whole)
 
     def batch(self, family: Any) -> Any:
         """Of the step whose number is in ``step``."""
-        if self.whole is not None:
-            return self.whole
-        rows = None if self.rows is None else self.rows.index_select(0, self.step)[0]
-        return family.batch(self.members, rows, self.words.index_select(0, self.step)[0])
+        word = self.words.index_select(0, self.step)[0]
+        if self.rows is None:
+            return family.keyed(self.whole, self.members, word) if family.is_random else self.whole
+        return family.batch(self.members, self.rows.index_select(0, self.step)[0], word)
 
 
 class LocalSteps:
@@ -92,17 +95,25 @@ class LocalSteps:
         if graph is not None and back is not None:
             back.copy_(Y)
 
+    def forget(self) -> None:
+        """Give up everything that was prepared."""
+        self.drawn.clear()
+        self.graphs.clear()
+        self.spare.clear()
+        self.pool = None
+        if self.use_graphs:
+            torch.cuda.empty_cache()
+
     def _step(self, drawn: Drawn, Y: Any, H: Any, gamma: Any) -> None:
         self.family.descend(Y, H, gamma, drawn.batch(self.family))
         drawn.step.add_(1)
 
     def _drawn(self, clients: Any, there: Any) -> Drawn:
-        whole = self.batch is None and not self.family.is_random
+        whole = self.batch is None
         key = clients.tobytes() if whole else len(clients)  # all rows of these very clients, or rows of any
         if key not in self.drawn:
             if whole and len(self.drawn) >= MOST_GRAPHS:
-                self.drawn.clear()
-                self.graphs.clear()
+                self.forget()
             self.drawn[key] = Drawn.of(self.family, there, self.batch)
         found = self.drawn[key]
         if not whole:
