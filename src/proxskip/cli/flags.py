@@ -92,6 +92,7 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
   rounds against gradients for all methods, each tuned for both:
     proxskip reproduce --family --out family
+    proxskip reproduce --networks --quick --out networks
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -379,6 +380,8 @@ def _reproduce(p: Parser) -> None:
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
     family = "compare the methods with each other: rounds against gradients on w8a, mushrooms, a1a and digits"
     add("--family", family, action="store_true")
+    networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
+    add("--networks", networks, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")
     add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
     _threads(add)

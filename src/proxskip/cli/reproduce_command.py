@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from proxskip.cli import output
 from proxskip.cli.progress import OverallProgress
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.experiments import FAMILY
+from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import Interrupted
 from proxskip.report import figures
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 def command(o: Namespace) -> tuple[int, str]:
     """Run it; returns the exit code, and a sentence if it did not succeed."""
-    if o.family and o.experiments:
-        raise InputError("--family has experiments of its own; name none, or leave it out.")
-    names = list(FAMILY) if o.family else o.experiments
+    if (o.family or o.networks) and (o.experiments or o.family == o.networks):
+        flag = "--family" if o.family else "--networks"
+        raise InputError(f"{flag} has experiments of its own; name none, or leave it out.")
+    names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
+    names = names or o.experiments
     options = ReproductionOptions(o.data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
