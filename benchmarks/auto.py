@@ -223,7 +223,11 @@ def judge(problem: Problem, runs: int) -> dict[str, Any]:
 
 
 HEAD = (
-    "| problem | " + " | ".join(FIXED) + " | auto | auto / best | choices of the last run |\n" + "|---" * (len(FIXED) + 4) + "|"
+    "| problem | "
+    + " | ".join(FIXED)
+    + " | auto | auto / best | choices of the last run |\n"
+    + "|---" * (len(FIXED) + 4)
+    + "|"
 )
 
 

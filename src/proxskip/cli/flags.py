@@ -92,6 +92,8 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
   the methods of the family against each other (on digits in a minute, on w8a without --quick):
     proxskip reproduce --family --quick --out family
+  control variates on networks (in a minute with --quick; needs PyTorch):
+    proxskip reproduce --networks --quick --out networks
 
 {EXIT_CODES}"""
 _PLAN = """\
@@ -380,6 +382,8 @@ def _reproduce(p: Parser) -> None:
     family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
     add("--jobs", "processes that share the runs; default: 1, and with --family one per core", whole("jobs"), "N")
+    networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
+    add("--networks", networks, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")
     add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
     _threads(add)

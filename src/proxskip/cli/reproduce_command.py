@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
 from proxskip.engines.cpu.engine import available_cores
-from proxskip.experiments import FAMILY
+from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted
 from proxskip.progress import OverallProgress
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 def command(o: Namespace) -> tuple[int, str]:
     """Run it; returns the exit code, and a sentence if it did not succeed."""
-    if o.family and o.experiments:
-        raise InputError("--family has experiments of its own; name none, or leave it out.")
-    names = list(FAMILY) if o.family else o.experiments
+    if (o.family or o.networks) and (o.experiments or o.family == o.networks):
+        flag = "--family" if o.family else "--networks"
+        raise InputError(f"{flag} has experiments of its own; name none, or leave it out.")
+    names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
+    names = names or o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
     # candidates on a card run together anyway
     jobs = o.jobs or (available_cores() if o.family and o.engine != "gpu" else 1)

@@ -34,11 +34,13 @@ FAMILY = {
     "wrong": "wrong_updates:run",
 }
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
+NETWORKS = {"mlp": "networks.page:mlp", "cnn": "networks.page:cnn", "text": "networks.page:text"}
+"""Experiments with networks, for ``reproduce --networks``; they need PyTorch."""
 
 
 def function(name: str) -> Callable[[Workspace], tuple[Experiment, list[Claim]]]:
     """The function that runs the experiment of this name."""
-    module, _, function = (FUNCTIONS | FAMILY)[name].partition(":")
+    module, _, function = (FUNCTIONS | FAMILY | NETWORKS)[name].partition(":")
     found: Callable[[Workspace], tuple[Experiment, list[Claim]]] = getattr(
         importlib.import_module(f"proxskip.experiments.{module}"), function
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import shlex
@@ -70,11 +72,27 @@ def available() -> list[str]:
 
 def check_names(names: Sequence[str]) -> list[str]:
     """The named experiments in the order of the report; all of them if none is named."""
-    known = [*available(), *(name for name in experiments.FAMILY if name in names)]
+    more = experiments.FAMILY | experiments.NETWORKS
+    known = [*available(), *(name for name in more if name in names)]
     for name in names:
         if name not in known:
             raise InputError(f'experiment "{name}" is not known; the experiments are {", ".join(known)}.')
     return [name for name in known if not names or name in names]
+
+
+def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
+    """Refuse networks without PyTorch, on data of their own, or on a card that is not there."""
+    if not set(names) & set(experiments.NETWORKS):
+        return
+    if importlib.util.find_spec("torch") is None:
+        raise InputError('networks need PyTorch; install it with: pip install "proxskip[torch]"')
+    if options.data != DEFAULT_DATA:
+        raise InputError("networks learn the digits and text that the page makes; leave out --data.")
+    if options.engine == "gpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("PyTorch finds no GPU on this machine; leave out --engine.")
 
 
 def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | None = None) -> ReproductionReport:
@@ -84,8 +102,10 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
         show: is called with a text, the share that is done, and the remaining seconds.
     """
     chosen = check_names(names)
+    check_torch(chosen, options)
     claim_folder(options)
-    make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
+    if not set(chosen) <= set(experiments.NETWORKS):
+        make_engine(options.engine, options.threads)  # refuse a missing engine before anything is written
     presets = {name: experiments.preset(name, options.quick) for name in chosen}
     progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     workspace = make_workspace(options, progress)
@@ -195,14 +215,24 @@ def add_results(
         return write_results(options, workspace, earlier(options) | new)
 
 
+def title_of(options: ReproductionOptions, kept: set[str]) -> str:
+    """The heading of the page."""
+    if kept <= set(experiments.NETWORKS):
+        return "Control variates on networks"
+    return f"{'ProxSkip' if kept - set(experiments.FAMILY) else 'The family'} on {os.path.basename(options.data)}"
+
+
 def write_results(
     options: ReproductionOptions, workspace: Workspace, kept: dict[str, tuple[Experiment, list[Claim]]]
 ) -> ReproductionReport:
     """Write results.json with these experiments."""
-    chosen = [kept[name] for name in (*experiments.FUNCTIONS, *experiments.FAMILY) if name in kept]
+    every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
+    chosen = [kept[name] for name in every if name in kept]
+    seconds = sum(e.seconds for e, _ in chosen)
+    only_networks = set(kept) <= set(experiments.NETWORKS)
     made = ReproductionReport(
-        f"{'ProxSkip' if set(kept) - set(experiments.FAMILY) else 'The family'} on {os.path.basename(options.data)}",
-        about(options, workspace, sum(e.seconds for e, _ in chosen)),
+        title_of(options, set(kept)),
+        about_networks(options, seconds) if only_networks else about(options, workspace, seconds),
         [claim for _, claims in chosen for claim in claims],
         [e for e, _ in chosen],
     )
@@ -232,6 +262,18 @@ def about(options: ReproductionOptions, workspace: Workspace, seconds: float) ->
         "command": options.command(),
         "seconds": seconds,
         "versions": description.versions(),
+    }
+
+
+def about_networks(options: ReproductionOptions, seconds: float) -> dict[str, Any]:
+    """The same for a page with networks alone."""
+    return {
+        "data": "digits and made text",
+        "quick": options.quick,
+        "engine": options.engine,
+        "command": options.command(list(experiments.NETWORKS)),
+        "seconds": seconds,
+        "versions": description.versions() | {"torch": importlib.metadata.version("torch")},
     }
 
 

@@ -1,0 +1,165 @@
+"""The three experiments of ``reproduce --networks``: an MLP and a CNN on the digits, and a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from proxskip.experiments import claims
+from proxskip.experiments.networks import verdicts
+from proxskip.experiments.networks.chosen import AXES, ChosenRun, choose, words
+from proxskip.experiments.networks.data import CLIENTS
+from proxskip.experiments.networks.forms import FORMS, WITH_H, WITHOUT_H, Form
+from proxskip.experiments.workspace import Workspace
+from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+
+SHOWN = ("local-sgd", "diloco-sgd", "local-adamw", "diloco-adamw", "scaffold", "fedlin", "scaffnew", "adamw-h")
+"""The curves of the figures, as many as can be told apart; the tables have all methods."""
+UNITS = {"rounds": (1.0, "rounds"), "bytes": (1e6, "megabytes per client"), "gradients": (1e3, "thousand gradients")}
+Runs = Mapping[str, Mapping[str, ChosenRun]]
+"""By split and method."""
+
+
+def mlp(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """An MLP on the digits."""
+    return run(workspace, "mlp")
+
+
+def cnn(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """A CNN on the digits."""
+    return run(workspace, "cnn")
+
+
+def text(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
+    """A language model on made text."""
+    return run(workspace, "text")
+
+
+def run(workspace: Workspace, model: str) -> tuple[Experiment, list[Claim]]:
+    """Every method on every split, the claims, and what the control variates bought."""
+    asked = workspace.preset
+    count = len(asked["splits"]) * len(FORMS)
+    runs: dict[str, dict[str, ChosenRun]] = {}
+    for split in asked["splits"]:
+        found = runs.setdefault(split, {})
+        for form in FORMS:
+            share = (sum(map(len, runs.values())) + 1) / count
+            found[form.name] = one_method(workspace, model, split, form, share)
+    panels = [panel(split, found, asked) for split, found in runs.items()]
+    tables = [gains_table(runs), *(costs_table(runs, axis, asked) for axis in AXES), final_table(runs, asked)]
+    kept = ("seeds", "candidates", "rounds", "K", "batch", "target", "metric")
+    parameters = {"clients": CLIENTS} | {k: asked[k] for k in kept} | {"parameters of the network": _size(model)}
+    made = workspace.experiment(model, parameters, panels, [*tables, chosen_table(runs)])
+    made = replace(made, notes=[*made.notes, *verdicts.when_not(runs)])
+    return claims.with_findings(made, verdicts.judged(model, runs, asserted=not workspace.quick))
+
+
+def one_method(workspace: Workspace, model: str, split: str, form: Form, share: float) -> ChosenRun:
+    """The best candidate of a method on a split, trained now or read from an earlier run."""
+    asked = workspace.preset
+    candidates = form.candidates(asked["candidates"])
+    given = {k: asked[k] for k in ("seeds", "rounds", "K", "batch", "every")}
+    key = given | {"form": asdict(form), "candidates": [asdict(c) for c in candidates], "model": model, "split": split}
+    curves = workspace.cached_value(
+        f"{model}-{split}-{form.name}", key | {"engine": workspace.engine},
+        lambda: train(model, split, form, given, candidates, workspace), share,
+    )  # fmt: skip
+    arrays = {k: np.array(v, dtype=np.float64) for k, v in curves.items()}
+    return choose(form, candidates, arrays, asked["metric"], asked["target"])
+
+
+def train(model: str, split: str, form: Form, given: Mapping[str, Any], candidates: Any, workspace: Workspace) -> Any:
+    """Curves of all candidates and seeds."""
+    import torch
+
+    from proxskip.experiments.networks.data import digits
+    from proxskip.experiments.networks.data import text as made_text
+    from proxskip.experiments.networks.models import VectorNetwork
+    from proxskip.experiments.networks.trainer import StackedTrainer, TrainingPlan
+
+    if workspace.threads is not None:
+        torch.set_num_threads(workspace.threads)
+    make = made_text if model == "text" else digits
+    rows = [make(split, seed) for seed in range(given["seeds"])]
+    plan = TrainingPlan(given["rounds"], given["K"], given["batch"], given["every"])
+    device = "cuda" if workspace.engine == "gpu" else "cpu"
+    return StackedTrainer(VectorNetwork(model), rows, form, candidates, plan, device).run()
+
+
+def _size(model: str) -> int:
+    from proxskip.experiments.networks.models import VectorNetwork
+
+    return int(VectorNetwork(model).d)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+def panel(split: str, found: Mapping[str, ChosenRun], asked: Mapping[str, Any]) -> Panel:
+    """The mean over the seeds, and the band from the worst to the best."""
+    series = []
+    for name in SHOWN:
+        r = found[name]
+        x = {axis: r.curves[axis].mean(axis=0).tolist() for axis in AXES}
+        y, low, high = (f(r.test, axis=0).tolist() for f in (np.mean, np.min, np.max))
+        series.append(Series(r.form.title, x, y, low=low, high=high, about={"setting": r.candidate.words}))
+    arrived = {axis: max(s.x[axis][-1] for s in series) for axis in AXES}
+    level = {axis: [0.0, arrived[axis]] for axis in AXES}
+    series.append(Series("target", level, [asked["target"]] * 2, kind="bound"))
+    label = f"test {asked['metric']}, mean over {asked['seeds']} seeds"
+    return Panel(split, title_of(split), series, "rounds", dict(AXES), label, y_scale="linear", y_floor=asked["floor"])
+
+
+def title_of(split: str) -> str:
+    """A split in words."""
+    named = {"sorted": "sorted labels", "iid": "iid", "grammars": "a grammar for each client", "mixed": "all grammars"}
+    return named.get(split) or f"Dirichlet, alpha = {split.partition('-')[2]}"
+
+
+def costs_table(runs: Runs, axis: str, asked: Mapping[str, Any]) -> Table:
+    """What each method needs to reach the target, by split."""
+    unit, label = UNITS[axis]
+    rows: list[Any] = [
+        [form.title, *(words(found[form.name].costs(axis), unit) for found in runs.values())] for form in FORMS
+    ]
+    title = f"Test {asked['metric']} {asked['target']:g}: {label}"
+    note = "Medians over the seeds; in brackets, how many seeds arrived if not all did."
+    return Table(axis, title, ["method", *map(title_of, runs)], rows, note if axis == "rounds" else "")
+
+
+def final_table(runs: Runs, asked: Mapping[str, Any]) -> Table:
+    """Where each method ends."""
+
+    def cell(v: Any) -> str:
+        return f"{v.mean():.3f} ({v.min():.3f} to {v.max():.3f})"
+
+    rows: list[Any] = [[f.title, *(cell(found[f.name].final()) for found in runs.values())] for f in FORMS]
+    title = f"Test {asked['metric']} at the end: mean, smallest and largest of the seeds"
+    return Table("final", title, ["method", *map(title_of, runs)], rows)
+
+
+def chosen_table(runs: Runs) -> Table:
+    """The settings that did best on the validation rows."""
+
+    def cell(r: ChosenRun) -> str:
+        return r.candidate.words + (" *" if r.at_end else "")
+
+    rows: list[Any] = [[f.title, *(cell(found[f.name]) for found in runs.values())] for f in FORMS]
+    note = "* the largest or smallest step size that was tried, so that more might have been found beyond it."
+    return Table("settings", "Settings chosen on the validation rows", ["method", *map(title_of, runs)], rows, note)
+
+
+def gains_table(runs: Runs) -> Table:
+    """The best method with h against the best without, on every axis."""
+    rows: list[Any] = []
+    for split, found in runs.items():
+        for axis, (unit, label) in UNITS.items():
+            without, with_h = (
+                min((found[k] for k in names), key=lambda r: r.cost(axis)) for names in (WITHOUT_H, WITH_H)
+            )
+            rows.append([
+                title_of(split), label, f"{without.form.title}: {words(without.costs(axis), unit)}",
+                f"{with_h.form.title}: {words(with_h.costs(axis), unit)}", verdicts.gain(with_h, without, axis),
+            ])  # fmt: skip
+    return Table("gains", "What control variates buy", ["split", "cost", "best without h", "best with h", "gain"], rows)
