@@ -21,7 +21,7 @@ import proxskip as ps
 from conftest import thinned
 from proxskip.sklearn import FederatedClassifier, ProxClassifier, ProxRegressor
 
-CANCER = StandardScaler().fit_transform(load_breast_cancer().data), load_breast_cancer().target
+CANCER = StandardScaler().fit_transform(load_breast_cancer().data[:, :8]), load_breast_cancer().target
 IRIS = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
 ESTIMATORS = [
@@ -138,6 +138,6 @@ def test_too_few_iterations_are_warned_about() -> None:
 
 
 def test_fit_leaves_the_penalty_alone() -> None:
-    penalty = ps.prox.Sum([ps.prox.L1(0.1), ps.prox.NonNegative()])
+    penalty = ps.prox.Sum(ps.prox.L1(0.1), ps.prox.NonNegative())
     ProxRegressor(penalty, fit_intercept=False, tol=1e-4).fit(DIABETES[0][:, :4], DIABETES[1])
     assert (penalty.calls, penalty.last) == (0, None)

@@ -31,9 +31,10 @@ METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
 TAKEN = frozenset({
     "L", "D", "actors", "address", "allow_unsafe_step", "alpha", "batch", "checkpoint_every", "clients", "cohort",
-    "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "go_on", "help", "intercept",
-    "iterations", "json", "l2", "l2_relative", "loss", "method", "methods", "out", "personal", "plugin", "psi", "quiet",
-    "rounds", "seconds", "seed", "seeds", "split", "split_seed", "target", "threads", "tol", "weights",
+    "columns", "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "go_on", "group", "help",
+    "intercept", "iterations", "json", "l2", "l2_relative", "label", "loss", "method", "methods", "out", "personal",
+    "plugin", "psi", "quiet", "rounds", "seconds", "seed", "seeds", "split", "split_seed", "target", "threads", "tol",
+    "weights",
 })  # fmt: skip
 """What the command line calls something that is not a method's parameter."""
 Kind = TypeVar("Kind", bound=type[Method])

@@ -1,4 +1,4 @@
-"""The commands: run, compare, resume, plan, reproduce, theory, data, plot."""
+"""The commands: run, compare, resume, plan, reproduce, theory, data, plot, doctor, completion."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ def _parse(argv: Sequence[str]) -> Namespace:
     for path in plugins(argv):
         registry.load_plugin(path)
     top, commands = parser(__version__)
+    if not argv:
+        top.print_help()
+        raise SystemExit(runs.DONE)
     o, extra = top.parse_known_args(argv)
     if extra:
         near = commands[o.command].nearest(extra[0])
@@ -210,6 +213,7 @@ def _data(o: Namespace) -> int:
             output.as_json([r._asdict() for r in rows])
         else:
             output.print_table(output.datasets(rows))
+            print(output.sources(rows))
         return runs.DONE
     download = DownloadProgress(o.name, o.quiet)
     try:
@@ -259,6 +263,21 @@ def _reproduce(o: Namespace) -> int:
     return _fail(sentence, code) if sentence else code
 
 
+# -- this machine ------------------------------------------------------------------------------------------------------
+def _doctor(o: Namespace) -> int:
+    # here, for the same reason
+    from proxskip.cli import doctor
+
+    return doctor.command(o)
+
+
+def _completion(o: Namespace) -> int:
+    from proxskip.cli import completion
+
+    print(completion.script(o.shell, *parser(__version__)), end="")
+    return runs.DONE
+
+
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "run": _run,
     "compare": _compare,
@@ -268,4 +287,6 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "data": _data,
     "plot": _plot,
     "reproduce": _reproduce,
+    "doctor": _doctor,
+    "completion": _completion,
 }

@@ -88,6 +88,15 @@ def parameter(text: str) -> int | float | bool | str:
 
 
 @_value
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise InputError(f"{text!r} has an empty name; write the columns as A,B,C")
+    return found
+
+
+@_value
 def codec(text: str) -> codecs.Codec:
     """A codec by its text form."""
     return codecs.parse(text)

@@ -7,11 +7,13 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from proxskip.cli.flag_values import codec, cohort, nonnegative, parameter, positive, probability, whole
+from proxskip.cli.flag_values import codec, cohort, names, nonnegative, parameter, positive, probability, whole
+from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
 from proxskip.links.codecs.text import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
+from proxskip.prox.text import forms as prox_forms
 from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.types import InputError
@@ -41,6 +43,7 @@ examples:
   proxskip resume runs/a --rounds 800
   proxskip plot runs/a runs/b --x floats --out figure.png
   proxskip reproduce --data w8a --out report
+  proxskip doctor
 
 methods: {", ".join(METHODS)}
 
@@ -114,6 +117,12 @@ examples:
   proxskip plot runs/a runs/b --x floats --y gap --out figure.png
   proxskip plot report --x floats
 """
+_COMPLETION = """\
+examples:
+  bash:  eval "$(proxskip completion bash)"        in ~/.bashrc
+  zsh:   eval "$(proxskip completion zsh)"         in ~/.zshrc
+  fish:  proxskip completion fish | source         in ~/.config/fish/config.fish
+"""
 DATA_DIR = "folder with data sets; searched before $PROXSKIP_DATA and the cache"
 
 
@@ -160,15 +169,18 @@ def _group(title: str, about: str | None = None) -> tuple[Parser, Add]:
 
 def _problem_flags() -> Parser:
     parent, add = _group("problem", "min_x  sum_i w_i f_i(x) + psi(x)")
-    data = "name of a data set (see `proxskip data list`), or an svmlight file"
+    data = "name of a data set (see `proxskip data list`), or a file: svmlight, or .csv, .npz, .parquet"
     add("--data", data, metavar="NAME|FILE", required=True)
+    add("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN")
+    add("--columns", "columns of the features in a table; default: all others", names, "A,B,...")
+    add("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN")
     add("--data-dir", DATA_DIR, metavar="DIR")
     add("--loss", "the loss; default: logistic", choices=tuple(LOSSES))
     add("--l2", "weight of the regulariser lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
     relative = "lambda = l2 times the smoothness of the average loss without regulariser, whatever --L is; default: yes"
     add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
     add("--intercept", "add an unpenalised intercept (mu is then unknown: give --p or --K)", action="store_true")
-    add("--psi", "a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI", metavar="PSI")
+    add("--psi", f"a regulariser: {prox_forms()}", metavar="PSI")
     add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
     add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))
     add("--clients", "default: 20, or one per group with --split group", whole("clients"), "n")
@@ -321,6 +333,10 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     _data(command("data", "list data sets, or download one"))
     _plot(command("plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT))
     _reproduce(command("reproduce", "reproduce the paper's figures and tables, and check its claims", _REPRODUCE))
+    doctor = command("doctor", "say what is installed, and what works on this machine")
+    _adds(doctor)("--json", "print the findings as JSON", action="store_true")
+    completion = command("completion", "print the completion script of a shell", _COMPLETION)
+    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     return top, made
 
 

@@ -51,7 +51,7 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(columns):
         # text to the left, numbers to the right
-        words = k == 0 or name in ("step size", "formula", "where", "checked by", "status")
+        words = k == 0 or name in ("step size", "formula", "where", "checked by", "status", "license", "works", "here")
         table.add_column(name, justify="left" if words else "right", no_wrap=k == 0)
     return table
 
@@ -102,9 +102,34 @@ def table1(rows: Sequence[Table1Row], title: str) -> Table:
 
 def datasets(rows: Sequence[Any]) -> Table:
     """All data sets with a name, one row each."""
-    table = _table("", "name", "rows", "features", "where", "checked by")
+    table = _table("", "name", "rows", "features", "size", "where", "checked by", "license")
     for r in rows:
-        table.add_row(r.name, f"{r.rows:,}", f"{r.features:,}", r.where, _checked(r))
+        whose = "UCI's page (1)" if r.where == "embedded" else "LIBSVM's page (2)"
+        size = "-" if r.size is None else _bytes(r.size)
+        table.add_row(r.name, f"{r.rows:,}", f"{r.features:,}", size, r.where, _checked(r), f"see {whose}")
+    return table
+
+
+def sources(rows: Sequence[Any]) -> str:
+    """Where the pages are that the column of licenses names."""
+    uci = ", ".join(r.page for r in rows if r.where == "embedded")
+    libsvm = next(r.page for r in rows if r.where != "embedded")
+    return (
+        f"(1) {uci}\n(2) {libsvm}\n"
+        "Size: of the unpacked file, or of the numbers of an embedded set; - where it was not verified. The license of "
+        "each set is what its source says."
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def doctor(findings: Sequence[Any]) -> Table:
+    """What was found on this machine, one row each."""
+    table = _table("", "what", "works", "here")
+    for f in findings:
+        table.add_row(f.what, "yes" if f.works else "no", f.here)
     return table
 
 

@@ -14,6 +14,7 @@ from proxskip.planning.forecast import Plan
 from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.progress import stage
+from proxskip.prox import text as prox_text
 from proxskip.types import InputError
 
 NETWORK_FLAGS = ("latency", "bandwidth", "bandwidth_up", "client_speed")
@@ -45,7 +46,7 @@ def check(o: Namespace) -> None:
     if o.D is not None and o.psi is None:
         raise InputError("--D is the operator in psi(D x); give --psi too, for example --psi l1:0.01.")
     if o.psi is not None:
-        settings.psi_of(o.psi)
+        prox_text.check(o.psi)
 
 
 def _kind(o: Namespace) -> str:

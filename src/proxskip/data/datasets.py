@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,9 +18,17 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
+from proxskip.data.tables import Named, is_table, read_table
 from proxskip.types import InputError
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
+"""Where LIBSVM says what each of its data sets is, and where it is from."""
+UCI_PAGES = {
+    "digits": "https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
+    "breast-cancer": "https://archive.ics.uci.edu/dataset/17/breast+cancer+wisconsin+diagnostic",
+}
+"""The sources of the data sets that come with scikit-learn."""
 
 Folder = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
@@ -60,6 +68,8 @@ class AvailableDataset(NamedTuple):
     labels: dict[float, int] | None = None
     size: int | None = None
     url: str | None = None
+    page: str | None = None
+    """Where the source describes the data, and who may use them."""
 
 
 # fmt: off
@@ -101,8 +111,15 @@ KNOWN = {
 # fmt: on
 
 
-def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
-    """The data set of that name, or the svmlight file at that path.
+def load(
+    name_or_path: Folder,
+    *,
+    data_dir: Folder | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    group: str | None = None,
+) -> Dataset:
+    """The data set of that name, or the file at that path: svmlight, CSV, NPZ or Parquet, by its ending.
 
     >>> A, b = load("digits")
     >>> A.shape
@@ -110,8 +127,15 @@ def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
 
     Args:
         data_dir: looked in first, then ``$PROXSKIP_DATA``, then the cache.
+        label, columns, group: of a table, the column of labels (by default label, target, y, b or class), those of the
+            features (all others) and that of the groups (none).
     """
     name = os.fspath(name_or_path)
+    named = Named(label, None if columns is None else tuple(columns), group)
+    if is_table(name) and (os.path.isfile(name) or Path(name).name != name):
+        return read_table(name, named)
+    if given := named.given():
+        raise InputError(f"{given[0]} belongs to a CSV, NPZ or Parquet file, which {name} is not.")
     if name in _EMBEDDED:
         return _EMBEDDED[name][2]()
     if name in KNOWN:
@@ -125,10 +149,13 @@ def load(name_or_path: Folder, *, data_dir: Folder | None = None) -> Dataset:
 
 def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
     """Every data set with a name, and whether it is on this machine; no file is read."""
-    rows = [AvailableDataset(name, N, d, "embedded", True) for name, (N, d, _) in _EMBEDDED.items()]
+    rows = [
+        AvailableDataset(name, N, d, "embedded", True, size=8 * N * d, page=UCI_PAGES[name])
+        for name, (N, d, _) in _EMBEDDED.items()
+    ]
     for name, known in KNOWN.items():
         where: Where = "cached" if _find(name, data_dir) else "not here"
-        facts = (known.labels, known.size, BASE_URL + known.file)
+        facts = (known.labels, known.size, BASE_URL + known.file, PAGE)
         rows.append(AvailableDataset(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
 

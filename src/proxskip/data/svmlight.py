@@ -86,7 +86,7 @@ class _ParsedRows(NamedTuple):
     values: Array
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """The bytes cannot be read at all, so there is no column to point at."""
 
 
@@ -113,14 +113,14 @@ def read_svmlight(
     exact = _Exact(file, limit, "max_features" if n_features is None else "n_features")
     count = 0
     try:
-        for text in _whole_lines(file, max_bytes, digest):
+        for text in whole_lines(file, max_bytes, digest):
             rows = _parse_fast(text, limit) if len(text) <= 2 * _BLOCK else _parse_long(text, limit)
             blocks.append(rows if rows is not None else exact.parse(text, line))
             line += text.count(b"\n")
             count += blocks[-1].b.size
             if count > MAX_ROWS:
-                raise _Unreadable(f"the file holds more than {MAX_ROWS:,} rows; split it.")
-    except _Unreadable as error:
+                raise Unreadable(f"the file holds more than {MAX_ROWS:,} rows; split it.")
+    except Unreadable as error:
         raise DataError(file, line, 1, str(error)) from None
     if sum(rows.b.size for rows in blocks) == 0:
         raise DataError(file, line, 1, "the file holds no rows.")
@@ -141,7 +141,7 @@ def _matrix(blocks: list[_ParsedRows], d: int) -> Any:
     return A
 
 
-def _whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
+def whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
     """The decompressed text in blocks of whole lines."""
     pending: list[bytes] = []
     for block in _decompressed(file, max_bytes):
@@ -152,7 +152,7 @@ def _whole_lines(file: str, max_bytes: int, digest: Any) -> Iterator[bytes]:
             pending = []
         pending.append(block[cut:])
         if sum(map(len, pending)) > _LONGEST_LINE:
-            raise _Unreadable(f"the line is longer than {_LONGEST_LINE} bytes, which no svmlight row should be.")
+            raise Unreadable(f"the line is longer than {_LONGEST_LINE} bytes, which no svmlight row should be.")
     yield b"".join(pending)
 
 
@@ -166,11 +166,11 @@ def _decompressed(file: str, max_bytes: int) -> Iterator[bytes]:
         while block := _next_block(stream):
             size += len(block)
             if size > max(_SLACK, MAX_EXPANSION * os.fstat(raw.fileno()).st_size):
-                raise _Unreadable(
+                raise Unreadable(
                     f"the text is more than {MAX_EXPANSION} times the size of the compressed file; unpack it by hand."
                 )
             if size > max_bytes:
-                raise _Unreadable(f"the file holds more than max_bytes = {max_bytes} bytes of text.")
+                raise Unreadable(f"the file holds more than max_bytes = {max_bytes} bytes of text.")
             yield block
 
 
@@ -187,9 +187,9 @@ def _next_block(stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> bytes:
     try:
         return stream.read(_BLOCK)
     except EOFError:
-        raise _Unreadable("the compressed data end early; fetch or copy the file again.") from None
+        raise Unreadable("the compressed data end early; fetch or copy the file again.") from None
     except (OSError, zlib.error) as error:
-        raise _Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
+        raise Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
 
 
 def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from proxskip import prox
 from proxskip.data import datasets
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
@@ -19,9 +18,10 @@ from proxskip.problems.glm import LeastSquares, Logistic
 from proxskip.problems.personal import scafflix
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
+from proxskip.prox import text as prox_text
 from proxskip.registry import METHODS, named
 from proxskip.seam import Method
-from proxskip.types import InputError, Prox
+from proxskip.types import InputError
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squares": LeastSquares, "softmax": Softmax}
 CLIENTS = 20
@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     **{"L": "max", "batch": None, "data_dir": None, "cohort": None, "allow_unsafe_step": False},
     **{"gamma": None, "p": None, "K": None, "tau": None, "q": None, "eta_g": None, "option": None},
     **{"own_steps": None, "graph": None, "decay": None, "personal": None, "s": None, "chi": None, "codec": None},
+    **{"label": None, "columns": None, "group": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
 }
 """What holds for a flag that is not given."""
@@ -42,6 +43,7 @@ _OF_A_PROBLEM = (
     *("data", "data_dir", "loss", "l2", "l2_relative", "intercept", "psi", "D", "dtype", "clients", "split", "alpha"),
     *("split_seed", "weights", "L", "batch"),
 )
+_OF_A_TABLE = ("label", "columns", "group")
 _OF_A_METHOD = ("gamma", "p", "K", "tau", "q", "eta_g", "option", "own_steps", "graph", "D", "s", "chi", "codec")
 
 
@@ -106,7 +108,7 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
         raise InputError(f"{alone[0]} is for a problem of one function; leave out --clients, or use scaffnew.")
     # only to refuse a wrong psi before the data are read
     if o.psi is not None:
-        psi_of(o.psi)
+        prox_text.check(o.psi)
 
 
 def check_folder(path: Path) -> None:
@@ -138,13 +140,14 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "D": (o.D or "difference") if any("D" in METHODS[name].handles for name in names) else None,
         "clients": clients,
         "weights": o.weights or ("equal" if equal else "rows"),
-        **({} if o.personal is None else {"personal": o.personal}),
+        # written only where they are given, so that other folders stay as they were
+        **{k: vars(o)[k] for k in ("personal", *_OF_A_TABLE) if vars(o)[k] is not None},
     }
 
 
 def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]:
     """The problem, and which label became which number where that is not plain from the data."""
-    data = datasets.load(spec["data"], data_dir=spec["data_dir"])
+    data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
     given = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
     model = LOSSES[spec["loss"]](data.A, data.b, **given)
     more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
@@ -155,7 +158,8 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     if spec.get("personal") is not None:
         problem = scafflix(problem, spec["personal"])
     if spec["psi"] is not None:
-        problem = problem.with_psi(psi_of(spec["psi"]), operator_of(spec["D"], problem.d))
+        D = operator_of(spec["D"], problem.d)
+        problem = problem.with_psi(prox_text.parse(spec["psi"], problem.d if D is None else D.shape[0]), D)
     return problem, _labels(model)
 
 
@@ -164,29 +168,6 @@ def _labels(model: Any) -> dict[str, int] | None:
     if not isinstance(model, Logistic) or model.classes == (-1.0, 1.0):
         return None
     return {f"{model.classes[0]:g}": -1, f"{model.classes[1]:g}": 1}
-
-
-def psi_of(text: str) -> Prox:
-    """A regulariser from its name and numbers, ``l1:0.01``."""
-    name, _, rest = text.partition(":")
-    kinds: dict[str, tuple[Callable[..., Prox], str]] = {
-        "l1": (prox.L1, "l1:LAM"),
-        "elastic-net": (prox.ElasticNet, "elastic-net:L1,L2"),
-        "nonnegative": (prox.NonNegative, "nonnegative"),
-        "box": (prox.Box, "box:LO,HI"),
-    }
-    usable = ", ".join(form for _, form in kinds.values())
-    if name not in kinds:
-        raise InputError(f'psi "{text}" is not known; use {usable}.')
-    make, form = kinds[name]
-    try:
-        numbers = [float(part) for part in rest.split(",")] if rest else []
-    except ValueError:
-        raise InputError(f'psi "{text}" holds something that is not a number; write {form}.') from None
-    # as many numbers as the form shows: none without a colon, else one more than commas
-    if len(numbers) != form.count(",") + (":" in form):
-        raise InputError(f'psi "{text}" has {len(numbers)} numbers; write {form}.')
-    return make(*numbers)
 
 
 def operator_of(name: str | None, d: int) -> Any:

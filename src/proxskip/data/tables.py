@@ -1,0 +1,227 @@
+"""Reads tables: CSV, NPZ and Parquet files whose columns have names. Nothing in a file can exhaust the memory.
+
+One column holds the labels, another may hold the group of each row, and the others (or those that are named) are the
+features. Every cell must be a number; the first that is not is named with its place.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import re
+import zipfile
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.data.svmlight import (
+    MAX_BYTES,
+    MAX_EXPANSION,
+    MAX_FEATURES,
+    MAX_ROWS,
+    DataError,
+    Dataset,
+    Unreadable,
+    whole_lines,
+)
+from proxskip.types import Array, InputError
+
+SUFFIXES = re.compile(r"\.(csv|npz|parquet)(?:\.(?:gz|bz2))?$", re.IGNORECASE)
+LABELS = ("label", "target", "y", "b", "class")
+"""Names of a column or an array of labels, where none is given."""
+_FEATURES = ("X", "A", "data", "features")
+_SLACK = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Which columns are what; None for the usual names."""
+
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    group: str | None = None
+
+    def given(self) -> list[str]:
+        """What was asked for."""
+        return [name for name, v in (("label", self.label), ("columns", self.columns), ("group", self.group)) if v]
+
+    def chosen(self, names: Sequence[str], file: str) -> tuple[str, list[str]]:
+        """The column of labels and those of the features, among these."""
+        if len(set(names)) < len(names):
+            twice = next(name for k, name in enumerate(names) if name in names[:k])
+            raise InputError(f"{file} has two columns with the name {twice!r}; rename one of them.")
+        usual = [name for name in LABELS if name in names]
+        label = self.label or (usual[0] if usual else None)
+        if label is None:
+            raise InputError(f"{file} has no column {', '.join(LABELS)}; say which holds the labels with --label NAME.")
+        left = [name for name in names if name not in (label, self.group)]
+        features = list(self.columns or left)
+        for name in (label, *features, *([self.group] if self.group else [])):
+            if name not in names:
+                shown = ", ".join(list(names)[:20]) + (", ..." if len(names) > 20 else "")
+                raise InputError(f"{file} has no column {name!r}; its columns are {shown}.")
+        if label in features:
+            raise InputError(f"{file}: the column {label!r} cannot be a feature and the label.")
+        if not features:
+            raise InputError(f"{file} has no column besides the label; there is nothing to learn from.")
+        if len(features) > MAX_FEATURES:
+            raise InputError(f"{file} has {len(features):,} features; at most {MAX_FEATURES:,} are read.")
+        return label, features
+
+
+def is_table(path: str) -> bool:
+    """Whether the file's name says that it is a table."""
+    return SUFFIXES.search(path) is not None
+
+
+def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_bytes: int = MAX_BYTES) -> Dataset:  # noqa: B008
+    """Read a CSV (plain, gzip or bzip2), NPZ or Parquet file.
+
+    Args:
+        named: the columns of the labels, of the features and of the groups.
+        max_bytes: refuse a file with more text, or more numbers, than this.
+    """
+    file = os.fspath(path)
+    kind = SUFFIXES.search(file)
+    if kind is None:
+        raise InputError(f"{file} is none of .csv, .npz and .parquet.")
+    if not os.path.isfile(file):
+        raise InputError(f"{file} is not a file that exists; give the path of a table.")
+    readers: dict[str, Callable[..., tuple[Any, Array, Array | None, str]]] = {
+        "csv": _csv, "npz": _npz, "parquet": _parquet
+    }  # fmt: skip
+    try:
+        A, b, group, digest = readers[kind[1].lower()](file, named, max_bytes)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror or error}).") from None
+    codes = None if group is None else np.unique(group, return_inverse=True)[1].astype(np.int64)
+    return Dataset(A, b, codes, SUFFIXES.sub("", Path(file).name), digest)
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+def _csv(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
+    digest = hashlib.sha256()
+    line = 1
+    try:
+        text = enumerate(whole_lines(file, max_bytes, digest))
+        blocks = (block.decode("utf-8" if k else "utf-8-sig") for k, block in text)
+        rows = csv.reader(chain.from_iterable(io.StringIO(block, newline="") for block in blocks), strict=True)
+        header = [name.strip() for name in next(rows, [])]
+        if not header:
+            raise DataError(file, 1, 1, "the file is empty; its first line names the columns.")
+        label, features = named.chosen(header, file)
+        wanted = [header.index(name) for name in (*features, label, *([named.group] if named.group else []))]
+        numbers, count = array("d"), 0
+        for row in rows:
+            line = rows.line_num
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise DataError(file, line, 1, f"{len(row)} cells under {len(header)} columns.")
+            numbers.extend(_numbers(row, wanted, header, file, line))
+            count += 1
+            if count > MAX_ROWS or 8 * len(numbers) > max_bytes:
+                raise DataError(file, line, 1, f"more than {MAX_ROWS:,} rows or {max_bytes} bytes; split the file.")
+    except Unreadable as error:
+        raise DataError(file, line, 1, str(error)) from None
+    except UnicodeDecodeError as error:
+        raise DataError(file, line, 1, f"this is not text in UTF-8 ({error.reason}).") from None
+    except csv.Error as error:
+        raise DataError(file, line, 1, f"this is not CSV ({error}).") from None
+    if not count:
+        raise DataError(file, line, 1, "the file holds no rows.")
+    table = np.frombuffer(numbers, dtype=np.float64).reshape(count, len(wanted))
+    d = len(features)
+    group = table[:, d + 1].copy() if named.group else None
+    return table[:, :d].copy(), table[:, d].copy(), group, digest.hexdigest()
+
+
+def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], file: str, line: int) -> Iterator[float]:
+    for k in wanted:
+        try:
+            value = float(row[k])
+        except ValueError:
+            value = np.nan
+        if not np.isfinite(value):
+            said = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
+            raise DataError(file, line, k + 1, f"{said}; fill or leave out such rows.")
+        yield value
+
+
+# -- NPZ ---------------------------------------------------------------------------------------------------------------
+def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
+    """Arrays by name: one of labels, and a matrix or several columns of features."""
+    with open(file, "rb") as raw:
+        digest = hashlib.file_digest(raw, "sha256").hexdigest()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        most = min(max_bytes, max(_SLACK, MAX_EXPANSION * os.path.getsize(file)))
+        if size > most:
+            raise InputError(f"{file} would hold {size:,} bytes, more than {most:,}; it is refused.")
+        with np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file} is not an NPZ file of numbers ({error}).") from None
+    names = list(found)
+    whole = next((name for name in _FEATURES if name in names and found[name].ndim == 2), None)
+    if named.columns is None and whole is not None:
+        named = Named(named.label, (whole,), named.group)
+    label, features = named.chosen(names, file)
+    parts = [_real(found[name], name, file) for name in features]
+    A = np.hstack([part if part.ndim == 2 else part[:, None] for part in parts])
+    b = _real(found[label], label, file)
+    group = _real(found[named.group], named.group, file) if named.group else None
+    for name, v in ((label, b), (named.group, group)):
+        if v is not None and v.shape != (len(A),):
+            raise InputError(f"{file}: the array {name!r} has shape {v.shape}; it needs one number for {len(A)} rows.")
+    return A, b, group, digest
+
+
+def _real(values: Any, name: str, file: str) -> Array:
+    if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
+        raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")
+    found = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(found).all():
+        raise InputError(f"{file}: {name!r} holds nan or infinity; fill or leave out such rows.")
+    return found
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("Parquet files need pyarrow; install it with pip install pyarrow.") from None
+    with open(file, "rb") as raw:
+        digest = hashlib.file_digest(raw, "sha256").hexdigest()
+    try:
+        about = pyarrow.parquet.ParquetFile(file)
+        label, features = named.chosen(about.schema_arrow.names, file)
+        wanted = [*features, label, *([named.group] if named.group else [])]
+        rows = about.metadata.num_rows
+        if rows > MAX_ROWS or 8 * rows * len(wanted) > max_bytes:
+            raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
+        table = about.read(columns=wanted)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
+    if not rows:
+        raise InputError(f"{file} holds no rows.")
+    found = {}
+    for name in wanted:
+        column = table.column(name)
+        if column.null_count:
+            raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
+        found[name] = _real(column.to_numpy(), name, file)
+    A = np.column_stack([found[name] for name in features])
+    return A, found[label], found[named.group] if named.group else None, digest
