@@ -113,6 +113,8 @@ def test_every_figure_ends_in_a_report(made: Made) -> None:
     for e in report.experiments:
         assert (out / "figures" / f"{e.id}.png").read_bytes().startswith(b"\x89PNG")
         assert (out / "figures" / f"{e.id}.pdf").read_bytes().startswith(b"%PDF")
+        assert (out / "figures" / f"{e.id}.svg").read_bytes().startswith(b"<?xml")
+        assert (out / "figures" / f"{e.id}.csv").read_text("utf-8").startswith("panel,curve,")
         assert e.sentence
         assert e.parameters
         assert f"reproduce {e.id} --data" in e.command

@@ -301,9 +301,10 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
 
 
 def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate) -> None:
-    """Draw the figures as PNG and PDF, and write the page."""
+    """Write the figures as PNG, PDF, SVG and CSV, and the page."""
     for e in made.experiments:
         if e.panels:
             progress.say(f"drawing {e.id}")
-            plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png")
-    atomic_write_text(out / PAGE, report.page(made))
+            plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
+            atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
+    atomic_write_text(out / PAGE, report.page(made, files_beside=True))

@@ -11,10 +11,12 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from proxskip.report import svg
+from proxskip.report import front, svg
 from proxskip.report.downsample import downsample
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Table, Verdict, to_json
-from proxskip.report.plots import CurveStyle, curve_styles, methods_in, numbers
+from proxskip.report.mathematics import prose
+from proxskip.report.method_styles import style, title
+from proxskip.report.plots import X_AXES, CurveStyle, curve_styles, methods_in, numbers
 from proxskip.report.text import attribute, block, data, duration, show, text
 
 VERDICTS: dict[Verdict, tuple[str, str]] = {
@@ -28,8 +30,12 @@ SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
 """Pixels of the static picture: of the only panel of an experiment, and of one among several."""
 
 
-def page(report: ReproductionReport) -> str:
-    """The whole page as one HTML file; long curves have fewer points, everything else is as in results.json."""
+def page(report: ReproductionReport, files_beside: bool = False) -> str:
+    """The whole page as one HTML file; long curves have fewer points, everything else is as in results.json.
+
+    Args:
+        files_beside: link to the figures' files in the folder ``figures`` beside the page.
+    """
     shown = downsample(report)
     css, script = (files("proxskip.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     # ids of experiments may be any text, anchors are plain words
@@ -50,7 +56,7 @@ def page(report: ReproductionReport) -> str:
         '<main id="top">',
         _header(shown),
         _claims(shown, anchors),
-        *(_experiment(e, k, anchors[k], shown) for k, e in enumerate(shown.experiments)),
+        *(_experiment(e, k, anchors[k], shown, files_beside) for k, e in enumerate(shown.experiments)),
         "</main>",
         _footer(shown),
         f'<script type="application/json" id="results">{block(to_json(shown))}</script>',
@@ -113,8 +119,49 @@ def _header(report: ReproductionReport) -> str:
         if v is not None
     )
     return (
-        f'<section class="head"><h1>{text(report.title)}</h1>{quick}<dl class="facts">{facts}</dl>'
-        f"{_command(str(command))}</section>"
+        f'<section class="head"><h1>{text(report.title)}</h1>{quick}'
+        f'<p class="headline">{prose(text(front.headline(report)))}</p>{_tally(report)}{_hero(report)}'
+        f'<details class="about"><summary>About this run</summary><dl class="facts">{facts}</dl>'
+        f"{_command(str(command))}</details></section>"
+    )
+
+
+def _hero(report: ReproductionReport) -> str:
+    """Figure 1b at the top, and what acts on all figures at once."""
+    at = front.hero(report.experiments)
+    if at is None:
+        return _controls(report)
+    e, k = at
+    experiment = report.experiments[e]
+    panel = _panel(experiment.panels[k], f"{e}-{k}", SINGLE_PANEL_SIZE, _styles(experiment)[k])
+    return f'{_controls(report)}<div class="panels one hero">{panel}</div>'
+
+
+def _controls(report: ReproductionReport) -> str:
+    """For all figures at once: the x axis, and which methods are drawn. Both need the script, so they are hidden."""
+    panels = [p for e in report.experiments for p in e.panels]
+    axes = [x for x in X_AXES if sum(x in p.xs and len(p.xs) > 1 for p in panels) > 1]
+    choices = "".join(
+        f'<label><input type="radio" name="x-all" value="{attribute(x)}">'
+        f"<span>{text(x.replace('-', ' '))}</span></label>"
+        for x in axes
+    )
+    looks: dict[str, tuple[str, str]] = {}
+    for e in report.experiments:
+        for p, styles in zip(e.panels, _styles(e), strict=True):
+            for s, look in zip(p.series, styles, strict=True):
+                if style(s.method) is not None and s.kind != "bound":
+                    looks.setdefault(s.method, (svg.swatch(look, s.kind), title(s.method)))
+    keys = "".join(
+        f'<button type="button" class="key" aria-pressed="true" data-method="{attribute(m)}">{swatch}'
+        f'<span class="name">{text(name)}</span></button>'
+        for m, (swatch, name) in looks.items()
+    )
+    return (
+        '<div class="everywhere" hidden>'
+        + (f'<fieldset class="switch all"><legend>All figures against</legend>{choices}</fieldset>' if choices else "")
+        + (f'<div class="methods" role="group" aria-label="Methods in all figures">{keys}</div>' if keys else "")
+        + "</div>"
     )
 
 
@@ -139,22 +186,33 @@ def _command(command: str) -> str:
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
-def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
-    # in the order of VERDICTS, without verdicts that no claim has
+def _tally(report: ReproductionReport) -> str:
+    """The score, in the order of VERDICTS, without verdicts that no claim has."""
     counts = {v: sum(c.verdict == v for c in report.claims) for v in VERDICTS}
     tally = "".join(
         f'<li>{_badge(v)}<b><data value="{n}">{n}</data></b><span>{text(VERDICTS[v][1])}</span></li>'
         for v, n in counts.items()
         if n
     )
-    # a claim links to its experiment, if that is part of this report
+    return f'<ul class="tally">{tally}</ul>' if tally else ""
+
+
+def _claims(report: ReproductionReport, anchors: Sequence[str]) -> str:
+    """The claims, folded by figure; a group with a claim that fails is open."""
     where = {e.id: (a, e) for a, e in zip(anchors, report.experiments, strict=True)}
-    rows = "".join(_claim(c, where.get(c.experiment)) for c in report.claims)
     head = "".join(f'<th scope="col">{h}</th>' for h in ("Verdict", "Claim", "Measured", "Where"))
-    return (
-        f'<section id="claims"><h2>Claims</h2><ul class="tally">{tally}</ul>'
-        f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>'
-    )
+    groups = []
+    for name in dict.fromkeys(c.experiment for c in report.claims):
+        own = [c for c in report.claims if c.experiment == name]
+        # a claim links to its experiment, if that is part of this report
+        rows = "".join(_claim(c, where.get(name)) for c in own)
+        badges = "".join(f"<i>{_badge(v)} {n}</i>" for v in VERDICTS if (n := sum(c.verdict == v for c in own)))
+        groups.append(
+            f'<details class="group"{" open" if any(c.verdict == "FAIL" for c in own) else ""}>'
+            f"<summary><b>{text(_short(where[name][1]) if name in where else name)}</b>{badges}</summary>"
+            f'<table class="claims"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>'
+        )
+    return f'<section id="claims"><h2>Claims</h2>{"".join(groups)}</section>'
 
 
 def _badge(verdict: str) -> str:
@@ -173,24 +231,35 @@ def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
     note = f'<span class="aside">{text(c.note)}</span>' if c.note else ""
     link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
     return (
-        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{text(c.text)}</td>'
+        f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{prose(text(c.text))}</td>'
         f'<td><span class="measured">{text(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
     )
 
 
 # -- experiments -------------------------------------------------------------------------------------------------------
-def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport) -> str:
-    own = "".join(
-        f"<li>{_badge(c.verdict)} <span>{text(c.text)}</span></li>" for c in report.claims if c.experiment == e.id
-    )
+def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionReport, files_beside: bool) -> str:
     # a single panel fills the width of the page
     size = SINGLE_PANEL_SIZE if len(e.panels) == 1 else PANEL_SIZE
-    drawn = zip(e.panels, _styles(e), strict=True)
-    panels = "".join(_panel(p, f"{index}-{k}", size, styles) for k, (p, styles) in enumerate(drawn))
+    at_top = front.hero(report.experiments)
+    drawn = [
+        _panel(p, f"{index}-{k}", size, styles)
+        for k, (p, styles) in enumerate(zip(e.panels, _styles(e), strict=True))
+        if (index, k) != at_top
+    ]
+    moved = (
+        '<p class="note">Its first panel is <a href="#top">at the top of the page</a>.</p>'
+        if at_top and at_top[0] == index
+        else ""
+    )
+    counted = "".join(_badge(c.verdict) for c in report.claims if c.experiment == e.id)
+    verdicts = f'<a class="verdicts" href="#claims">{counted}</a>' if counted else ""
+    links = (front.paper_link(e), front.downloads(e) if files_beside else "")
     parts = [
-        f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2><p class="lead">{text(e.sentence)}</p>',
-        f'<ul class="own">{own}</ul>' if own else "",
-        f'<div class="panels {"one" if len(e.panels) == 1 else "many"}">{panels}</div>' if panels else "",
+        f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2>',
+        f'<p class="lead">{prose(text(e.sentence))}</p>',
+        f'<p class="own">{verdicts}{"".join(links)}</p>',
+        moved,
+        f'<div class="panels {"one" if len(drawn) == 1 else "many"}">{"".join(drawn)}</div>' if drawn else "",
         *(_table(t) for t in e.tables),
         _notes(e.notes),
         _command(e.command),
@@ -260,15 +329,17 @@ def _table(t: Table) -> str:
     )
     note = f'<p class="note">{text(t.note)}</p>' if t.note else ""
     return (
-        f'<div class="table"><h3>{text(t.title)}</h3><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</div>'
+        f'<details class="table"><summary>Table: {text(t.title)}</summary>'
+        '<div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</details>'
     )
 
 
 def _notes(notes: Sequence[str]) -> str:
     if not notes:
         return ""
-    return '<div class="notes"><h3>Remarks</h3><ul>' + "".join(f"<li>{text(n)}</li>" for n in notes) + "</ul></div>"
+    items = "".join(f"<li>{prose(text(n))}</li>" for n in notes)
+    return f'<details class="notes"><summary>Remarks</summary><ul>{items}</ul></details>'
 
 
 def _parameters(e: Experiment) -> str:
@@ -280,6 +351,7 @@ def _parameters(e: Experiment) -> str:
 def _footer(report: ReproductionReport) -> str:
     made = f"proxskip {report.about.get('versions', {}).get('proxskip', '')}".strip()
     return (
-        f"<footer>Made by {text(made)}. The paper: ProxSkip, arXiv:2202.09357. All numbers of this page are in "
-        "results.json beside it; for long curves the page keeps both ends and the extremes.</footer>"
+        f"<footer>Made by {text(made)}. The paper: ProxSkip, "
+        f'<a href="{front.PAPER}" rel="noreferrer">arXiv:2202.09357</a>. All numbers of this page are in results.json '
+        "beside it; for long curves the page keeps both ends and the extremes.</footer>"
     )

@@ -6,6 +6,8 @@ Experiments create these objects, ``plots`` draws panels as PNG and PDF, and ``d
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -112,6 +114,21 @@ class ReproductionReport:
 def to_json(report: ReproductionReport) -> dict[str, Any]:
     """The report as plain data; nan and infinities become None when it is written."""
     return asdict(report)
+
+
+def to_csv(e: Experiment) -> str:
+    """All curves of an experiment, one row per point; an axis that a curve does not have is empty."""
+    axes = list(dict.fromkeys(x for p in e.panels for s in p.series for x in s.x))
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["panel", "curve", *axes, "y", "low", "high"])
+    for p in e.panels:
+        for s in p.series:
+            columns = [s.x.get(x) for x in axes] + [s.y, s.low, s.high]
+            for k in range(len(s.y)):
+                values = (None if c is None or k >= len(c) else c[k] for c in columns)
+                rows.writerow([p.id, s.label, *("" if v is None else repr(float(v)) for v in values)])
+    return out.getvalue()
 
 
 def from_json(data: dict[str, Any]) -> ReproductionReport:

@@ -57,6 +57,17 @@ def display(lines: list[str]) -> str | None:
     return f'<math display="block"><mtable class="aligned">{"".join(rows)}</mtable></math>'
 
 
+_PROSE = re.compile(
+    r"(?<![\w.])(?:f(?:\(x\))? - f\*|(?:1/)?sqrt\((?:kappa|gamma mu)\)|(?:gamma|kappa|zeta|mu|eps)"
+    r"(?: (?:=|<=|>=) [\w./^*]+(?:\([\w /^.]+\))?(?<![.]))?)(?!\w)"
+)
+
+
+def prose(escaped: str) -> str:
+    """Escaped text whose formulas (``gamma = 1/L``, ``f - f*``, ``sqrt(kappa)``) are typeset."""
+    return _PROSE.sub(lambda found: inline(found[0]) or found[0], escaped)
+
+
 def _remarks(text: str) -> str | None:
     parts = [_Row(part, words=True).read() for part in re.split(r"\s{2,}", text.strip())]
     return None if None in parts else '<mspace width="1.2em"/>'.join(p for p in parts if p)

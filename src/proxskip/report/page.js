@@ -73,6 +73,7 @@ function linearTicks(low, high, most) {
 
 // -- a figure ----------------------------------------------------------------------------------------------------------
 const LEFT = 54, RIGHT = 14, TOP = 30, BOTTOM = 46, MARKERS = 8;
+const LABELS = 128, LABELS_FROM = 480, MOST_LABELS = 8, LONGEST_LABEL = 19; // as in svg.py
 function make(tag, attributes, ...inside) {
   const node = document.createElementNS(document.querySelector("svg").namespaceURI, tag);
   for (const [k, v] of Object.entries(attributes)) node.setAttribute(k, v);
@@ -125,10 +126,26 @@ class Chart {
   }
 
   toggle(k, key) {
-    this.hidden.has(k) ? this.hidden.delete(k) : this.hidden.add(k);
-    key.setAttribute("aria-pressed", String(!this.hidden.has(k)));
+    this.set(k, this.hidden.has(k), key);
     this.leave();
     this.draw(true);
+  }
+
+  set(k, on, key) {
+    on ? this.hidden.delete(k) : this.hidden.add(k);
+    key.setAttribute("aria-pressed", String(on));
+  }
+
+  // -- what acts on all figures at once ---------------------------------------------------------------------------------
+  method(name, on) {
+    let changed = false;
+    for (const key of this.keys) if (this.panel.series[Number(key.dataset.k)].method === name) { this.set(Number(key.dataset.k), on, key); changed = true; }
+    if (changed) { this.leave(); this.draw(true); }
+  }
+
+  against(x) {
+    const input = [...this.node.querySelectorAll(".switch input")].find((i) => i.value === x);
+    if (input) { input.checked = true; this.x = x; this.leave(); this.draw(true); }
   }
 
   shown() {
@@ -162,41 +179,60 @@ class Chart {
     this.height = Math.round(Math.min(Math.max(width * this.ratio, 270), 440));
     const { panel, svg, height } = this, shown = this.shown(), log = panel.x_scale === "log";
     const xs = shown.flatMap((k) => panel.series[k].x[this.x]).map((v) => (v === null ? NaN : v));
-    this.sx = scale(domain(xs, log, true), LEFT, width - RIGHT, log);
+    const named = panel.series.filter((s) => s.kind !== "bound").length;
+    this.room = width >= LABELS_FROM && named > 0 && named <= MOST_LABELS ? LABELS : RIGHT;
+    this.sx = scale(domain(xs, log, true), LEFT, width - this.room, log);
     this.sy = scale(this.range(shown), height - BOTTOM, TOP, panel.y_scale === "log");
     this.pixels = panel.series.map((s, k) => (shown.includes(k) ? this.place(s, s.y) : []));
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
     const box = svg.querySelector("clipPath rect");
-    box.setAttribute("width", width - LEFT - RIGHT + 12);
+    box.setAttribute("width", width - LEFT - this.room + 12);
     box.setAttribute("height", height - TOP - BOTTOM + 12);
     const curves = make("g", { "clip-path": `url(#${box.parentNode.id})` });
     const order = [...shown].sort((a, b) => this.looks[a].width - this.looks[b].width);
     for (const k of order) curves.append(...this.band(k));
     for (const k of order) curves.append(make("g", { class: "series", "data-k": k }, ...this.curve(k)));
     this.over = make("g", { class: "over" });
-    svg.replaceChildren(...this.still, ...this.axes(), curves, this.over);
+    svg.replaceChildren(...this.still, ...this.axes(), curves, ...this.ends(shown), this.over);
     this.curves = curves;
   }
 
   axes() {
-    const { width, height } = this, bottom = height - BOTTOM, out = [];
+    const { width, height } = this, bottom = height - BOTTOM, right = width - this.room, out = [];
     for (const [v, label] of this.sy.ticks(Math.max(3, Math.floor((bottom - TOP) / 44)))) {
       const at = this.sy(v);
-      out.push(make("path", { class: "grid", d: `M${LEFT} ${at.toFixed(1)}H${width - RIGHT}` }));
+      out.push(make("path", { class: "grid", d: `M${LEFT} ${at.toFixed(1)}H${right}` }));
       out.push(make("text", { class: "tick", x: LEFT - 8, y: (at + 4).toFixed(1), "text-anchor": "end" }, label));
     }
-    for (const [v, label] of this.sx.ticks(Math.max(3, Math.floor((width - LEFT - RIGHT) / 86)))) {
+    for (const [v, label] of this.sx.ticks(Math.max(3, Math.floor((right - LEFT) / 86)))) {
       const at = this.sx(v).toFixed(1);
       out.push(make("path", { class: "grid", d: `M${at} ${TOP}V${bottom}` }));
       out.push(make("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, label));
     }
-    out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${width - RIGHT}` }));
+    out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${right}` }));
     out.push(make("text", { class: "label y-label", x: 2, y: 14 }, this.y));
     const label = this.labels.get(this.x);
-    out.push(make("text", { class: "label x-label", x: width - RIGHT, y: height - 6, "text-anchor": "end" }, label));
+    out.push(make("text", { class: "label x-label", x: right, y: height - 6, "text-anchor": "end" }, label));
     return out;
+  }
+
+  // the name of each curve at its end, moved apart where they would overlap
+  ends(shown) {
+    if (this.room === RIGHT) return [];
+    const { height } = this, found = [];
+    for (const k of shown) {
+      const last = this.pixels[k].findLast((p) => p), name = this.names.get(k);
+      if (!last || this.panel.series[k].kind === "bound") continue;
+      const letters = [...name];
+      found.push({ u: last[0], v: Math.min(Math.max(last[1], TOP), height - BOTTOM), slot: this.looks[k].slot,
+                   name: letters.length <= LONGEST_LABEL ? name : letters.slice(0, LONGEST_LABEL - 1).join("") + "\u2026" });
+    }
+    found.sort((a, b) => a.v - b.v);
+    found.forEach((end, k) => { if (k) end.v = Math.max(end.v, found[k - 1].v + 14); });
+    found.reduceRight((limit, end) => { end.v = Math.min(end.v, limit); return end.v - 14; }, height - BOTTOM);
+    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
   }
 
   place(s, values) {
@@ -351,6 +387,21 @@ document.addEventListener("DOMContentLoaded", () => {
     const chart = new Chart(node, results.experiments[e].panels[p], styles.panels[e][p], styles);
     chart.draw();
     return chart;
+  });
+  const everywhere = document.querySelector(".everywhere");
+  if (everywhere) {
+    everywhere.hidden = false;
+    for (const input of everywhere.querySelectorAll("input")) input.addEventListener("change", () => charts.forEach((c) => c.against(input.value)));
+    for (const key of everywhere.querySelectorAll(".key")) key.addEventListener("click", () => {
+      const on = key.getAttribute("aria-pressed") === "false";
+      key.setAttribute("aria-pressed", String(on));
+      charts.forEach((c) => c.method(key.dataset.method, on));
+    });
+  }
+  // a link to the claims opens those of its figure
+  for (const link of document.querySelectorAll("a.verdicts")) link.addEventListener("click", () => {
+    const id = link.closest("section").id;
+    for (const group of document.querySelectorAll("details.group")) if (group.querySelector(`a[href="#${id}"]`)) group.open = true;
   });
   let closed = [];
   addEventListener("beforeprint", () => {

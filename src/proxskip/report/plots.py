@@ -476,8 +476,8 @@ def _plain(text: str) -> str:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-def save(figure: Figure, path: str | Path) -> list[Path]:
-    """Write a PNG, and a PDF with vector text beside it; equal figures give equal files."""
+def save(figure: Figure, path: str | Path, svg: bool = False) -> list[Path]:
+    """Write a PNG, and a PDF (and an SVG, if asked) beside it; equal figures give equal files."""
     import matplotlib
 
     target = Path(path)
@@ -485,9 +485,11 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
         raise InputError(f"{target} must end in .png or .pdf; both are written.")
     target.parent.mkdir(parents=True, exist_ok=True)
     stem = target.with_suffix("") if target.suffix else target
-    written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf")]
-    with matplotlib.rc_context({"pdf.fonttype": 42}), warnings.catch_warnings():
+    written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf", *([".svg"] if svg else []))]
+    with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "proxskip"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the file shows a box in its place
         figure.savefig(written[0], dpi=160, metadata={"Software": "proxskip"})
         figure.savefig(written[1], metadata={"CreationDate": None})
+        if svg:
+            figure.savefig(written[2], metadata={"Date": None})
     return written

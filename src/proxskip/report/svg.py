@@ -11,6 +11,8 @@ from proxskip.report.plots import MARKERS_PER_CURVE, CurveStyle, at_floor, numbe
 from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
+LABELS, LABELS_FROM, MOST_LABELS, LONGEST_LABEL = 128, 480, 8, 19
+"""Room for the names of the curves at their ends; from this width on, for this many curves, with so many letters."""
 SHAPES = {
     "o": "M0-4A4 4 0 1 1 0 4A4 4 0 1 1 0-4Z",
     "s": "M-3.6-3.6H3.6V3.6H-3.6Z",
@@ -24,6 +26,9 @@ SHAPES = {
     "X": "M-4.4-2.1L-2.1-4.4L0-2.2L2.1-4.4L4.4-2.1L2.2 0L4.4 2.1L2.1 4.4L0 2.2L-2.1 4.4L-4.4 2.1L-2.2 0Z",
     "D": "M0-5L5 0L0 5L-5 0Z",
     "*": "M0.0 -5.4L1.3 -1.8L5.1 -1.7L2.1 0.7L3.2 4.4L0.0 2.2L-3.2 4.4L-2.1 0.7L-5.1 -1.7L-1.3 -1.8Z",
+    ">": "M4.6 0L-3.4-4.4V4.4Z",
+    "p": "M0-4.8L4.6-1.5L2.8 3.9H-2.8L-4.6-1.5Z",
+    "8": "M-1.8-4.4H1.8L4.4-1.8V1.8L1.8 4.4H-1.8L-4.4 1.8V-1.8Z",
     "h": "M0.0 -4.6L4.0 -2.3L4.0 2.3L0.0 4.6L-4.0 2.3L-4.0 -2.3Z",
 }
 """Markers around the origin as SVG paths, by matplotlib's letters."""
@@ -38,13 +43,48 @@ def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Cu
     order = sorted(range(len(styles)), key=lambda k: styles[k].width)  # thick lines on top
     parts += [_band(panel.series[k], panel, styles[k], x, y) for k in order]
     parts += [_curve(panel.series[k], panel, styles[k], x, y) for k in order]
-    box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - RIGHT + 12}" height="{height - TOP - BOTTOM + 12}"'
+    parts.append("</g>" + _labels(panel, styles, x, y, width, height))
+    right = room(panel, width)
+    box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - right + 12}" height="{height - TOP - BOTTOM + 12}"'
     return (
         f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-labelledby="title-{name}" aria-describedby="about-{name}">'
         f'<title id="title-{name}">{text(panel.title or panel.y_label)}</title>'
         f'<desc id="about-{name}">{text(describe(panel))}</desc>'
-        f'<clipPath id="clip-{name}"><rect {box}/></clipPath>{"".join(parts)}</g></svg>'
+        f'<clipPath id="clip-{name}"><rect {box}/></clipPath>{"".join(parts)}</svg>'
+    )
+
+
+def room(panel: Panel, width: int) -> int:
+    """The margin on the right: wide enough for names at the ends of the curves, where there is space for them."""
+    named = sum(s.kind != "bound" for s in panel.series)
+    return LABELS if width >= LABELS_FROM and 0 < named <= MOST_LABELS else RIGHT
+
+
+def _labels(panel: Panel, styles: Sequence[CurveStyle], x: Scale, y: Scale, width: int, height: int) -> str:
+    """The name of each curve at its end, moved apart where they would overlap."""
+    if room(panel, width) == RIGHT:
+        return ""
+    ends: list[tuple[float, float, int, str]] = []
+    for s, look in zip(panel.series, styles, strict=True):
+        every = [point for piece in _points(s, s.y, panel, x, y) for point in piece]
+        if every and s.kind != "bound":
+            name = (
+                s.label if len(s.label) <= LONGEST_LABEL else s.label[: LONGEST_LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"
+            )
+            ends.append((min(max(every[-1][1], TOP), height - BOTTOM), every[-1][0], look.slot, name))
+    ends.sort(key=lambda end: end[0])
+    places = [v for v, *_ in ends]
+    for k in range(1, len(places)):
+        places[k] = max(places[k], places[k - 1] + 14)
+    # what was pushed below the axis comes back up
+    limit = float(height - BOTTOM)
+    for k in reversed(range(len(places))):
+        places[k] = min(places[k], limit)
+        limit = places[k] - 14
+    return "".join(
+        f'<text class="end c{slot}" x="{u + 8:.1f}" y="{v + 4:.1f}">{text(name)}</text>'
+        for v, (_, u, slot, name) in zip(places, ends, strict=True)
     )
 
 
@@ -92,22 +132,22 @@ def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
 def _scales(panel: Panel, width: int, height: int) -> tuple[Scale, Scale]:
     log = panel.x_scale == "log"
     values = [float(v) for s in panel.series for v in numbers(s.x.get(panel.x, []))]
-    x = Scale(*domain(values, log, from_zero=True), LEFT, width - RIGHT, log)
+    x = Scale(*domain(values, log, from_zero=True), LEFT, width - room(panel, width), log)
     return x, Scale(*y_domain(panel, panel.series), height - BOTTOM, TOP, panel.y_scale == "log")
 
 
 def _axes(panel: Panel, x: Scale, y: Scale, width: int, height: int) -> str:
-    bottom, out = height - BOTTOM, list[str]()
+    bottom, right, out = height - BOTTOM, width - room(panel, width), list[str]()
     for v, label in y.ticks(max(3, (bottom - TOP) // 44)):
-        out.append(f'<path class="grid" d="M{LEFT} {y(v):.1f}H{width - RIGHT}"/>')
+        out.append(f'<path class="grid" d="M{LEFT} {y(v):.1f}H{right}"/>')
         out.append(f'<text class="tick" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{label}</text>')
-    for v, label in x.ticks(max(3, (width - LEFT - RIGHT) // 86)):
+    for v, label in x.ticks(max(3, (right - LEFT) // 86)):
         out.append(f'<path class="grid" d="M{x(v):.1f} {TOP}V{bottom}"/>')
         out.append(f'<text class="tick" x="{x(v):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
-    out.append(f'<path class="axis-line" d="M{LEFT} {bottom}H{width - RIGHT}"/>')
+    out.append(f'<path class="axis-line" d="M{LEFT} {bottom}H{right}"/>')
     out.append(f'<text class="label y-label" x="2" y="14">{text(panel.y_label)}</text>')
     label = text(panel.xs.get(panel.x, panel.x))
-    out.append(f'<text class="label x-label" x="{width - RIGHT}" y="{height - 6}" text-anchor="end">{label}</text>')
+    out.append(f'<text class="label x-label" x="{right}" y="{height - 6}" text-anchor="end">{label}</text>')
     return "".join(out)
 
 
