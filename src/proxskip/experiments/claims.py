@@ -56,6 +56,13 @@ def value_at(s: Series, rounds: float) -> float | None:
     return [y for x, y in zip(at, s.y, strict=True) if x <= rounds][-1]
 
 
+def stays_below(s: Series, eps: float) -> bool:
+    """Whether the last tenth of the rounds, and at least two records, are all at most eps."""
+    late = [y for x, y in zip(s.x["rounds"], s.y, strict=True) if 10 * x >= 9 * s.x["rounds"][-1]]
+    last = late if len(late) > 1 else s.y[-2:]
+    return len(last) > 1 and all(y is not None and abs(y) <= eps for y in last)
+
+
 def relapses(s: Series, eps: float) -> float | None:
     """The share of records above eps among those after the first record below; None if no record is below."""
     near = [y is not None and abs(y) <= eps for y in s.y]
@@ -91,14 +98,19 @@ def claim(
     return Claim(id, experiment, text, judge(ok, asserted), measured, dict(numbers), why, ok)
 
 
-def with_findings(experiment: Experiment, found: Sequence[Claim]) -> tuple[Experiment, list[Claim]]:
-    """The experiment with its first measurement added to its sentence, and its claims."""
-    shows = experiment.sentence
-    # the sentence of the preset is what the paper says, not what was seen
-    if any(c.verdict in ("FAIL", "NOT RUN") or c.holds is False for c in found):
-        shows = f"Expected: {shows}"
-    seen = next((c.measured for c in found if c.verdict != "NOT RUN"), "")
-    return replace(experiment, sentence=f"{shows} {seen}".strip()), [_with_word(c) for c in found]
+def with_findings(experiment: Experiment, found: Sequence[Claim], lead: str = "") -> tuple[Experiment, list[Claim]]:
+    """The experiment with a sentence that its curves support, and its claims.
+
+    The sentence of the preset is printed if every claim holds. Otherwise only what was measured is: ``lead``, or the
+    first measurement, and those that contradict a claim.
+    """
+    wrong = [c for c in found if c.verdict == "FAIL" or c.holds is False]
+    open_ = any(c.verdict == "NOT RUN" for c in found)
+    first = lead or next((c.measured for c in found if c.verdict != "NOT RUN"), "")
+    words = [] if wrong or open_ else [experiment.sentence]
+    words += [first] if first else ["The runs are too short to show anything."] if open_ else []
+    words += [f"This does not hold here: {c.text}" for c in wrong]
+    return replace(experiment, sentence=" ".join(filter(None, words))), [_with_word(c) for c in found]
 
 
 def _with_word(c: Claim) -> Claim:

@@ -47,7 +47,7 @@ def fig2c(experiment: Experiment, asserted: bool) -> list[Claim]:
     falls = False if False in pairs else None if None in pairs else True
     text = "With a fixed batch per client, the noise floor falls as the number M of clients grows."
     short = "the runs are too short to have reached their floors"
-    why = "The fall has a second cause: the sampled share of the data grows with M."
+    why = "With a fixed total batch, the sampled share of the data does not grow with M."
     seen = f"With a fixed total batch, the noise floors are {_by_clients(total)}."
     return [
         claim("fig2c-floor", text, falls, f"Noise floors: {_by_clients(floors)}.", _keys(floors), asserted, "", short),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from functools import reduce
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from proxskip.experiments.workspace import CachedRun
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
@@ -19,20 +20,27 @@ AXES = (
     *("iterations", "local-steps", "passes", "seconds"),
 )
 """The x axes for runs with clients."""
+LONG = 6e9
+"""A run that takes gradients of this many rows takes about a minute on two cores."""
 _TOOLTIP = ("gamma", "p", "K", "q", "tau", "eta_g", "option", "batch", "clients", "seed")
 
 
 def series(label: str, runs: Sequence[CachedRun], y: str = "gap", axes: Sequence[str] = AXES, **about: Any) -> Series:
-    """One curve: a single run, or the median over several seeds with a band from the smallest to the largest."""
-    traces = [run.trace for run in runs]
-    # seeds may have records at different rounds: compare them at those that all have
-    rounds = common_rounds(traces)
-    at = [np.searchsorted(t["round"], rounds) for t in traces]
+    """One curve: a single run, or the median over several seeds with a band from the smallest to the largest.
+
+    A run that has arrived at its target counts as staying there, with its mean cost per round.
+    """
+    traces, status = [run.trace for run in runs], [run.summary["status"].lower() for run in runs]
+    rounds = common_rounds(traces, [word == "converged" for word in status])
+    at = [np.minimum(np.searchsorted(t["round"], rounds), len(t["round"]) - 1) for t in traces]
     values = np.array([t[y][k] for t, k in zip(traces, at, strict=True)])
     # seeds draw their local steps, so that their costs differ even at the same round
-    x = {a: _plain(np.median([column(t, a)[k] for t, k in zip(traces, at, strict=True)], axis=0)) for a in axes}
+    longer = [np.maximum(1.0, rounds / max(1, t["round"][-1])) for t in traces]
+    costs = {a: [column(t, a)[k] * c for t, k, c in zip(traces, at, longer, strict=True)] for a in axes}
+    x = {a: _plain(np.median(found, axis=0)) for a, found in costs.items()}
     s = runs[0].summary
-    told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | {"status": s["status"].lower()} | about
+    told = {k: s[k] for k in _TOOLTIP if s.get(k) is not None} | about
+    told["status"] = "diverged" if "diverged" in status else statistics.mode(status)
     if len(runs) == 1:
         return Series(label, x, _plain(values[0]), s["method"], about=told)
     told["seeds"] = len(runs)
@@ -45,9 +53,31 @@ def column(trace: Trace, axis: str) -> Array:
     return np.asarray(sum(trace[name] for name in X_AXES[axis][0]))
 
 
-def common_rounds(traces: Sequence[Trace]) -> Array:
-    """The rounds that all traces have a record of."""
-    return np.asarray(reduce(np.intersect1d, (t["round"] for t in traces)))
+def common_rounds(traces: Sequence[Trace], arrived: Sequence[bool]) -> Array:
+    """The rounds that all traces have a record of, those left out that have arrived before.
+
+    They end when more than half of the traces have ended.
+    """
+    last = [t["round"][-1] for t in traces]
+    every = np.unique(np.concatenate([t["round"] for t in traces]))
+    every = every[every <= sorted(last)[len(last) // 2]]
+    known = [
+        np.isin(every, t["round"]) | (done & (every > end)) for t, done, end in zip(traces, arrived, last, strict=True)
+    ]
+    return np.asarray(every[np.all(known, axis=0)])
+
+
+def with_seeds(workspace: Workspace, jobs: Sequence[RunRequest], upto: float) -> list[list[CachedRun]]:
+    """Each request with the preset's ``seeds``, or ``seeds_of_long_runs``; once if its method draws nothing."""
+    start = workspace.progress.inside
+    first = workspace.runs(jobs, start + 0.3 * (upto - start))
+    rest = []
+    for job, run in zip(jobs, first, strict=True):
+        rows = run.summary["iterations"] * (workspace.problem(**job.problem).N or 0)
+        count = workspace.preset["seeds_of_long_runs" if rows > LONG else "seeds"]
+        rest.append([replace(job, seed=k) for k in range(1, count if local_steps_flag(job.method) == "p" else 1)])
+    others = iter(workspace.runs([job for more in rest for job in more], upto))
+    return [[run, *(next(others) for _ in more)] for run, more in zip(first, rest, strict=True)]
 
 
 def panel(

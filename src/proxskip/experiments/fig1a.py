@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
+<<<<<<< HEAD
 from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.successive_halving import grid_table, tune, winners_table
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
+=======
+from proxskip.experiments.curves_from_runs import panel, series, with_seeds
+from proxskip.experiments.successive_halving import Candidate, beyond, grid, grid_table, tune, winners_table
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
+from proxskip.problems.federated import Problem
+>>>>>>> trust
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 from proxskip.tune import Candidate, grid, local_steps_flag
@@ -21,27 +28,19 @@ NOT_SHOWN = ("title", "shows", "must_show", "notes", "share", "l2", "l2_relative
 """Entries of the preset that are no parameters of the experiment, or are shown otherwise."""
 
 
+MOST_TIMES = 8
+"""A grid grows at most this often."""
+
+
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
-    """Tune, run the winners, and run LocalGD with several step sizes to show its bias."""
+    """Tune, run the winners with several seeds, and run LocalGD with several step sizes to show its bias."""
     asked, flags = workspace.preset, problem_flags(workspace)
     problem = workspace.problem(**flags)
-    tried: dict[str, list[Candidate]] = {}
-    left: dict[str, list[Candidate]] = {}
-    for k, name in enumerate(METHODS):
-        more = {"q": asked["q"]} if name == "s-local-gd" else {}
-        tried[name] = grid(name, problem.L_global, asked["powers"], asked["steps"], **more)
-        left[name] = tune(workspace, problem, name, tried[name], asked["rungs"], 0.5 * (k + 1) / len(METHODS))
-    # the finalists run to the end: the best after few rounds need not be the first at eps
-    finals = [(name, c) for name in METHODS for c in left[name]]
-    runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.85)
-    pairs = [(m, r, c) for r, (m, c) in zip(runs, finals, strict=True)]
-    best = partial(_order, eps=asked["eps"])
-    won = {name: min(((r, c) for m, r, c in pairs if m == name), key=best) for name in METHODS}
-    drawn = [series(title(m), [r], gamma_L=c.times, local_steps=c.steps) for m, (r, c) in won.items()]
-    tables = [
-        winners_table("winners", tried, won, asked["eps"]),
-        grid_table("grid", tried, {m: c for m, (_, c) in won.items()}),
-    ]
+    tried, won = _tuned(workspace, problem)
+    runs = with_seeds(workspace, [_job(workspace, m, c) for m, c in won.items()], 0.85)
+    found = zip(won.items(), runs, strict=True)
+    drawn = [series(title(m), r, gamma_L=c.times, local_steps=c.steps) for (m, c), r in found]
+    tables = [winners_table("winners", tried, won, drawn, asked["eps"]), grid_table("grid", tried, won)]
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global}
     parameters |= {k: v for k, v in asked.items() if k not in NOT_SHOWN}
     panels = [
@@ -49,17 +48,41 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         _tradeoff(workspace, flags, problem.L_global),
     ]
     experiment = workspace.experiment("fig1a", parameters, panels, tables)
-    experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked)])
+    experiment = replace(experiment, notes=[*experiment.notes, *_seen(drawn, problem.L_max, asked["eps"])])
     return claims.with_findings(experiment, claims_fig1.fig1a(experiment, workspace.asserted))
 
 
-def _seen(drawn: Sequence[Series], L_max: float, asked: Mapping[str, Any]) -> list[str]:
+def _tuned(workspace: Workspace, problem: Problem) -> tuple[dict[str, list[Candidate]], dict[str, Candidate]]:
+    """All candidates and the winner of each method; grids grow until no winner lies at an end."""
+    asked, L = workspace.preset, problem.L_global
+    more = {name: {"q": asked["q"]} if name == "s-local-gd" else {} for name in METHODS}
+    tried = {name: grid(name, L, asked["powers"], asked["steps"], **more[name]) for name in METHODS}
+    won: dict[str, Candidate] = {}
+    growing, best = list(METHODS), partial(_order, eps=asked["eps"])
+    for again in range(MOST_TIMES + 1):
+        # after the first pass only few candidates are left to try
+        start, end = (0.0, 0.5) if not again else (0.7, 0.75)
+        shares = [start + (end - start) * (k + 1) / len(growing) for k in range(len(growing))]
+        left = {
+            m: tune(workspace, problem, m, tried[m], asked["rungs"], s) for m, s in zip(growing, shares, strict=True)
+        }
+        # the finalists run to the end: the best after few rounds need not be the first at eps
+        finals = [(name, c) for name in growing for c in left[name]]
+        runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.8 if again else 0.7)
+        for name in growing:
+            won[name] = min(((r, c) for r, (m, c) in zip(runs, finals, strict=True) if m == name), key=best)[1]
+        new = {name: beyond(name, tried[name], won[name], L, asked["most_steps"], **more[name]) for name in growing}
+        growing = [name for name in growing if new[name]]
+        if not growing or again == MOST_TIMES:
+            break
+        for name in growing:
+            tried[name] += new[name]
+    return tried, won
+
+
+def _seen(drawn: Sequence[Series], L_max: float, eps: float) -> list[str]:
     """Remarks on these curves that no claim makes."""
-    notes, eps = [], asked["eps"]
-    # at an end, the best step size may lie outside the grid
-    ends = {2.0 ** min(asked["powers"]), 2.0 ** max(asked["powers"])}
-    if edge := [s.label for s in drawn if s.about["gamma_L"] in ends]:
-        notes.append(f"Best at an end of the grid, and possibly better beyond it: {', '.join(edge)}.")
+    notes = []
     beyond = [s.label for s in drawn if local_steps_flag(s.method) and s.about["gamma"] > 1 / L_max]
     if beyond:
         notes.append(f"Tuned step sizes above 1/max_i L_i, which no theorem covers: {', '.join(beyond)}.")
@@ -92,7 +115,7 @@ def _job(workspace: Workspace, name: str, winner: Candidate) -> RunRequest:
 
 
 def _tradeoff(workspace: Workspace, flags: dict[str, Any], L: float) -> Panel:
-    """LocalGD with a fixed number of local steps: the larger the step size, the sooner and the higher it stalls."""
+    """LocalGD with a fixed number of local steps and different step sizes."""
     asked = workspace.preset
     stop = {"rounds": asked["tradeoff_rounds"]}
     jobs = []
@@ -102,4 +125,4 @@ def _tradeoff(workspace: Workspace, flags: dict[str, Any], L: float) -> Panel:
         jobs.append(RunRequest(label, "local-gd", given, flags, stop))
     runs = workspace.runs(jobs, 1.0)
     drawn = [series(r.job.label, [r], gamma_L=2.0**k) for r, k in zip(runs, asked["tradeoff_powers"], strict=True)]
-    return panel("tradeoff", f"LocalGD, K = {asked['tradeoff_K']}: larger steps stall higher", drawn)
+    return panel("tradeoff", f"LocalGD, K = {asked['tradeoff_K']}, with different step sizes", drawn)

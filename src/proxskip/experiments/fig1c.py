@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from proxskip.experiments import claims, claims_fig1
-from proxskip.experiments.curves_from_runs import panel, series
+from proxskip.experiments.curves_from_runs import panel, series, with_seeds
 from proxskip.experiments.workspace import RunRequest, Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 
-COLUMNS = ["1/p", "rounds", "local steps per client", "rounds run", "f - f* at the end"]
+COLUMNS = ["1/p", "rounds", "local steps per client", "rounds run", "f - f* at the end", "seeds"]
 
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
@@ -20,11 +20,11 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     for k, rounds in zip(asked["inverse_p"], asked["rounds"], strict=True):
         stop = {"rounds": rounds, "target": asked["target"]}
         jobs.append(RunRequest(f"1/p = {k}", "scaffnew", {"gamma": asked["gamma"], "p": 1 / k}, flags, stop))
-    runs = workspace.runs(jobs, 1.0)
-    drawn = [series(r.job.label, [r], inverse_p=k) for r, k in zip(runs, asked["inverse_p"], strict=True)]
+    runs = with_seeds(workspace, jobs, 1.0)
+    drawn = [series(r[0].job.label, r, inverse_p=k) for r, k in zip(runs, asked["inverse_p"], strict=True)]
     problem = workspace.problem(**flags)
     parameters = {"lambda": problem.l2, "L (global)": problem.L_global, "gamma": 1 / problem.L_global}
-    parameters |= {k: asked[k] for k in ("inverse_p", "rounds", "target", "eps")}
+    parameters |= {k: asked[k] for k in ("inverse_p", "rounds", "target", "eps", "seeds", "seeds_of_long_runs")}
     heading, rows = f"Cost of reaching {asked['eps']:g} for each p", [_row(s, asked["eps"]) for s in drawn]
     panels = [panel("p", "gamma = 1/L", drawn), *_needed(drawn, asked["eps"])]
     experiment = workspace.experiment("fig1c", parameters, panels, [Table("needed", heading, COLUMNS, rows)])
@@ -33,7 +33,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 def _row(s: Series, eps: float) -> list[str | float | int | None]:
     rounds, steps = (claims.first_below(s, eps, axis) for axis in ("rounds", "iterations"))
-    return [s.about["inverse_p"], rounds, steps, s.x["rounds"][-1], s.y[-1]]
+    return [s.about["inverse_p"], rounds, steps, s.x["rounds"][-1], s.y[-1], s.about.get("seeds", 1)]
 
 
 def _needed(drawn: list[Series], eps: float) -> list[Panel]:

@@ -4,11 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+<<<<<<< HEAD
 from proxskip.experiments.workspace import CachedRun, Workspace
+=======
+from proxskip.experiments.claims import first_below
+from proxskip.experiments.workspace import Workspace, local_steps_flag
+>>>>>>> trust
 from proxskip.problems.federated import Problem
-from proxskip.report.figures import Table
+from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
+<<<<<<< HEAD
 from proxskip.tune import Candidate, halve
+=======
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of the grid."""
+
+    times: float
+    """gamma times L."""
+    steps: int
+    """Local steps per round, on average if they are drawn."""
+    flags: Mapping[str, Any]
+    gaps: dict[int, float | None] = field(default_factory=dict)
+    """f - f* by the number of rounds; None if the run diverged."""
+
+    @property
+    def score(self) -> float:
+        """f - f* after the longest run; infinite if it diverged."""
+        last = self.gaps[max(self.gaps)] if self.gaps else None
+        return math.inf if last is None or math.isnan(last) else last
+
+
+def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
+    """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
+    out = []
+    for K in steps if local_steps_flag(name) else [1]:
+        own = local_steps(name, K)
+        out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
+    return out
+
+
+LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
+"""The numbers of local steps by which a grid grows."""
+
+
+def beyond(
+    name: str, tried: Sequence[Candidate], winner: Candidate, L: float, most_steps: int, **more: Any
+) -> list[Candidate]:
+    """The candidates next to a winner that lies at an end of its grid; none if it lies inside."""
+    open_, steps = ends(tried, winner), sorted({c.steps for c in tried})
+    points: list[tuple[float, int]] = []
+    points += [(2 * winner.times, K) for K in steps] if "larger steps" in open_ else []
+    points += [(winner.times / 2, K) for K in steps] if "smaller steps" in open_ else []
+    # with more local steps the best step size is often smaller
+    fewer = [K for K in LADDER if winner.steps > K][-1:]
+    further = [K for K in LADDER if winner.steps < K <= most_steps][:1]
+    points += [(winner.times * t, K) for K in fewer for t in (0.5, 1, 2, 4)] if "fewer local steps" in open_ else []
+    points += [(winner.times * t, K) for K in further for t in (0.25, 0.5, 1, 2)] if "more local steps" in open_ else []
+    known = {(c.times, c.steps) for c in tried}
+    return [Candidate(t, K, {"gamma": t / L, **local_steps(name, K), **more}) for t, K in points if (t, K) not in known]
+
+
+def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:
+    """The directions in which nothing was tried beyond the winner."""
+    row = [c.times for c in tried if c.steps == winner.steps]
+    open_ = {"larger steps": winner.times >= max(row), "smaller steps": winner.times <= min(row)}
+    if len({c.steps for c in tried}) > 1:
+        most, least = max(c.steps for c in tried), min(c.steps for c in tried)
+        open_ |= {"more local steps": winner.steps >= most, "fewer local steps": winner.steps <= least > 1}
+    return [direction for direction, missing in open_.items() if missing]
+
+
+def local_steps(name: str, K: int) -> dict[str, float]:
+    """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
+    flag = local_steps_flag(name)
+    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
+>>>>>>> trust
 
 
 def tune(
@@ -42,8 +115,12 @@ def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[s
             rows.append([title(name), K, *(cells.get(t, "") for t in times)])
     columns = ["method", "local steps", *(f"gamma L = {t:g}" for t in times)]
     note = "f - f* after the rounds in brackets; the worst candidates are cut at each rung; * marks the winner."
-    ends = [title(name) for name, c in won.items() if c.times in (times[0], times[-1])]
-    note += "".join(f" The winner of {name} lies at an end of the grid." for name in ends)
+    for name, c in won.items():
+        above = [t for t in tried[name] if t.steps == c.steps and t.times > c.times]
+        if open_ := ends(tried[name], c):
+            note += f" The winner of {title(name)} lies at an end of the grid, towards {' and '.join(open_)}."
+        elif min(above, key=lambda t: t.times).score == math.inf:
+            note += f" {title(name)} diverges at the next larger step: its limit of stability ends the grid."
     return Table(id, "The grid", columns, rows, note)
 
 
@@ -54,13 +131,13 @@ def _cell(c: Candidate, winner: bool) -> str:
 
 
 def winners_table(
-    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, tuple[CachedRun, Candidate]], eps: float
+    id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate], drawn: Sequence[Series], eps: float
 ) -> Table:
     """The best parameters of each method, and the number of candidates and rounds that it took to find them."""
     rows: list[list[str | float | int | None]] = []
-    for name, (run, c) in won.items():
+    for (name, c), s in zip(won.items(), drawn, strict=True):
         spent = sum(sum(t.gaps) for t in tried[name])
         rows.append([title(name), c.times, c.flags["gamma"], c.steps, len(tried[name]), spent])
-        rows[-1] += [run.first(eps), run.summary["gap"]]
+        rows[-1] += [first_below(s, eps), s.y[-1]]
     columns = ["method", "gamma L", "gamma", "local steps", "candidates", "rounds spent"]
     return Table(id, "The winners", [*columns, f"rounds to {eps:g}", "f - f* at the end"], rows)
