@@ -21,12 +21,7 @@ import pytest
 import proxskip as ps
 from proxskip import cli, experiments, progress
 from proxskip.cli import flags as cli_flags
-<<<<<<< HEAD
-from proxskip.experiments import claims, claims_fig1, claims_fig2, reproduce
-=======
-from proxskip.cli import progress
 from proxskip.experiments import claims, claims_fig1, claims_fig2, curves_from_runs, reproduce, successive_halving
->>>>>>> trust
 from proxskip.experiments import fig1a as figure_1a
 from proxskip.experiments import fig1c as figure_1c
 from proxskip.experiments import settings as build
@@ -37,6 +32,7 @@ from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
+from proxskip.tune import grid
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("reproduce")]
 
@@ -152,17 +148,17 @@ def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
 
 def test_no_winner_lies_at_an_end_of_its_grid(made: Made) -> None:
     """Beyond every winner something was tried: a worse candidate, or one that diverges."""
-    grid = next(t for t in made.report.experiments[0].tables if t.id == "grid")
-    for row in (row for row in grid.rows if any("*" in str(cell) for cell in row[2:])):
+    table = next(t for t in made.report.experiments[0].tables if t.id == "grid")
+    for row in (row for row in table.rows if any("*" in str(cell) for cell in row[2:])):
         cells = [k for k, cell in enumerate(row[2:]) if cell]
         at = next(k for k, cell in enumerate(row[2:]) if "*" in str(cell))
         assert cells[0] < at < cells[-1], row
-        steps = [int(str(r[1])) for r in grid.rows if r[0] == row[0]]
+        steps = [int(str(r[1])) for r in table.rows if r[0] == row[0]]
         assert min(steps) < int(str(row[1])) < max(steps) or row[1] in (1, 10), row  # 10: the preset's most
 
 
 def test_a_grid_grows_towards_its_winner() -> None:
-    tried = successive_halving.grid("scaffold", 2.0, [-1, 0, 1], [30, 100])
+    tried = grid("scaffold", 2.0, [-1, 0, 1], [30, 100])
     for c in tried:
         c.gaps[5] = None if c.times == 2.0 else 1.0 / c.steps
     at = {(c.times, c.steps): c for c in tried}

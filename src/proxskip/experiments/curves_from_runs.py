@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.report.figures import Panel, Series
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.results.trace import Trace
+from proxskip.tune import local_steps_flag
 from proxskip.types import Array
 
 AXES = (

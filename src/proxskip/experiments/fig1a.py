@@ -9,16 +9,10 @@ from functools import partial
 from typing import Any
 
 from proxskip.experiments import claims, claims_fig1
-<<<<<<< HEAD
-from proxskip.experiments.curves_from_runs import panel, series
-from proxskip.experiments.successive_halving import grid_table, tune, winners_table
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
-=======
 from proxskip.experiments.curves_from_runs import panel, series, with_seeds
-from proxskip.experiments.successive_halving import Candidate, beyond, grid, grid_table, tune, winners_table
-from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace, local_steps_flag
+from proxskip.experiments.successive_halving import beyond, grid_table, tune, winners_table
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
->>>>>>> trust
 from proxskip.report.figures import Claim, Experiment, Panel, Series
 from proxskip.report.method_styles import title
 from proxskip.tune import Candidate, grid, local_steps_flag

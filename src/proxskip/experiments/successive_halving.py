@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-<<<<<<< HEAD
-from proxskip.experiments.workspace import CachedRun, Workspace
-=======
 from proxskip.experiments.claims import first_below
-from proxskip.experiments.workspace import Workspace, local_steps_flag
->>>>>>> trust
+from proxskip.experiments.workspace import Workspace
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
-<<<<<<< HEAD
-from proxskip.tune import Candidate, halve
-=======
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One point of the grid."""
-
-    times: float
-    """gamma times L."""
-    steps: int
-    """Local steps per round, on average if they are drawn."""
-    flags: Mapping[str, Any]
-    gaps: dict[int, float | None] = field(default_factory=dict)
-    """f - f* by the number of rounds; None if the run diverged."""
-
-    @property
-    def score(self) -> float:
-        """f - f* after the longest run; infinite if it diverged."""
-        last = self.gaps[max(self.gaps)] if self.gaps else None
-        return math.inf if last is None or math.isnan(last) else last
-
-
-def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
-    """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
-    out = []
-    for K in steps if local_steps_flag(name) else [1]:
-        own = local_steps(name, K)
-        out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
-    return out
-
+from proxskip.tune import Candidate, halve, local_steps
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""
@@ -75,13 +42,6 @@ def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:
         most, least = max(c.steps for c in tried), min(c.steps for c in tried)
         open_ |= {"more local steps": winner.steps >= most, "fewer local steps": winner.steps <= least > 1}
     return [direction for direction, missing in open_.items() if missing]
-
-
-def local_steps(name: str, K: int) -> dict[str, float]:
-    """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
-    flag = local_steps_flag(name)
-    return {} if flag is None else {flag: 1 / K if flag == "p" else K}
->>>>>>> trust
 
 
 def tune(
