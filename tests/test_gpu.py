@@ -238,7 +238,8 @@ def natural(v: Any, words: Any) -> Any:
     raw, word = (np.ascontiguousarray(u).view(np.uint64) for u in np.broadcast_arrays(v, words))
     exponent, mantissa = raw >> np.uint64(52) & np.uint64(0x7FF), raw & np.uint64((1 << 52) - 1)
     power = exponent + (word >> np.uint64(12) < mantissa)
-    few = (word >> np.uint64(11)) * 2.0**-53 < np.abs(v) * 2.0**126
+    with np.errstate(all="ignore"):
+        few = (word >> np.uint64(11)) * 2.0**-53 < np.abs(v) * 2.0**126
     power = np.where(exponent <= 896, np.where(few, np.uint64(897), np.uint64(0)), power)
     power = np.where((exponent == 2047) | (power > 1150), np.uint64(2047), power)
     return (raw >> np.uint64(63) << np.uint64(63) | power << np.uint64(52)).view(np.float64)
@@ -384,7 +385,8 @@ def any_number() -> Any:
 
 @pytest.mark.parametrize("codec", ["natural", "rand-50+natural", "rand-3", "masks-2+natural", "masks-2"])
 def test_what_the_card_reads_is_what_the_codec_decodes(codec: str) -> None:
-    kind, v, keys = ps.codecs.parse(codec), any_number()[:-2], [Key(1, 2, i, i, 3) for i in range(3)]
+    kind, v, keys = ps.codecs.parse(codec), any_number(), [Key(1, 2, i, i, 3) for i in range(3)]
+    v = v[np.abs(v) < 2.0**127]  # infinity times zero is not a number
     term = read_there(np, fused.Term(fused.STACK, np.tile(v, (3, 1))), kind, keys, len(v))
     expected = np.stack([read_back(kind, v, key) for key in keys])
     assert evaluated(term, np.arange(3)).tolist() == expected.tolist()

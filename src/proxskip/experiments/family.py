@@ -91,7 +91,9 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
         return [{}, *({"gamma": t / problem.L_global} for t in (1.2, 1.5, 1.9))][:most]
     if name in ("scaffnew", "gradskip", "tamuna", "locodl"):
         pairs = [(2.0, 30), (4.0, 30), (8.0, 30), (1.0, 30), (2.0, 10), (4.0, 100), (8.0, 10), (1.0, 10), (8.0, 100)]
-        return [{}, *({"gamma": t / problem.L_max, "p": 1 / K} for t, K in pairs)][:most]
+        own = [{"gamma": t / problem.L_max, "p": 1 / K} for t, K in pairs]
+        # the average may be much smoother than its clients
+        return [{}, *own, *({"gamma": t / problem.L_global, "p": 1 / 30} for t in (8.0, 4.0))][:most]
     flag = "p" if "p" in METHODS[name].flags() else "K"
     pairs = [(t / K, K) for K in steps for t in times]
     return [{"gamma": t / problem.L_max, flag: 1 / K if flag == "p" else K} for t, K in pairs][:most]
