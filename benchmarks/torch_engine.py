@@ -194,16 +194,14 @@ def main() -> None:
 
 
 def variants(kind: str, n: int, device: str, repeats: int) -> None:
-    """Printed only: without graphs, and with convolutions in groups."""
+    """Printed only: without graphs, with convolutions as products, without the kernel of the update, compiled."""
     problem = problem_of(kind, n, device)
-    ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}}
-    if kind == "CNN":
-        ways["grouped"] = {}
-    if kind == "MLP":
-        ways["compiled"] = {}
+    ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}, "update not fused": {}}
+    ways |= {"products": {}} if kind == "CNN" else {"compiled": {}}
     for way, how in ways.items():
-        families.CONVOLVE_BY_PRODUCTS = way != "grouped"
-        plain = families.Networks.descend
+        families.CONVOLVE_BY_PRODUCTS = {"cpu", "cuda"} if way == "products" else {"cpu"}
+        plain, fused = families.Networks.descend, families.fused_update
+        families.fused_update = fused if way != "update not fused" else lambda device: None  # type: ignore[assignment]
         try:
             if way == "compiled":
                 families.Networks.descend = torch.compile(plain)  # type: ignore[method-assign]
@@ -212,7 +210,8 @@ def variants(kind: str, n: int, device: str, repeats: int) -> None:
             print(f"    {way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
         finally:
-            families.CONVOLVE_BY_PRODUCTS, families.Networks.descend = True, plain  # type: ignore[method-assign]
+            families.CONVOLVE_BY_PRODUCTS, families.fused_update = {"cpu"}, fused
+            families.Networks.descend = plain  # type: ignore[method-assign]
         print(f"    {way}: a step {1e3 * local / K:.3f} ms, a round {1e3 * whole:.2f} ms", flush=True)
 
 

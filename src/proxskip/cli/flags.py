@@ -258,8 +258,8 @@ def _stopping_flags() -> Parser:
 
 def _running_flags() -> Parser:
     parent, add = _group("running")
-    engine = "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray"
-    add("--engine", engine, choices=("cpu", "gpu", "ray", "reference"), default="cpu")
+    engine = "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch"
+    add("--engine", engine, choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu")
     _ray_flags(add)
     add("--seed", "random seed; default: 0", whole("seed", 0), default=0)
     add("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N")

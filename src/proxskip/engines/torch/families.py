@@ -13,6 +13,7 @@ import scipy.sparse
 import torch
 from torch.func import grad, vmap
 
+from proxskip.engines.torch.fused_update import fused_update
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
@@ -23,8 +24,8 @@ from proxskip.types import Array, Indices, InputError
 
 ALIGNED = 64
 """Numbers; 256 bytes of float32."""
-CONVOLVE_BY_PRODUCTS = True
-"""Whether convolutions of many clients are products of matrices."""
+CONVOLVE_BY_PRODUCTS = {"cpu"}
+"""Where convolutions of many clients are products of matrices; a card is faster with convolutions in groups."""
 LARGEST_DENSE = 1 << 33
 """Bytes that sparse data may take once they are dense."""
 
@@ -126,7 +127,8 @@ class Networks(_Rows):
         self.X = torch.cat([f.inputs.to(device) for f in models])
         self.T = torch.cat([f.targets.to(device) for f in models])
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
-        self.is_random, self.many = first.is_random, CONVOLVE_BY_PRODUCTS
+        self.is_random, self.many = first.is_random, device.type in CONVOLVE_BY_PRODUCTS
+        self.fused = fused_update(device)
         self.l2 = first.l2
         self._lay_out(first.shapes, device)
         slopes = grad(self._loss)
@@ -148,7 +150,7 @@ class Networks(_Rows):
         return out
 
     def outside(self, X: Any) -> Any:
-        return X[..., self.places]
+        return X[..., self.places.to(X.device)]
 
     def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any) -> Any:
         names = dict(zip(self.model.names, parameters, strict=True))
@@ -193,6 +195,10 @@ class Networks(_Rows):
         slopes = self.slopes(self._pieces(Y), *batch)
         if self.l2:
             Y.mul_(1.0 - gamma * self.l2)
+        if one and self.fused is not None and all(self.fused.fits(Y, g, H) for g in slopes):
+            for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
+                self.fused(Y, g, H, gamma, lo, hi - lo)
+            return
         for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
             part, g = Y[:, lo:hi], g.reshape(len(Y), -1)
             if one:

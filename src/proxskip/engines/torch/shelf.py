@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,10 @@ SHARE_OF_DEVICE = 0.6
 """Of the free memory, what stacks may take; the rest is for the local steps."""
 STACKS_AT_WORK = 5
 """Stacks that local steps need besides what is remembered: y, gradients, and what is computed from them."""
+LONG_ROW = 1 << 18
+"""Bytes of a row from which it pays to move rows one by one, straight from and to where they are kept."""
+SHARE_OF_HOST = 0.4
+"""Of the host's free memory, what may be locked for such moves."""
 LEAST_SHARE, SHARES = 64, 4
 """A cohort on the host is moved in so many shares, but none of fewer members: the first can begin early."""
 
@@ -34,6 +39,7 @@ class Shelf:
         self.on_host = self.fit < n if on_host is None else on_host
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" and self.on_host else None
         home = torch.device("cpu") if self.on_host else device
+        self.direct = self.stream is not None and row >= LONG_ROW and row * n * len(memory) <= SHARE_OF_HOST * _free()
         self.kept: Stacks = {k: self._home(v, home) for k, v in memory.items()}
         self.on_card: dict[str, tuple[Indices, torch.Tensor]] = {}
         self.coming: list[tuple[str, Indices, torch.Tensor, Any]] = []
@@ -41,7 +47,7 @@ class Shelf:
         self.undo: list[tuple[Indices, Stacks]] | None = None
 
     def _home(self, v: Any, home: torch.device) -> torch.Tensor:
-        out = torch.zeros((self.n, self.family.D), dtype=self.family.dtype, device=home)
+        out = torch.zeros((self.n, self.family.D), dtype=self.family.dtype, device=home, pin_memory=self.direct)
         if np.any(v):
             for lo in range(0, self.n, 1024):  # piece by piece: the layout has gaps, and a copy of all may not fit
                 piece = torch.tensor(v[lo : lo + 1024]).to(self.device, self.family.dtype)
@@ -72,6 +78,8 @@ class Shelf:
 
     def load(self, name: str, members: Indices) -> tuple[torch.Tensor, Any]:
         """Rows from the host by a stream of their own, and when they are there; the newest may be on the device yet."""
+        if self.direct:
+            return self._moved(name, members)
         self._arrived((name,) if self.spills else ())
         rows = self.kept[name].index_select(0, torch.as_tensor(members))
         if self.stream is None:
@@ -82,8 +90,30 @@ class Shelf:
             ready.record(self.stream)
         return moved, ready
 
+    def _moved(self, name: str, members: Indices) -> tuple[torch.Tensor, Any]:
+        """Row by row from where they are locked: the stream keeps the order of moves, so that they are the newest."""
+        assert self.stream is not None
+        with torch.cuda.stream(self.stream):
+            out = torch.empty((len(members), self.family.D), dtype=self.family.dtype, device=self.device)
+            for j, i in enumerate(members.tolist()):
+                out[j].copy_(self.kept[name][i], non_blocking=True)
+            ready = torch.cuda.Event()
+            ready.record(self.stream)
+        return out, ready
+
+    def _put(self, name: str, members: Indices, rows: torch.Tensor) -> None:
+        """And back."""
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            for j, i in enumerate(members.tolist()):
+                self.kept[name][i].copy_(rows[j], non_blocking=True)
+            rows.record_stream(self.stream)
+
     def newest(self, name: str, members: Indices, stack: torch.Tensor) -> torch.Tensor:
         """The stack with those rows that the last cohort has changed, which need not be on the host yet."""
+        if self.direct:
+            return stack
         whose, rows = self.on_card.get(name, (np.zeros(0, np.int64), stack))
         _, mine, theirs = np.intersect1d(members, whose, assume_unique=True, return_indices=True)
         if not len(mine):
@@ -140,7 +170,11 @@ class Shelf:
             if self.on_host:
                 if not self.spills:
                     self.on_card[k] = (cohort, torch.cat(stacks) if len(stacks) > 1 else stacks[0])
-                self.coming += [(k, cohort[s], *self._copied(v[k])) for s, v in kept]
+                for s, v in kept:
+                    if self.direct:
+                        self._put(k, cohort[s], v[k])
+                    else:
+                        self.coming.append((k, cohort[s], *self._copied(v[k])))
             elif len(cohort) == self.n:
                 self.kept[k] = stacks[0].contiguous()
             else:
@@ -157,6 +191,8 @@ class Shelf:
     def all(self) -> Stacks:
         """Everything that is remembered."""
         self._arrived(self.kept)
+        if self.stream is not None:
+            self.stream.synchronize()
         return self.kept
 
     def mark(self, several: bool) -> None:
@@ -165,7 +201,7 @@ class Shelf:
 
     def rewind(self) -> None:
         """What was remembered when the round began."""
-        self._arrived(self.kept)
+        self.all()
         for cohort, stacks in reversed(self.undo or []):
             self.on_card = {}
             for k, v in stacks.items():
@@ -173,6 +209,11 @@ class Shelf:
                     self.kept[k] = v
                 else:
                     self.kept[k].index_copy_(0, torch.as_tensor(cohort).to(v.device), v)
+
+
+def _free() -> float:
+    """Bytes of the host's memory that nobody uses."""
+    return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
 
 
 class OnTheWay(Mapping[str, Any]):
