@@ -92,6 +92,7 @@ examples:
     proxskip reproduce fig1b --data w8a --out report
   rounds against gradients for all methods, each tuned for both:
     proxskip reproduce --family --out family
+  control variates for networks, with PyTorch:
     proxskip reproduce --networks --quick --out networks
 
 {EXIT_CODES}"""
