@@ -1,7 +1,7 @@
 """Write docs/reproduction.md from a reproduction: the claims, the figures and what each of them shows.
 
 Run it as ``python docs/make_reproduction.py report "how it was made"``, where ``report`` is the folder of
-``proxskip reproduce``.
+``proxskip reproduce``. From a folder of ``proxskip reproduce --networks`` it writes docs/networks.md.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
+from proxskip.experiments import NETWORKS
 from proxskip.report import figures
 from proxskip.report.figures import Claim, Experiment, ReproductionReport, Table
 
-PAGE = Path(__file__).with_name("reproduction.md")
-PICTURES = Path(__file__).with_name("reproduction")
+DOCS = Path(__file__).parent
 MAX_PICTURE_BYTES = 300_000
 MAX_TABLE_ROWS = 30
 """Tables with this many rows or more are only in results.json."""
@@ -29,13 +30,19 @@ WIDTH = 120
 def main(folder: Path, machine: str = "") -> None:
     """Copy the pictures and write the page."""
     report = figures.from_json(json.loads((folder / "results.json").read_text("utf-8")))
-    PICTURES.mkdir(exist_ok=True)
+    name = name_of(report)
+    (DOCS / name).mkdir(exist_ok=True)
     for e in report.experiments:
-        small = PICTURES / f"{e.id}.png"
+        small = DOCS / name / f"{e.id}.png"
         Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
         if small.stat().st_size > MAX_PICTURE_BYTES:
             raise SystemExit(f"{small} has {small.stat().st_size} bytes; the limit is {MAX_PICTURE_BYTES}.")
-    PAGE.write_text(render(report, machine), encoding="utf-8")
+    (DOCS / f"{name}.md").write_text(render(report, machine), encoding="utf-8")
+
+
+def name_of(report: ReproductionReport) -> str:
+    """The page that this report belongs to."""
+    return "networks" if {e.id for e in report.experiments} <= set(NETWORKS) else "reproduction"
 
 
 def render(report: ReproductionReport, machine: str = "") -> str:
@@ -43,8 +50,9 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     about = report.about
     counted = {v: sum(c.verdict == v for c in report.claims) for v in ("PASS", "FAIL", "REPORTED", "NOT RUN")}
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
+    name = name_of(report)
     lines = [
-        "# The paper, reproduced",
+        "# The paper, reproduced" if name == "reproduction" else f"# {report.title}",
         "",
         *prose(
             f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine and "
@@ -53,12 +61,7 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         ),
         "",
         *([*prose(machine), ""] if machine else []),
-        *prose(
-            f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients split "
-            f"by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g}, "
-            f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}."
-        ),
-        "",
+        *([*prose(_data(about)), ""] if name == "reproduction" else []),
         "## Claims",
         "",
         f"{words}. PASS and FAIL are verdicts; REPORTED is a measurement where nothing is promised.",
@@ -69,8 +72,17 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         "",
     ]
     for e in report.experiments:
-        lines += experiment(e)
+        lines += experiment(e, name)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _data(about: dict[str, Any]) -> str:
+    """The data and its constants in one sentence."""
+    return (
+        f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients split "
+        f"by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g}, "
+        f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}."
+    )
 
 
 def claim(c: Claim) -> str:
@@ -79,9 +91,9 @@ def claim(c: Claim) -> str:
     return f"| {c.id} | **{c.verdict}** | {cell(c.text)} | {cell(c.measured + note)} |"
 
 
-def experiment(e: Experiment) -> list[str]:
+def experiment(e: Experiment, page: str = "reproduction") -> list[str]:
     """A section."""
-    lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}](reproduction/{e.id}.png)", ""]
+    lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}]({page}/{e.id}.png)", ""]
     lines += [f"`{e.command}`, {e.seconds:,.0f} seconds.", ""]
     lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:

@@ -6,6 +6,7 @@ The same seed therefore gives the same run on every engine, in every order of th
 Function                Keyed by                    Drawn                                By
 ======================  ==========================  ===================================  =============================
 ``minibatch``           seed, client, round, step   the rows of a minibatch              engines, protocol, ``minimize``
+``minibatch``           the same                    the rows of a network's minibatch    experiments
 ``stream("server")``    seed, round                 coins: how many local steps          loop, protocol, ``minimize``
 ``stream("cohort")``    seed, round (and retries)   who takes part in a round            loop, protocol
 ``stream("links")``     seed, round                 links that wake or fail, masks       loop

@@ -81,14 +81,14 @@ def _spread(rates: tuple[float, ...], count: int) -> list[float]:
 
 FORMS = (
     Form("local-sgd", "LocalSGD"),
-    Form("diloco-sgd", "DiLoCo, SGD inside", momentum=0.9, server=(0.7, 0.3)),
+    Form("diloco-sgd", "DiLoCo (SGD)", momentum=0.9, server=(0.7, 0.3)),
     Form("local-adamw", "local AdamW", "adamw"),
-    Form("diloco-adamw", "DiLoCo, AdamW inside", "adamw", momentum=0.9, server=(0.7, 0.3)),
+    Form("diloco-adamw", "DiLoCo (AdamW)", "adamw", momentum=0.9, server=(0.7, 0.3)),
     Form("scaffold", "Scaffold", control="step", server=(1.0, 0.5)),
     Form("fedlin", "FedLin", control="anchor"),
-    Form("scaffnew", "Scaffnew, fixed K", control="step", damping=(1.0, 0.3)),
-    Form("scaffnew-drawn", "Scaffnew, drawn K", control="step", drawn=True, damping=(1.0, 0.3)),
-    Form("scaffnew-gradient", 'Scaffnew, control="gradient"', control="gradient"),
+    Form("scaffnew", "Scaffnew (fixed K)", control="step", damping=(1.0, 0.3)),
+    Form("scaffnew-drawn", "Scaffnew (drawn K)", control="step", drawn=True, damping=(1.0, 0.3)),
+    Form("scaffnew-gradient", "Scaffnew (gradient)", control="gradient"),
     Form("scaffnew-outer", "Scaffnew + Nesterov", control="step", momentum=0.9, server=(0.7,), damping=(1.0, 0.3)),
     Form("adamw-h", "AdamW + h", "adamw", control="gradient"),
 )

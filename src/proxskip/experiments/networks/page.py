@@ -62,7 +62,9 @@ def one_method(workspace: Workspace, model: str, split: str, form: Form, share: 
     asked = workspace.preset
     candidates = form.candidates(asked["candidates"])
     given = {k: asked[k] for k in ("seeds", "rounds", "K", "batch", "every")}
-    key = given | {"form": asdict(form), "candidates": [asdict(c) for c in candidates], "model": model, "split": split}
+    # the title says nothing about the run
+    what = {k: v for k, v in asdict(form).items() if k not in ("title", "server", "damping")}
+    key = given | {"form": what, "candidates": [asdict(c) for c in candidates], "model": model, "split": split}
     curves = workspace.cached_value(
         f"{model}-{split}-{form.name}", key | {"engine": workspace.engine},
         lambda: train(model, split, form, given, candidates, workspace), share,
