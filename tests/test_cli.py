@@ -428,7 +428,6 @@ def test_resume_refuses_what_it_cannot_resume(call, refused, tmp_path, tiny):
         ("data fetch w8", "did you mean 'w8a'?"),
         ("plot no/such/folder --out a.png", "is not a folder"),
         ("nonsense", "invalid choice"),
-        ("", "required: command"),
     ],
 )
 def test_bad_input_gets_one_sentence(refused, argv, part):

@@ -36,7 +36,7 @@ class ProxClassifier(LinearClassifier):
     Args:
         penalty: an operator of ``proxskip.prox`` or pyproximal, such as ``proxskip.prox.L1(0.01)``; None for none.
         l2: the coefficient of the squared norm.
-        method: of ``proxskip.minimize``.
+        method: of ``proxskip.minimize``; "auto" chooses by the clock, so that ``n_iter_`` may differ from fit to fit.
         tol: stop when the certificate is below tol times the gradient's norm at zero.
         max_iter: iterations.
         warm_start: start from the coefficients of the last ``fit``.
@@ -51,7 +51,7 @@ class ProxClassifier(LinearClassifier):
     >>> from proxskip.prox import L1
     >>> from proxskip.sklearn import ProxClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = ProxClassifier(L1(0.01)).fit(X, y)
+    >>> model = ProxClassifier(L1(0.02), tol=1e-4).fit(X, y)
     >>> bool(model.score(X, y) > 0.9), int((model.coef_ == 0).sum()) > 0
     (True, True)
     """
@@ -62,7 +62,7 @@ class ProxClassifier(LinearClassifier):
         *,
         l2: float = 1e-3,
         fit_intercept: bool = True,
-        method: str = "auto",
+        method: str = "fista-restart",
         tol: float = 1e-6,
         max_iter: int = 20_000,
         warm_start: bool = False,
@@ -112,7 +112,7 @@ class ProxRegressor(RegressorMixin, SparseEstimator):
         *,
         l2: float = 0.0,
         fit_intercept: bool = True,
-        method: str = "auto",
+        method: str = "fista-restart",
         tol: float = 1e-6,
         max_iter: int = 20_000,
         warm_start: bool = False,
