@@ -42,10 +42,10 @@ class Sender:
             self._sent += ((v, None),)  # numbered too: a federation may have a format of its own for it
             return v
         keys = self.keys(len(self._sent))
-        d = int(v.shape[-1])
+        out = self.read(v, codec, keys)
+        d = int(out.shape[-1])
         bits = [codec.bits(d, key) for key in keys]
         size = Size(sum(bits), sum(-(-b // 8) for b in bits), sum(codec.floats(d, key) for key in keys))
-        out = self.read(v, codec, keys)
         self._sent += ((out, size),)
         self.used_codec = True
         return out
