@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -66,6 +67,17 @@ def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
         pytest.param(v, marks=[pytest.mark.slow] if k % every else [], id=getattr(v, "name", None))
         for k, v in enumerate(values)
     ]
+
+
+TORCH = pytest.param(
+    "torch",
+    marks=[
+        pytest.mark.torch,
+        pytest.mark.slow,
+        pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
+    ],
+)
+"""The torch engine among the values of a parameter ``engine``."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,7 @@ import pytest
 
 import family
 import proxskip as ps
-from conftest import Machine, close, model, quadratics
+from conftest import TORCH, Machine, close, model, quadratics
 from family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, Signs
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
@@ -180,7 +180,7 @@ def test_actors_compute_the_bytes_of_the_cpu_engine() -> None:
 
 
 # -- what the methods are ----------------------------------------------------------------------------------------------
-@pytest.fixture(params=["reference", "cpu"])
+@pytest.fixture(params=["reference", "cpu", TORCH])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -102,11 +102,8 @@ class OneClient(Sender):
             if exact:
                 self.step += K  # the coins of an anchor are numbered by it too
             return x
-        if until is not None and pull is None:
-            raise InputError("until compares with the pull, and this descent has none; give both.")
+        check_descent(pull, momentum, anchor, until)
         if anchor is not None:
-            if pull is not None or np.any(momentum):
-                raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
             return self._descend_anchored(x, h, gamma, K, anchor)
         tau, centre = pull or (0.0, x)
         self.had_criterion = self.had_criterion or until is not None
@@ -173,6 +170,14 @@ class OneClient(Sender):
     def own(self, values: Any) -> Any:
         """This client's entry."""
         return values if np.ndim(values) == 0 else values[self.i]
+
+
+def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
+    """Refuse options that do not go together."""
+    if until is not None and pull is None:
+        raise InputError("until compares with the pull, and this descent has none; give both.")
+    if anchor is not None and (pull is not None or np.any(momentum)):
+        raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
 
 
 def key_of(request: Request, seed: int, client: int, place: int, vector: int) -> Key:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxskip.engines.local import Sender, key_of
+from proxskip.engines.local import Sender, check_descent, key_of
 from proxskip.engines.torch.combination import Combination, column
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.randomness import anchor_coin
@@ -96,6 +96,7 @@ class DeviceCohort(Sender):
             Y = engine.local_steps(self, x, h, gamma, int(K))
             self.step += int(K)
             return Combination(d, (1.0, Y))
+        check_descent(pull, None if isinstance(momentum, torch.Tensor) else momentum, anchor, until)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (c,))
         if anchor is not None:
             return self._anchored(self.stack(x), self.stack(h), gamma, steps, anchor)
