@@ -251,7 +251,7 @@ def test_other_data_are_refused(capsys: Any, tmp_path: Path) -> None:
 def test_a_small_run_writes_the_page(tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("torch")
     right = experiments.preset
-    short = {"rounds": 1, "K": 2, "batch": 4}
+    short = {"rounds": 1, "K": 1, "batch": 2, "seeds": 1}
     monkeypatch.setattr(experiments, "preset", lambda name, quick=False: right(name, quick) | (short if quick else {}))
     call = ["reproduce", "--networks", "--quick", "--out", str(tmp_path / "out"), "--quiet", "--threads", "1"]
     assert main(call) == 0
