@@ -58,7 +58,9 @@ def plot(
         from matplotlib import pyplot
 
         ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot()
-    curves = [Curve(label, tuple(r.trace for r in group), str(group[0].summary()["method"])) for label, group in groups]
+    curves = [
+        plots.Curve(label, tuple(r.trace for r in group), str(group[0].summary()["method"])) for label, group in groups
+    ]
     plots.draw_on(ax, curves, x, y)
     return ax
 
