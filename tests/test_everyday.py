@@ -287,6 +287,7 @@ def test_halving_keeps_the_best_and_spends_the_budget() -> None:
         rungs_of(24, 71)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::proxskip.UnsafeStepWarning")
 def test_tune_finds_a_step_that_beats_the_others_of_its_grid() -> None:
     problem = logistic(1e-2)

@@ -12,7 +12,25 @@ import pytest
 
 import proxskip
 
-HEAVY = ("matplotlib", "ray", "flwr", "cupy", "torch", "sklearn", "networkx", "rich", "jax", "scipy.optimize")
+HEAVY = (
+    "matplotlib",
+    "ray",
+    "flwr",
+    "cupy",
+    "torch",
+    "sklearn",
+    "networkx",
+    "rich",
+    "jax",
+    "scipy.optimize",
+    "pandas",
+    "pyarrow",
+    "tensorboard",
+    "mlflow",
+    "wandb",
+    "IPython",
+    "concurrent.futures.process",
+)
 CLOCK = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 
 

@@ -45,7 +45,8 @@ def penalties() -> list[Any]:
     return [ps.prox.L1(0.02), pyproximal.L1(0.02)]
 
 
-@pytest.mark.parametrize("sparse", thinned([True, False], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [True, False])
 def test_the_classifier_solves_what_scikit_learn_solves(sparse: bool) -> None:
     X, y = CANCER
     for penalty in penalties():
@@ -86,11 +87,11 @@ def test_several_classes_and_a_penalty_for_each() -> None:
     np.testing.assert_allclose(slope[:, 4], 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("labels", thinned([IRIS[1], (IRIS[1] > 0).astype(int)], 2))
+@pytest.mark.parametrize("labels", thinned([(IRIS[1] > 0).astype(int), IRIS[1]], 2))
 def test_the_groups_do_not_change_the_federated_solution(labels: Any) -> None:
     X = IRIS[0]
     groups = np.arange(len(X)) % 7
-    one, seven = (FederatedClassifier(tol=1e-8).fit(X, labels, groups=g) for g in (None, groups))
+    one, seven = (FederatedClassifier(l2=1e-2, tol=1e-7).fit(X, labels, groups=g) for g in (None, groups))
     np.testing.assert_allclose(one.coef_, seven.coef_, atol=1e-4)
     assert seven.groups_.tolist() == list(range(7))
     assert seven.result_.summary()["clients"] == 7

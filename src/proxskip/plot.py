@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxskip.report import plots
-from proxskip.report.method_styles import title
-from proxskip.report.plots import Curve
+from proxskip.registry import title
 from proxskip.results.load import load
 from proxskip.results.result import Result, Summary
 from proxskip.types import InputError
@@ -51,13 +49,18 @@ def plot(
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['gradient descent', 'Scaffnew']
     """
+    # here, since most programs draw nothing
+    from proxskip.report import plots
+
     groups = _grouped(results)
     _warn_of_problems([group[0].summary() for _, group in groups])
     if ax is None:
         from matplotlib import pyplot
 
         ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot()
-    curves = [Curve(label, tuple(r.trace for r in group), str(group[0].summary()["method"])) for label, group in groups]
+    curves = [
+        plots.Curve(label, tuple(r.trace for r in group), str(group[0].summary()["method"])) for label, group in groups
+    ]
     plots.draw_on(ax, curves, x, y)
     return ax
 
