@@ -33,6 +33,7 @@ If a command makes several runs, the first of 130, 7, 4, 5, 3, 0 that occurs is 
 def _top() -> str:
     return f"""\
 examples:
+  proxskip demo
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip compare scaffnew scaffold fedlin local-gd --data digits --rounds 200
   proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
@@ -319,6 +320,9 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     _data(command("data", "list data sets, or download one"))
     _plot(command("plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT))
     _reproduce(command("reproduce", "reproduce the paper's figures and tables, and check its claims", _REPRODUCE))
+    demo = _adds(command("demo", "show the race of Figure 1b at once, then make the whole report"))
+    demo("--race", "the race alone", action="store_true")
+    demo("--out", "folder of the report; default: demo", metavar="DIR", default="demo")
     return top, made
 
 
