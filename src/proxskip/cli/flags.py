@@ -56,7 +56,7 @@ examples:
     proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
   until the gradient is small, with ten seeds and JSON output:
     proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
-  five of twenty clients per round; minibatches; a graph instead of a server; a regulariser:
+  five of twenty clients per round; minibatches; a graph instead of a server; a regularizer:
     proxskip run scaffnew --data digits --rounds 400 --cohort 5
     proxskip run scaffnew --data digits --rounds 400 --batch 16
     proxskip run decentralized-scaffnew --data digits --rounds 400 --graph torus
@@ -163,11 +163,11 @@ def _problem_flags() -> Parser:
     add("--data", data, metavar="NAME|FILE", required=True)
     add("--data-dir", DATA_DIR, metavar="DIR")
     add("--loss", "the loss; default: logistic", choices=tuple(LOSSES))
-    add("--l2", "weight of the regulariser lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
-    relative = "lambda = l2 times the smoothness of the average loss without regulariser, whatever --L is; default: yes"
+    add("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
+    relative = "lambda = l2 times the smoothness of the average loss without regularizer, whatever --L is; default: yes"
     add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
     add("--intercept", "add an unpenalised intercept (mu is then unknown: give --p or --K)", action="store_true")
-    add("--psi", "a regulariser: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI", metavar="PSI")
+    add("--psi", "a regularizer: l1:LAM, elastic-net:L1,L2, nonnegative, box:LO,HI", metavar="PSI")
     add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
     add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))
     add("--clients", "default: 20, or one per group with --split group", whole("clients"), "n")
@@ -178,7 +178,7 @@ def _problem_flags() -> Parser:
     add("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal"))
     kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
     add("--L", kind, choices=("max", "global"))
-    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimiser; default: 1"
+    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; default: 1"
     add("--personal", mixed, probability("personal"), "ALPHA")
     add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
     # the defaults are those of the library, and of a run folder that leaves a flag out

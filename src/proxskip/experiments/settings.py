@@ -167,7 +167,7 @@ def _labels(model: Any) -> dict[str, int] | None:
 
 
 def psi_of(text: str) -> Prox:
-    """A regulariser from its name and numbers, ``l1:0.01``."""
+    """A regularizer from its name and numbers, ``l1:0.01``."""
     name, _, rest = text.partition(":")
     kinds: dict[str, tuple[Callable[..., Prox], str]] = {
         "l1": (prox.L1, "l1:LAM"),

@@ -99,7 +99,7 @@ class TorchOracle:
             raise InputError(f"there are {self.N} inputs and {len(targets)} targets; give equally many.")
         if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
             raise InputError(
-                "batch normalisation keeps running means that are not averaged; use GroupNorm or LayerNorm."
+                "batch normalization keeps running means that are not averaged; use GroupNorm or LayerNorm."
             )
 
     @property
@@ -121,7 +121,7 @@ class TorchOracle:
         return self.module
 
     def value(self, x: Array) -> float:
-        """The mean loss over all rows, with the regulariser."""
+        """The mean loss over all rows, with the regularizer."""
         with self.torch.no_grad():
             return float(self.loss(self.load(x)(self.inputs), self.targets)) + 0.5 * self.l2 * float(x @ x)
 
@@ -147,7 +147,7 @@ def kind(oracle: Oracle) -> str:
 
 
 def l2(oracle: Oracle) -> float:
-    """The weight of the oracle's regulariser; 0 if it declares none."""
+    """The weight of the oracle's regularizer; 0 if it declares none."""
     return float(getattr(oracle, "l2", 0.0) or 0.0)
 
 
