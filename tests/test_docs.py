@@ -44,6 +44,7 @@ def pages_with(language: str) -> list[Any]:
     """Pages with such blocks; what needs flwr is skipped where it is not installed."""
     without = pytest.mark.skipif(not FLOWER, reason="flwr is not installed")
     marks = {"docs/flower.md": [without, pytest.mark.flower], "docs/ray.md": [pytest.mark.ray, pytest.mark.slow]}
+    marks |= {page: [pytest.mark.slow] for page in ("docs/api/minimizing.md", "docs/howto-graphs.md")}
     marks = marks if language == "python" else {}
     return [
         pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), []))
