@@ -19,7 +19,7 @@ $(VENV)/.stamp: $(VENV)/.core
 	touch $@
 
 demo: $(VENV)/.core
-	$(BIN)/proxskip reproduce --quick --out demo
+	$(BIN)/proxskip demo
 
 # The documentation as HTML pages in site/; warnings are errors
 docs: $(VENV)/.core

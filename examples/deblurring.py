@@ -1,4 +1,4 @@
-"""Deblurring a photograph with total variation: the prox is an optimisation problem of its own.
+"""Deblurring a photograph with total variation: the prox is an optimization problem of its own.
 
     min_x  1/2 |K x K' - b|^2 + mu/2 |x|^2 + lam TV(x)
 

@@ -87,14 +87,14 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
     axes = figure.subplots(1, 3)
     done.curves(axes[:2])
     count = 3 * int(np.linalg.matrix_rank(truth))
-    for X, mark, colour, label in (
+    for X, mark, color, label in (
         (done.f.M, ".", "#56B4E9", "of M"),
         (truth, "o", "#7F7F7F", "of the truth"),
         (done.results[SKIP].x, "x", "#D55E00", "found"),
     ):
         values = np.linalg.svd(X, compute_uv=False)
         shown = np.where(values > 1e-8 * values[0], values, np.nan)[:count]
-        axes[2].plot(np.arange(1, len(shown) + 1), shown, mark, color=colour, label=label)
+        axes[2].plot(np.arange(1, len(shown) + 1), shown, mark, color=color, label=label)
     axes[2].set_title("the first singular values", fontsize=10)
     axes[2].set_ylim(bottom=0)
     axes[2].legend(frameon=False, fontsize=9)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import proxskip as ps
 
-# Okabe and Ito's colours and a grey
+# Okabe and Ito's colors and a grey
 COLOURS = {
     "proxgd": "#7F7F7F", "fista": "#000000", "fista-restart": "#0072B2", "proxskip": "#D55E00", "sproxskip": "#009E73",
     "splitskip": "#D55E00", "papc": "#7F7F7F", "pdhg": "#000000",
@@ -57,7 +57,7 @@ class Race:
         return self.prox_seconds[label] / self.gradient_seconds
 
     def faster(self, than: str, label: str) -> str:
-        """How many times faster ``label`` is; at least so many times where the other one did not arrive."""
+        """How many times faster ``label`` is; a lower bound where the other one did not arrive."""
         a, b = self.results[than], self.results[label]
         if not b.success:
             return "nan"

@@ -56,6 +56,7 @@ def pages_with(language: str) -> list[Any]:
         "docs/ray.md": [pytest.mark.ray, pytest.mark.slow],
         "docs/conformance-optimizers.md": [torch, pytest.mark.torch, pytest.mark.slow],
     }
+    marks |= {page: [pytest.mark.slow] for page in ("docs/api/minimizing.md", "docs/howto-graphs.md")}
     marks = marks if language == "python" else {}
     return [
         pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), []))

@@ -67,6 +67,7 @@ def test_import_takes_at_most_one_and_a_half_times_its_parts(tmp_path: Path) -> 
             times.append(float(python(CLOCK.format(what), **compiled)))
     parts, ours = (min(times) for times in seconds.values())
     assert ours <= 1.5 * parts, f"{ours:.2f} s against {parts:.2f} s"
+    assert ours <= 0.8 or parts > 0.5, f"{ours:.2f} s"  # on a slower machine the ratio says the same
 
 
 def test_few_calls_ask_an_object_what_it_is() -> None:

@@ -1,4 +1,4 @@
-"""How the examples draw: each method in its own colour, dashes and marker, which hold for any colour vision."""
+"""How the examples draw: each method in its own color, dashes and marker, which hold for any color vision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CYCLE = (
     ("#CC79A7", ":", "D"),
     ("#000000", "-", "v"),
 )
-"""Colour, dashes and marker for lines that belong to no method or to the same one."""
+"""Color, dashes and marker for lines that belong to no method or to the same one."""
 
 
 def axes(xlabel, ylabel, columns=1, log="y", width=6.4):

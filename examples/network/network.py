@@ -107,12 +107,12 @@ def main() -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, what, label in ((axes[0], "accuracy", "test accuracy"), (axes[1], "loss", "training loss")):
-        for name, colour in (("Scaffnew", "tab:blue"), ("FedAvg", "tab:orange")):
+        for name, color in (("Scaffnew", "tab:blue"), ("FedAvg", "tab:orange")):
             curves = np.array([r[what] for r in runs[name]])
             middle = np.median(curves, axis=0)
-            axis.plot(np.arange(1, len(middle) + 1), middle, color=colour, label=name)
+            axis.plot(np.arange(1, len(middle) + 1), middle, color=color, label=name)
             axis.fill_between(
-                np.arange(1, len(middle) + 1), curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2
+                np.arange(1, len(middle) + 1), curves.min(axis=0), curves.max(axis=0), color=color, alpha=0.2
             )
         axis.set_xlabel("rounds (one vector each way)")
         axis.set_ylabel(label)

@@ -17,7 +17,7 @@ import proxskip as ps
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("shards", help="a pattern of svmlight or npz files, one a client, seen by every machine")
+    options.add_argument("shards", help="a pattern of svmlight or npz files, one per client, seen by every machine")
     options.add_argument("--out", type=Path, required=True, help="the run folder, on storage that outlives the driver")
     options.add_argument("--l2", type=float, default=1e-4)
     options.add_argument("--tol", type=float, default=1e-6)

@@ -112,7 +112,7 @@ def minimize(
     callback: Callable[[dict[str, float], Array], Any] | None = None, threads: int | None = None,
     allow_unsafe_step: bool = False, replay: Minimum | None = None, progress: bool | None = None,
 ) -> Minimum:  # fmt: skip
-    """Minimise f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
+    """Minimize f(x) + psi(x), or f(x) + psi(D x), with as few proxes as the method needs.
 
     Args:
         f: an object with value(x), gradient(x) and, if known, L and mu; LeastSquares, Logistic, Softmax, Quadratic;

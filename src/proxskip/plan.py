@@ -146,7 +146,7 @@ def _federated(
 
 
 class FunctionPilot:
-    """A pilot of one function: a minimisation under way, with the seconds of its steps and proxes."""
+    """A pilot of one function: a minimization under way, with the seconds of its steps and proxes."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Types that the whole package shares: arrays, errors, and the interfaces of clients and regularisers."""
+"""Types that the whole package shares: arrays, errors, and the interfaces of clients and regularizers."""
 
 from __future__ import annotations
 

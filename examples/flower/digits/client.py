@@ -1,4 +1,4 @@
-"""What a client minimises: logistic loss on its own part of the data."""
+"""What a client minimizes: logistic loss on its own part of the data."""
 
 import numpy as np
 from flwr.app import Context

@@ -1,4 +1,4 @@
-"""The commands: run, compare, resume, plan, reproduce, theory, data, plot, doctor, completion."""
+"""The commands: run, compare, resume, plan, reproduce, demo, theory, data, plot, doctor, completion."""
 
 from __future__ import annotations
 
@@ -254,12 +254,19 @@ def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
     return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
 
 
-# -- reproduce ---------------------------------------------------------------------------------------------------------
+# -- demo and reproduce ------------------------------------------------------------------------------------------------
 def _reproduce(o: Namespace) -> int:
     # here, for the same reason
     from proxskip.cli import reproduce_command
 
     code, sentence = reproduce_command.command(o)
+    return _fail(sentence, code) if sentence else code
+
+
+def _demo(o: Namespace) -> int:
+    from proxskip.cli import demo_command
+
+    code, sentence = demo_command.command(o)
     return _fail(sentence, code) if sentence else code
 
 
@@ -289,4 +296,5 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "reproduce": _reproduce,
     "doctor": _doctor,
     "completion": _completion,
+    "demo": _demo,
 }

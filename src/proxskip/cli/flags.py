@@ -35,6 +35,7 @@ If a command makes several runs, the first of 130, 7, 4, 5, 3, 0 that occurs is 
 def _top() -> str:
     return f"""\
 examples:
+  proxskip demo
   proxskip run scaffnew --data digits --clients 20 --split label --rounds 400 --out runs/a
   proxskip compare scaffnew scaffold fedlin local-gd --data digits --rounds 200
   proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
@@ -58,7 +59,7 @@ examples:
     proxskip run scaffnew --data w8a --clients 20 --split label --L global --p 0.01 --rounds 400
   until the gradient is small, with ten seeds and JSON output:
     proxskip run scaffnew --data digits --tol 1e-8 --seeds 10 --json
-  five of twenty clients per round; minibatches; a graph instead of a server; a regulariser:
+  five of twenty clients per round; minibatches; a graph instead of a server; a regularizer:
     proxskip run scaffnew --data digits --rounds 400 --cohort 5
     proxskip run scaffnew --data digits --rounds 400 --batch 16
     proxskip run decentralized-scaffnew --data digits --rounds 400 --graph torus
@@ -176,11 +177,11 @@ def _problem_flags() -> Parser:
     add("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN")
     add("--data-dir", DATA_DIR, metavar="DIR")
     add("--loss", "the loss; default: logistic", choices=tuple(LOSSES))
-    add("--l2", "weight of the regulariser lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
-    relative = "lambda = l2 times the smoothness of the average loss without regulariser, whatever --L is; default: yes"
+    add("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
+    relative = "lambda = l2 times the smoothness of the average loss without regularizer, whatever --L is; default: yes"
     add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
     add("--intercept", "add an unpenalised intercept (mu is then unknown: give --p or --K)", action="store_true")
-    add("--psi", f"a regulariser: {prox_forms()}", metavar="PSI")
+    add("--psi", f"a regularizer: {prox_forms()}", metavar="PSI")
     add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
     add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))
     add("--clients", "default: 20, or one per group with --split group", whole("clients"), "n")
@@ -191,7 +192,7 @@ def _problem_flags() -> Parser:
     add("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal"))
     kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
     add("--L", kind, choices=("max", "global"))
-    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimiser; default: 1"
+    mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; default: 1"
     add("--personal", mixed, probability("personal"), "ALPHA")
     add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
     # the defaults are those of the library, and of a run folder that leaves a flag out
@@ -333,6 +334,9 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     _data(command("data", "list data sets, or download one"))
     _plot(command("plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT))
     _reproduce(command("reproduce", "reproduce the paper's figures and tables, and check its claims", _REPRODUCE))
+    demo = _adds(command("demo", "show the race of Figure 1b at once, then make the whole report"))
+    demo("--race", "the race alone", action="store_true")
+    demo("--out", "folder of the report; default: demo", metavar="DIR", default="demo")
     doctor = command("doctor", "say what is installed, and what works on this machine")
     _adds(doctor)("--json", "print the findings as JSON", action="store_true")
     completion = command("completion", "print the completion script of a shell", _COMPLETION)

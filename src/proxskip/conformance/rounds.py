@@ -70,7 +70,7 @@ def scaffold(
 
 
 class _RoundChecker:
-    """The round function on six quadratics with different minimisers."""
+    """The round function on six quadratics with different minimizers."""
 
     def __init__(self, round: Round, place: Callable[[Array], Any], controls: Callable[[Any, Array], Array]) -> None:
         self.round, self.place, self.controls = round, place, controls

@@ -28,7 +28,7 @@ RETRY_WAITS = (0.5, 1.0, 2.0, 4.0)
 DEADLINE = 3600.0
 """Seconds after which a download is given up, however it goes."""
 LEAST_SPEED, SLOW_SECONDS = 1000.0, 30.0
-"""Bytes per second below which it is given up, measured from the beginning and after so many seconds."""
+"""Bytes per second below which a download is given up, measured from its beginning after this many seconds."""
 MAX_PART_AGE = 86_400.0
 """Seconds after which a temporary file of a killed process is removed."""
 

@@ -81,7 +81,7 @@ def members() -> list[str]:
 
 
 def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
-    """At most so many settings: the theorem's first, then others in and outside of it."""
+    """At most this many settings: the theorem's first, then others in and outside of it."""
     times, steps = (1.0, 2.0, 4.0, 8.0), (10, 30, 100)
     if name == "5gcs":
         own: list[dict[str, Any]] = [{"K": 2}, {"gamma": "auto"}, {"c": 3.0, "K": 5}, {"c": 3.0, "K": 10}, {"K": 1}]

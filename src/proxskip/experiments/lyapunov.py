@@ -70,17 +70,17 @@ class Case:
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure every case, and judge all of them together."""
     cases = _cases(workspace)
-    panels, rows, learnt = [], [], []
+    panels, rows, learned = [], [], []
     for k, case in enumerate(cases):
         times = case.grid(workspace.preset["points"])
         psi, h = _measure(workspace, case, times, (k + 1) / len(cases))
         panels.append(_panel(case, times, psi))
         if case.exact:
-            learnt.append(_learnt(case, times, h))
+            learned.append(_learnt(case, times, h))
         rows.append(_row(case, panels[-1]))
     label = "|h \N{MINUS SIGN} h*| / |h*|, root mean square over seeds"
     axis = {"iterations": "iterations t"}
-    panels.append(Panel("h", "the control variates learn the gradients at x*", learnt, "iterations", axis, label))
+    panels.append(Panel("h", "the control variates learn the gradients at x*", learned, "iterations", axis, label))
     columns = ["method", "gamma", "p", "zeta", "ball gamma^2 C/zeta", "last t", "Psi_0", "mean Psi at last t", "bound",
                "largest (mean - 3 std. errors)/bound"]  # fmt: skip
     table = Table("certificate", "Bounds of the theorems, and measurements", columns, rows)
@@ -217,7 +217,7 @@ def judged(experiment: Experiment) -> list[Claim]:
     measured = f"Largest ratio of the mean to the bound after the start: {words}."
     out = [claims.claim("lyapunov-bound", text, ok, measured, ratios)]
     last: dict[str, float | None] = {s.label: s.y[-1] for s in claims.panel_of(experiment, "h").series}
-    learnt = all(v is not None and v <= LEARNT_BELOW for v in last.values())
+    learned = all(v is not None and v <= LEARNT_BELOW for v in last.values())
     words = ", ".join(f"{k} {claims.number(v)}" for k, v in last.items())
     text = f"h_i converges to grad f_i(x*): |h - h*| falls below {LEARNT_BELOW:g} of |h*|."
-    return [*out, claims.claim("lyapunov-h", text, learnt, f"|h - h*|/|h*| at the end: {words}.", last)]
+    return [*out, claims.claim("lyapunov-h", text, learned, f"|h - h*|/|h*| at the end: {words}.", last)]

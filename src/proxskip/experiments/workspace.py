@@ -90,7 +90,7 @@ class Workspace:
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
         key = digest(spec)
         if key not in self.problems:
-            # L and the batch do not move the minimiser: read the data and solve the problem once for all of them
+            # L and the batch do not move the minimizer: read the data and solve the problem once for all of them
             plain = {**spec, "L": "max", "batch": None}
             if digest(plain) not in self.problems:
                 self.progress.say(f"reading {spec['data']}, computing L and f*")
@@ -244,7 +244,7 @@ def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
     """The same problem with another kind of L and other minibatches; it keeps its solution."""
     solution = problem.solution
     other = replace(problem, L_kind=L, batch=batch)
-    other.__dict__["solution"] = solution  # neither L nor the batch moves the minimiser
+    other.__dict__["solution"] = solution  # neither L nor the batch moves the minimizer
     other.__dict__["weights"] = problem.weights  # the same bits: dividing by their sum again could change the last one
     return other
 

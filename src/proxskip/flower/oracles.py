@@ -80,7 +80,7 @@ def kind(oracle: Oracle) -> str:
 
 
 def l2(oracle: Oracle) -> float:
-    """The weight of the oracle's regulariser; 0 if it declares none."""
+    """The weight of the oracle's regularizer; 0 if it declares none."""
     return float(getattr(oracle, "l2", 0.0) or 0.0)
 
 

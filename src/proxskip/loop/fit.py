@@ -32,4 +32,4 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
         raise InputError(f'{method.name} is for equally weighted clients; split with weights="equal".')
     # also for a method that handles both, one at a time
     if not everyone and problem.psi is not None:
-        raise InputError("a regulariser at the server needs everybody's h in every round; leave out the cohort or psi.")
+        raise InputError("a regularizer at the server needs everybody's h in every round; leave out the cohort or psi.")

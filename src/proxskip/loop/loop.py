@@ -234,7 +234,7 @@ class Loop:
                 self.keep.save(self.state())
 
     def looks_finite(self, due: bool) -> bool:
-        """Take in the new x, a dear one only when a record is due; False, and x as seen last, if it is not finite."""
+        """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
         if due or not self._x_is_dear():
             self.line.timed(self.line.wait)
             self.x = self._answer(None)

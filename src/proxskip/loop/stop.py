@@ -22,7 +22,7 @@ MAX_GRADIENTS = 10_000_000
 
 
 class Spent(Protocol):
-    """What limits are compared with: the ledger of a run, or a minimisation under way."""
+    """What limits are compared with: the ledger of a run, or a minimization under way."""
 
     @property
     def iterations(self) -> int: ...

@@ -48,7 +48,7 @@ RUN_BLOWN_UP = 100.0
 CERTIFICATE_BLOWN_UP = 1e8
 """How far above the first bound on the certificate a later one may rise."""
 STALLED_BOUNDS = 30
-"""Bounds (or failures of an inner solver) without progress before a minimisation may count as stalled."""
+"""Bounds (or failures of an inner solver) without progress before a minimization may count as stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def grown(grad_norm: float, round: int) -> tuple[Status, str]:
 
 @dataclass(slots=True)
 class CertificateWatch:
-    """The verdicts on one minimisation, from its bounds on the certificate so far."""
+    """The verdicts on one minimization, from its bounds on the certificate so far."""
 
     first: float = math.inf
     """The first bound."""

@@ -1,4 +1,4 @@
-"""Scaffnew in its general form: weights, own step sizes, a regulariser at the server, and cohorts."""
+"""Scaffnew in its general form: weights, own step sizes, a regularizer at the server, and cohorts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from proxskip.types import Array, InputError, Vectors
 
 @dataclass(frozen=True, slots=True)
 class Scaffnew(Method):
-    """ProxSkip for clients: K ~ Geom(p) local steps shifted by a learnt h_i, then one mean.
+    """ProxSkip for clients: K ~ Geom(p) local steps shifted by a learned h_i, then one mean.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip: Yes! Local gradient steps provably lead to
     communication acceleration! Finally!, ICML 2022, arXiv:2202.09357, Algorithm 2; here in the inner product
-    sum_i (w_i/gamma_i) <., .>, in which the same proof allows weights, own steps gamma_i <= 1/L_i and a regulariser
+    sum_i (w_i/gamma_i) <., .>, in which the same proof allows weights, own steps gamma_i <= 1/L_i and a regularizer
     psi. With cb = 1/sum_i w_i/gamma_i:
 
         xhat_i = K times  y <- y - gamma_i (g_i(y) - h_i)   from y = x

@@ -62,7 +62,7 @@ class Scaffold(Method):
         return {"x": x + self.eta_g * dx, "c": c + share * dc}
 
     def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """K steps with the h learnt so far."""
+        """K steps with the h learned so far."""
         y = client.descend(x, memory["h"], self.gamma, K)
         sent = client.send(y)
         return (sent,), {"x": 0.0 * y + x, "y": as_sent(y, y, sent)}

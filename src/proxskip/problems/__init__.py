@@ -1,1 +1,1 @@
-"""Problems: the functions to minimise, their split among clients, and their solutions."""
+"""Problems: the functions to minimize, their split among clients, and their solutions."""

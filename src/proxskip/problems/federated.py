@@ -32,7 +32,7 @@ class Problem:
     Args:
         clients: the functions f_i: linear models, quadratics, or your own oracles with value(x), gradient(x), L and mu.
         weights: w_i > 0, scaled to sum to one; equal if not given. What is plotted is the weighted problem too.
-        psi: a regulariser at the server with a prox, such as ``prox.L1(0.1)``; pyproximal's operators work as well.
+        psi: a regularizer at the server with a prox, such as ``prox.L1(0.1)``; pyproximal's operators work as well.
         D: a matrix or linear operator, for psi(D x).
         batch: rows of a minibatch, drawn without replacement; None for full gradients.
         L_kind: which smoothness constant ``problem.L`` is: "max" for max_i L_i, which the theorems need, or "global"
@@ -227,7 +227,7 @@ class Problem:
 
     @property
     def l2(self) -> float | None:
-        """The coefficient lambda of the l2 regulariser; None unless the clients are linear models."""
+        """The coefficient lambda of the l2 regularizer; None unless the clients are linear models."""
         f = self.clients[0]
         return f.l2 if isinstance(f, LinearModel) else None
 
@@ -296,11 +296,11 @@ class Problem:
         """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
         other = replace(self, batch=batch)
         if "solution" in self.__dict__:
-            other.__dict__["solution"] = self.solution  # sampling does not change the minimiser
+            other.__dict__["solution"] = self.solution  # sampling does not change the minimizer
         return other
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
-        """The same smooth part with a regulariser psi(x), or psi(D x)."""
+        """The same smooth part with a regularizer psi(x), or psi(D x)."""
         return replace(self, psi=psi, D=D)
 
     @cached_property

@@ -1,6 +1,6 @@
 """Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
 
-The row weights s_j are 1/N unless given. A shard keeps the regulariser and the classes of the whole data set, so that
+The row weights s_j are 1/N unless given. A shard keeps the regularizer and the classes of the whole data set, so that
 the weighted sum of the functions of the shards is the function of the whole again.
 """
 
@@ -50,8 +50,8 @@ class LinearModel:
                 pylops. An operator gives only products with A and A', so it allows no minibatches and no splits.
             b: the labels (or targets), one per row.
             l2: the coefficient lambda of  lambda/2 |x|^2.
-            l2_relative: take lambda = l2 * L0, with L0 the smoothness of the loss without the regulariser.
-            intercept: append a column of ones, whose coefficient (the last of x) is not penalised.
+            l2_relative: take lambda = l2 * L0, with L0 the smoothness of the loss without the regularizer.
+            intercept: append a column of ones, whose coefficient (the last of x) is not penalized.
             dtype: float32 stores the data, and computes gradients, in single precision.
             row_weights: nonnegative, scaled to sum to one.
             classes: all label values, if some of them may be missing in these rows.
@@ -102,7 +102,7 @@ class LinearModel:
 
     @cached_property
     def reg(self) -> Array:
-        """The coefficient of the regulariser for each unknown; zero for an intercept."""
+        """The coefficient of the regularizer for each unknown; zero for an intercept."""
         reg = np.full(self.d, self.l2)
         if self.intercept:
             reg[self.A.shape[1] - 1 :: self.A.shape[1]] = 0.0  # one intercept per class for softmax
@@ -110,13 +110,13 @@ class LinearModel:
 
     @cached_property
     def L0(self) -> float:
-        """Smoothness of the loss without the regulariser."""
+        """Smoothness of the loss without the regularizer."""
         return spectrum.largest(self.A, self.s, self.curvature, np.zeros(self.A.shape[1]))
 
     @cached_property
     def L(self) -> float:
-        """Smoothness, including the regulariser; exact up to a few thousand features (see ``spectrum``)."""
-        if np.ptp(self.reg) == 0:  # a constant regulariser only shifts the spectrum
+        """Smoothness, including the regularizer; exact up to a few thousand features (see ``spectrum``)."""
+        if np.ptp(self.reg) == 0:  # a constant regularizer only shifts the spectrum
             return self.L0 + float(self.reg[0])
         return spectrum.largest(self.A, self.s, self.curvature, self.reg[: self.A.shape[1]])
 
@@ -128,7 +128,7 @@ class LinearModel:
 
     @cached_property
     def mu(self) -> float:
-        """Strong convexity, from the regulariser alone."""
+        """Strong convexity, from the regularizer alone."""
         return float(self.reg.min())
 
     @cached_property
@@ -138,7 +138,7 @@ class LinearModel:
 
     @property
     def row_factors(self) -> Array | float:
-        """N s_j: f is the plain mean of the functions  N s_j loss(a_j' x, b_j) + regulariser.  1 for equal weights."""
+        """N s_j: f is the plain mean of the functions  N s_j loss(a_j' x, b_j) + regularizer.  1 for equal weights."""
         return 1.0 if np.ptp(self.s) == 0 else self.N * self.s
 
     def _in_batch(self, slopes: Array, rows: Indices) -> Array:
@@ -206,11 +206,11 @@ class LinearModel:
         c = self.slopes(self.margins(x), self.b)
         c = self.row_factors * (c if less is None else c - self.slopes(self.margins(less), self.b))
         mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
-        # grad f_j - grad f  =  c_j a_j - mean: the regulariser cancels
+        # grad f_j - grad f  =  c_j a_j - mean: the regularizer cancels
         return max(float(np.mean(c * c * self.row_squares) - mean @ mean), 0.0)
 
     def take(self, rows: Indices) -> Self:
-        """The shard with these rows: the same unknowns, regulariser and classes, with the row weights in proportion."""
+        """The shard with these rows: the same unknowns, regularizer and classes, with the row weights in proportion."""
         return self.deal([rows])[0]
 
     def deal(self, parts: Sequence[Indices]) -> list[Self]:
@@ -254,7 +254,7 @@ _CACHED = ("L", "L0", "mu", "L_rows", "reg")
 
 
 class Logistic(LinearModel):
-    """l2-regularised logistic regression,  mean_j log(1 + exp(-b_j a_j' x)) + lambda/2 |x|^2  (paper, Section 6).
+    """l2-regularized logistic regression,  mean_j log(1 + exp(-b_j a_j' x)) + lambda/2 |x|^2  (paper, Section 6).
 
     Any two label values will do; the smaller becomes -1 and the larger +1, see ``classes``.
 

@@ -172,5 +172,5 @@ def has_hessian(f: object) -> bool:
 
 
 def minimizer_of(f: object) -> Array | None:
-    """The minimiser, where f knows it in closed form."""
+    """The minimizer, where f knows it in closed form."""
     return getattr(f, "minimizer", None)

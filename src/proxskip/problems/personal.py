@@ -47,7 +47,7 @@ class Personal:
 
 
 def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None = None) -> Problem:
-    """The personalised problem  min_x sum_i w_i f_i(alpha_i x + (1 - alpha_i) x_i*)  of FLIX.
+    """The personalized problem  min_x sum_i w_i f_i(alpha_i x + (1 - alpha_i) x_i*)  of FLIX.
 
     Scaffnew with own steps on it is Scafflix: K. Yi, L. Condat, P. Richtarik, Explicit personalization and local
     training: double communication acceleration in federated learning, 2023, arXiv:2305.13170, of which we read the
@@ -60,13 +60,13 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
 
     Args:
         alpha: how much of the common model, in (0, 1]: one number, or one for each client.
-        own: the clients' own models, one row each; the minimisers of their f_i if not given.
+        own: the clients' own models, one row each; the minimizers of their f_i if not given.
     """
     alphas = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (problem.n,)) if np.ndim(alpha) < 2 else np.zeros(1)
     if not (np.all(alphas > 0) and np.all(alphas <= 1)):
         raise InputError(f"alpha = {alpha!r} must lie in (0, 1]: one number, or one for each of {problem.n} clients.")
     if problem.batch is not None:
-        raise InputError("a personalised problem has no minibatches; leave out the batch.")
+        raise InputError("a personalized problem has no minibatches; leave out the batch.")
     models = _own_models(problem) if own is None else np.asarray(own, dtype=np.float64)
     if models.shape != (problem.n, problem.d):
         raise InputError(f"own has shape {models.shape}; give one model of length {problem.d} for each client.")
@@ -75,11 +75,11 @@ def scafflix(problem: Problem, alpha: npt.ArrayLike, own: npt.ArrayLike | None =
 
 
 def _own_models(problem: Problem) -> Array:
-    """The minimisers of the clients' functions."""
+    """The minimizers of the clients' functions."""
     found = []
     for i, f in enumerate(problem.clients):
         alone = Problem([f], d=problem.d).solution
         if alone is None:
-            raise InputError(f"the minimiser of client {i} is too expensive to compute here; give own.")
+            raise InputError(f"the minimizer of client {i} is too expensive to compute here; give own.")
         found.append(alone.x)
     return np.stack(found)

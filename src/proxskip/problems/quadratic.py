@@ -76,7 +76,7 @@ class Quadratic:
     def minimizer(self) -> Array:
         """The exact solution of H x = b."""
         if self.mu <= 0:
-            raise InputError("this quadratic has no unique minimiser (its smallest eigenvalue is zero).")
+            raise InputError("this quadratic has no unique minimizer (its smallest eigenvalue is zero).")
         return self.b / self.H if self.H.ndim == 1 else np.asarray(np.linalg.solve(self.H, self.b))
 
     @staticmethod
@@ -99,10 +99,10 @@ def random_quadratics(
     diagonal: bool = False,
     seed: int = 0,
 ) -> list[Quadratic]:
-    """n heterogeneous quadratics, each with its own minimiser and with eigenvalues from mu to L (both attained).
+    """n heterogeneous quadratics, each with its own minimizer and with eigenvalues from mu to L (both attained).
 
     Args:
-        heterogeneity: the standard deviation of the coordinates of the minimisers.
+        heterogeneity: the standard deviation of the coordinates of the minimizers.
         diagonal: make every H diagonal.
     """
     rng = generator(seed)

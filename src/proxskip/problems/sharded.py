@@ -352,7 +352,7 @@ class Sharded(Elsewhere):
 
     @property
     def l2(self) -> float | None:
-        """The coefficient lambda of the l2 regulariser; None unless the clients are linear models."""
+        """The coefficient lambda of the l2 regularizer; None unless the clients are linear models."""
         f = self.clients[0]
         return f.fact.l2 if isinstance(f, RemoteClient) else None
 

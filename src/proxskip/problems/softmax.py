@@ -91,7 +91,7 @@ class Softmax(LinearModel):
         G = G if less is None else G - self._slopes(self._scores(self.A, less), self.b)
         G = G if isinstance(factors, float) else factors[:, None] * G
         mean = self._fold(self.A, G / self.N)
-        # The gradient of row j is the outer product of its slopes and a_j (the regulariser cancels).
+        # The gradient of row j is the outer product of its slopes and a_j (the regularizer cancels).
         return max(float(np.mean(np.sum(G * G, axis=1) * self.row_squares) - mean @ mean), 0.0)
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:

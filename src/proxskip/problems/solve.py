@@ -52,7 +52,7 @@ class Solution:
     """What the methods converge to.
 
     Args:
-        x: the minimiser x*.
+        x: the minimizer x*.
         f: the minimum f*.
         h: grad f_i(x*), one row per client.
         y: the dual solution of psi(D x), otherwise None.

@@ -26,7 +26,7 @@ from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
 GROWTH, SPREAD = 1e3, 1e6
-"""An upload is rejected above so many times the largest one before it, and the median of the others' now."""
+"""An upload is rejected if it exceeds this multiple of the largest one before it, and the median of the others' now."""
 DIVERGED = 1e12
 """How far |x| may grow before the run has diverged."""
 

@@ -45,8 +45,8 @@ class Server:
         closing: "deadline" closes a round with the clients that answered, in the method's form for cohorts;
             "everyone" waits for all and voids a round that misses one. None takes the first where the method can.
         cohort: who is asked in a round.
-        audit: check sum_i w_i h_i every so many rounds, 0 for never.
-        measure: ask for gradients at x every so many rounds, 0 for only at the end, None for never.
+        audit: check sum_i w_i h_i every this many rounds, 0 for never.
+        measure: ask for gradients at x every this many rounds, 0 for only at the end, None for never.
         tol: stop when the gradient norm is below.
         least: fewest clients that close a round; the whole cohort for a method that needs it.
         patience: void rounds in a row after which the run fails.

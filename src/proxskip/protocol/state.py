@@ -116,7 +116,7 @@ class ServerState(Copied):
         return self.but(counts=self.counts.but(**{what: vars(self.counts)[what] + by}))
 
     def note(self, text: str, about: str = "", most: int = NOTES + 1) -> ServerState:
-        """A sentence for the result, unless there are so many, or so many that begin with ``about``."""
+        """A sentence for the result, unless there are too many already, in all or with the beginning ``about``."""
         if len(self.notes) > NOTES or sum(t.startswith(about) for t in self.notes) >= most:
             return self
         return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "more happened than is said here."))

@@ -256,13 +256,13 @@ def dr_red(x, g, h, rho, weight, b, y, lo, hi):
 
 
 @njit(**_FUSED)
-def dr_sweep(b, rho, weight, colour, y, lo, hi):
-    """Gauss-Seidel on the pixels of one colour of a chessboard; weight[k] is 1/diagonal of a row with k rows beside."""
+def dr_sweep(b, rho, weight, color, y, lo, hi):
+    """Gauss-Seidel on the pixels of one color of a chessboard; weight[k] is 1/diagonal of a row with k rows beside."""
     m, n = b.shape
     for i in range(lo, hi):
         above, here, below, source = y[i], y[i + 1], y[i + 2], b[i]
         w = weight[(i > 0) + (i < m - 1)]
-        for j in range((i + colour) % 2, n, 2):
+        for j in range((i + color) % 2, n, 2):
             here[j + 1] = w[j] * (source[j] + rho * (above[j + 1] + below[j + 1] + here[j] + here[j + 2]))
 
 

@@ -24,7 +24,7 @@ class Series:
     """One list for each axis, by its name (one of ``plots.X_AXES``, or the panel's own)."""
     y: list[float]
     method: str = ""
-    """Decides colour and dashes; if empty, the position in the panel does."""
+    """Decides color and dashes; if empty, the position in the panel does."""
     low: list[float] | None = None
     high: list[float] | None = None
     """The band over seeds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxskip import registry
 from proxskip.seam import Style
 
-# The colours of Okabe and Ito, which people with any colour vision can tell apart, without yellow, and a grey.
+# The colors of Okabe and Ito, which people with any color vision can tell apart, without yellow, and a grey.
 CYCLE = (
     Style("#D55E00", "-", "o"),
     Style("#7F7F7F", "-", "s"),

@@ -209,7 +209,7 @@ def _draw(ax: Axes, curve: Curve, x: str, y: str, floor: float, line: dict[str, 
 
 def _styles(shown: Sequence[Curve]) -> list[dict[str, Any]]:
     own = [entry for c in shown if (entry := style(c.method)) is not None]
-    # every method its own style, or all by position where two would have the same colour
+    # every method its own style, or all by position where two would have the same color
     distinct = len({entry.color for entry in own}) == len(shown)
     return [
         _look(entry, 2.4 if entry.highlighted else 1.5, not distinct and k >= len(CYCLE))
@@ -261,7 +261,7 @@ def _known(given: str, axes: dict[str, Any], name: str) -> None:
 # -- panels of a report ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CurveStyle:
-    """How one series is drawn: ``slot`` is its colour in ``PALETTE``, the rest tells equal colours apart."""
+    """How one series is drawn: ``slot`` is its color in ``PALETTE``, the rest tells equal colors apart."""
 
     slot: int
     dashes: str
@@ -281,7 +281,7 @@ def methods_in(panels: Sequence[Panel]) -> set[str]:
 
 
 def curve_styles(series: Sequence[Series], figure: Collection[str] = ()) -> list[CurveStyle]:
-    """Colours by method, or by position where a single method is shown; a bound looks like the curve it bounds.
+    """Colors by method, or by position where a single method is shown; a bound looks like the curve it bounds.
 
     Args:
         figure: the methods that the whole figure draws in their own style; series by position have hollow markers
@@ -337,14 +337,14 @@ def _keys(measured: Sequence[Series]) -> list[str]:
 
 
 def _slots(keys: Sequence[str], named: Collection[str]) -> dict[str, int]:
-    """Methods keep their own colour where it is free; the others take what is left, unused colours first."""
+    """Methods keep their own color where it is free; the others take what is left, unused colors first."""
     out: dict[str, int] = {}
     own = {
         name: PALETTE.index(entry.color)
         for name in (*keys, *named)
         if (entry := style(name)) and entry.color in PALETTE
     }
-    # colours of methods elsewhere in the figure are used last
+    # colors of methods elsewhere in the figure are used last
     theirs = {own[name] for name in named if name in own}
     order = [*sorted(range(len(PALETTE)), key=theirs.__contains__), *range(len(PALETTE), len(PALETTE) + len(keys))]
     for key in dict.fromkeys(keys):

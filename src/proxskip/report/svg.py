@@ -12,7 +12,7 @@ from proxskip.report.text import attribute, text
 
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 30, 46
 LABELS, LABELS_FROM, MOST_LABELS, LONGEST_LABEL = 128, 480, 8, 19
-"""Room for the names of the curves at their ends; from this width on, for this many curves, with so many letters."""
+"""Names at the ends of curves: their room, the least width, and the most curves and letters for which there are any."""
 SHAPES = {
     "o": "M0-4A4 4 0 1 1 0 4A4 4 0 1 1 0-4Z",
     "s": "M-3.6-3.6H3.6V3.6H-3.6Z",
@@ -168,7 +168,7 @@ def _curve(s: Series, panel: Panel, look: CurveStyle, x: Scale, y: Scale) -> str
     elif s.kind == "points":
         marked = every
     else:
-        # by its colour each curve starts its markers elsewhere, so that they do not hide one another
+        # by its color each curve starts its markers elsewhere, so that they do not hide one another
         spread = max(1, len(every) // MARKERS_PER_CURVE)
         marked = every[look.slot * spread // 8 :: spread]
     return "".join(_path(piece, look, s.kind) for piece in pieces) + _marks(marked, look)

@@ -14,7 +14,7 @@ from proxskip.types import Array, Indices, Vectors
 
 
 class Status(IntEnum):
-    """How a run or a minimisation ended; 0 is success, as in scipy.
+    """How a run or a minimization ended; 0 is success, as in scipy.
 
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
     ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what

@@ -52,12 +52,12 @@ def _data(s: Mapping[str, Any]) -> str:
 
 
 def _function(s: Mapping[str, Any]) -> str:
-    regulariser = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
+    regularizer = f" + lambda/2 |x|^2, lambda = {s['lambda']:.4g}" if s["lambda"] else ""
     psi = f" + {s['psi']}" if s["psi"] else ""
     constants = "L unknown" if s["L"] is None else f"L = {s['L']:.4g} ({s['L_kind']})"
     if s["mu"]:
         constants += f", mu = {s['mu']:.4g}, kappa = {s['kappa']:.4g}"
-    return f"{_LOSSES.get(s['loss'], s['loss'])}{regulariser}{psi}; {constants}"
+    return f"{_LOSSES.get(s['loss'], s['loss'])}{regularizer}{psi}; {constants}"
 
 
 def _parameters(s: Mapping[str, Any]) -> str:

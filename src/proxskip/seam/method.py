@@ -20,7 +20,7 @@ from proxskip.types import Array, InputError, Vectors
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a method's curve is drawn: a colour, a dash pattern and a marker of matplotlib."""
+    """How a method's curve is drawn: a color, a dash pattern and a marker of matplotlib."""
 
     color: str
     dashes: str = "-"

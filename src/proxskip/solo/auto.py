@@ -62,7 +62,7 @@ def _capped_fista(problem: Problem, f: Smooth) -> Method:
 
 
 class AutoDescent(Descent):
-    """A minimisation that chooses its method while it runs, or repeats the choices of an earlier one.
+    """A minimization that chooses its method while it runs, or repeats the choices of an earlier one.
 
     Args:
         replay: the choices to repeat.

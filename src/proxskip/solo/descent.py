@@ -1,4 +1,4 @@
-"""A minimisation under way: a method on f + psi(D x), round by round, with a bound on the certificate at every prox."""
+"""A minimization under way: a method on f + psi(D x), round by round, with a bound on the certificate at every prox."""
 
 from __future__ import annotations
 

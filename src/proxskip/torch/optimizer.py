@@ -19,7 +19,7 @@ CONTROLS = ("step", "gradient", "none")
 
 
 class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
-    """Local steps of an optimizer, each shifted by a learnt control variate h, and an average now and then.
+    """Local steps of an optimizer, each shifted by a learned control variate h, and an average now and then.
 
     K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, ProxSkip, ICML 2022, arXiv:2202.09357. With y the parameters
     of this rank, x the last common point and g the gradient that ``backward`` left:
@@ -38,13 +38,13 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         optim: the local optimizer.
         p: communicate after each step with this probability, drawn from ``seed`` alike on all ranks.
         period: or communicate after every ``period`` steps. Give one of the two.
-        control: how h is learnt.
+        control: how h is learned.
         outer: an optimizer over the same parameters, for the outer step of DiLoCo (Douillard et al., 2023,
             arXiv:2311.08105).
         chi: damps the update of h, for networks; 1 is the paper's. Only for ``control="step"``.
         seed: the same on all ranks.
         group: the process group to average over; all ranks if not given.
-        fragments: split the parameters into so many parts, which are averaged at different times.
+        fragments: split the parameters into this many parts, which are averaged at different times.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
             y - x, and c - h. Both go to zero at a solution, so that the rounding does too.
     """

@@ -20,7 +20,7 @@ _COIN = 0x80000000 | STREAMS["anchor"]
 
 @njit(**_FAST)
 def rows_gradient(rows, picks, first, x, per_block, data, g, part, p):
-    """g <- the mean gradient of these rows without the regulariser, block after block."""
+    """g <- the mean gradient of these rows without the regularizer, block after block."""
     kind, dense, sparse, b, loss, C = data
     blocks = max(1, rows // per_block)
     block_gradient(0, blocks, rows, picks, first, x, kind, dense, sparse, b, 1.0 / rows, loss, C, g, p)

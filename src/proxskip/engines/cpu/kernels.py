@@ -31,7 +31,7 @@ LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""
 DENSE, SPARSE, SOFTMAX = 0, 1, 2
 """Kinds of shards that are read row by row."""
-# ``reassoc`` lets the compiler vectorise sums, in an order that is fixed when it compiles; ``contract`` lets it fuse
+# ``reassoc`` lets the compiler vectorize sums, in an order that is fixed when it compiles; ``contract`` lets it fuse
 # multiply-adds. Without "nnan" and "ninf", NaN and infinity keep their meaning.
 _FAST = {
     "nogil": True,
@@ -82,9 +82,9 @@ def _exp_part(u, i, power, z):
 
 @njit(**_IN_ORDER)
 def slopes(loss, z, b, scale, m, safe, bits, power):
-    """z <- scale * slope(z, b) for the first m rows, vectorised; ``bits`` and ``power`` are one buffer.
+    """z <- scale * slope(z, b) for the first m rows, vectorized; ``bits`` and ``power`` are one buffer.
 
-    For the logistic loss exp is spelt out: a call of the library's would not be vectorised. ``safe`` says that every
+    For the logistic loss exp is spelt out: a call of the library's would not be vectorized. ``safe`` says that every
     margin is below SAFE_MARGIN in size, so that no clamp is needed.
     """
     if loss == SQUARED:

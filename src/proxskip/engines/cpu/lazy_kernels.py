@@ -26,7 +26,7 @@ def _at(kind, r, lo, members):
     return 0 if kind == ROW else r - lo
 
 
-# The test of the operation stands outside the loop over the d entries, so that each of these loops is vectorised.
+# The test of the operation stands outside the loop over the d entries, so that each of these loops is vectorized.
 # Row numbers are unsigned: a signed one may be negative, which numba would check at every access.
 @njit(**_AS_NUMPY)
 def _two_vectors(op, ka, A, kb, B, lo, hi, members, out, own):

@@ -62,7 +62,7 @@ def minibatch(seed, client, round, step, m, start, n, out, room):
     """Values start .. start+n-1 of the keyed permutation of 0..m-1, into ``out``.
 
     ``room`` holds buffers for twelve keys and four times n numbers (``shards.room_to_draw``). All n numbers take each
-    step of the network together, so that the loops are vectorised.
+    step of the network together, so that the loops are vectorized.
     """
     keys, v, left, right, at = room
     for block in range(3):

@@ -36,7 +36,7 @@ class RayEngine(Engine):
     """Clients in Ray actors; the same bytes as the cpu engine's, for any number of actors.
 
     Args:
-        actors: how many; by default one a CPU of the cluster, at most one a client.
+        actors: how many; by default one per CPU of the cluster, at most one per client.
         address: of a running cluster, ``"auto"`` for the one this machine belongs to; None starts Ray on this machine,
             with a CPU for each that the actors need (or uses the Ray that this process has started already).
         cores: CPUs, and threads, of each actor.
@@ -122,7 +122,7 @@ class RayEngine(Engine):
         """A problem whose shards are loaded by the actors that hold them; no data pass through this process.
 
         Args:
-            shards: a list of svmlight or npz files, one a client, at the same path on every machine; or a function
+            shards: a list of svmlight or npz files, one per client, at the same path on every machine; or a function
                 ``load_shard(i)`` that gives client i, a linear model or any oracle.
             n: the number of clients, for a function.
             features: columns of the data; without it the largest index that occurs in a file.

@@ -1,0 +1,95 @@
+"""What a release must pass, in fresh environments: the wheel on each Python, each extra alone, the oldest versions.
+
+    python tests/release_check.py [--python 3.11 3.12 3.13] [--only NAME ...]
+
+Builds the wheel, and for each row makes a virtual environment, installs the wheel with pip, imports the package and
+runs the race of the demo. Prints one row of a Markdown table per environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+USES = {
+    "prox": "import pyproximal, osqp; import proxskip as ps; ps.prox.as_prox(pyproximal.L1(sigma=1.0))",
+    "docs": "import sphinx, myst_parser, furo",
+    "examples": "import skimage, osqp",
+    "flower": "import proxskip.flower",
+    "ray": "import ray; import proxskip as ps; ps.RayEngine",
+    "torch": "import proxskip.torch",
+    "gpu": "import importlib.util; assert importlib.util.find_spec('cupy')",  # a driver is not needed to install it
+}
+"""What each extra must allow."""
+
+
+def interpreter(version: str) -> str | None:
+    """A Python of this version: on the path, or installed by pyenv."""
+    pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
+    return shutil.which(f"python{version}") if not pyenv else str(pyenv[-1])
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return next(folder.glob("*.whl"))
+
+
+def oldest() -> list[str]:
+    """The dependencies at the lower ends of their ranges."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return [name.replace(">=", "==") + ".*" * (name.count(".") < 2) for name in project["dependencies"]]
+
+
+def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[str] | None = None) -> str:
+    """Install and use it; the versions and seconds, or what went wrong."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    program = str(folder / "bin" / "python")
+    start = time.monotonic()
+    wanted = f"{wheel}[{extra}]" if extra else str(wheel)
+    steps = [
+        [python, "-m", "venv", str(folder)],
+        [program, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted, *(more or [])],
+        [program, "-c", f"import proxskip; {USES.get(extra, '')}"],
+        [str(folder / "bin" / "proxskip"), "demo", "--race"],
+    ]
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True, env=env, cwd=folder.parent)
+        if done.returncode:
+            return f"fails: {' '.join((done.stderr or done.stdout).strip().splitlines()[-1:])[:160]}"
+    named = "import numpy, scipy, numba; print(numpy.__version__, scipy.__version__, numba.__version__)"
+    versions = subprocess.run([program, "-c", named], capture_output=True, text=True, env=env).stdout.split()
+    return f"works: numpy {versions[0]}, scipy {versions[1]}, numba {versions[2]}; {time.monotonic() - start:.0f} s"
+
+
+def main() -> None:
+    """All rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"])
+    parser.add_argument("--only", nargs="*", help="rows: a Python version, oldest, or an extra")
+    given = parser.parse_args()
+    first = interpreter(given.python[0]) or sys.executable
+    with tempfile.TemporaryDirectory() as name:
+        wheel = build_wheel(Path(name))
+        rows = [(version, interpreter(version), "", []) for version in given.python]
+        rows += [("oldest", first, "", oldest())] + [(extra, first, extra, []) for extra in USES]
+        for k, (row, python, extra, more) in enumerate(rows):
+            if given.only and row not in given.only:
+                continue
+            where = Path(name) / f"env{k}"
+            told = check(python, wheel, where, extra, more) if python else "no such Python here"
+            print(f"| {row} | {told} |", flush=True)
+            shutil.rmtree(where, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
