@@ -49,7 +49,7 @@ from proxskip.results.trace import Trace
 from proxskip.run import resume, run
 from proxskip.seam import About, Claims, Method, Style
 from proxskip.sweep import sweep
-from proxskip.types import EngineError, InputError, UnsafeStepWarning
+from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "Method",
     "Minimum",
     "Network",
+    "NoTheoremWarning",
     "Plan",
     "Problem",
     "ProxGD",
