@@ -136,7 +136,7 @@ def judged(seed: int) -> tuple[str, str | None]:
                 workers = [Worker(f, i, seed) for i, f in enumerate(problem.clients)]
                 state, _ = drive(server, [Client(server.method, w) for w in workers])
                 x, success = state.vectors["x"], state.reached
-                said = "CONVERGED" if success else "MAX_ROUNDS"
+                said = server.verdict(state)[0].name
             else:
                 method: Any = name
                 if name == "scaffnew" and (best := ps.Scaffnew.theory(problem)).p < LEAST_P:
