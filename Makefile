@@ -51,13 +51,7 @@ bench: setup
 	$(BIN)/python benchmarks/run.py
 
 chaos: setup
-	$(BIN)/python tests/chaos_interrupt.py
-	$(BIN)/python tests/chaos_protocol.py
-	$(BIN)/python tests/chaos_flower.py
-	$(BIN)/python tests/mutants.py
-	$(BIN)/python tests/audit_mutants.py
-	$(BIN)/python tests/proofs.py
-	$(BIN)/python tests/chaos_ray.py
+	$(BIN)/python tests/chaos.py
 
 clean:
 	rm -rf $(VENV) demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -54,7 +54,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Writing a method", "proxskip", ("Method", "About", "Claims", "Style", "register")),
     ("Cohorts", "proxskip", ("Uniform", "Bernoulli", "Given")),
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
-    ("Errors and warnings", "proxskip", ("InputError", "UnsafeStepWarning")),
+    ("Errors and warnings", "proxskip", ("InputError", "NoTheoremWarning", "UnsafeStepWarning")),
 )
 MODULES = ("callbacks", "codecs", "datasets", "prox", "theory")
 BEYOND = (

@@ -13,6 +13,8 @@ import scipy.sparse
 import proxskip as ps
 from proofs import campaign, exact_gradient
 from proxskip.problems import accuracy
+from proxskip.protocol import Client, Server, Worker
+from proxskip.protocol.lockstep import drive
 from proxskip.results.result import Status
 
 
@@ -88,3 +90,22 @@ def test_every_success_is_true_in_fifty_digits(first: int) -> None:
     counts, wrong = campaign(first, first + (6 if first == 0 else 100))
     assert not wrong
     assert first == 0 or (counts["CONVERGED"] >= 30 and counts["PRECISION"] > 0)
+
+
+# -- federations -------------------------------------------------------------------------------------------------------
+def test_a_federation_says_that_a_tolerance_is_below_rounding() -> None:
+    """PRECISION long before its rounds are over; a tolerance that rounding allows is reached by the same run."""
+    problem = ps.Problem(ps.random_quadratics(3, 4, L=1.0, mu=0.2, heterogeneity=10.0, seed=1))
+    method = ps.Scaffnew.theory(problem)
+
+    def end(tol: float) -> tuple[str, str, int, bool]:
+        server = Server(method, problem, 5000, tol=tol, measure=20)
+        state, _ = drive(server, [Client(method, Worker(f, i)) for i, f in enumerate(problem.clients)])
+        status, message = server.verdict(state)
+        return status.name, message, state.round, state.reached
+
+    name, message, rounds, reached = end(1e-18)
+    assert (name, reached) == ("PRECISION", False)
+    assert "is at the level of rounding" in message
+    assert rounds < 2000
+    assert end(1e-9)[0] == "CONVERGED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -235,3 +236,23 @@ def test_dropout_never_diverges(dropout: float, proxskip_data: Any) -> None:
     if dropout <= 0.5:
         assert problem.solution is not None
         assert np.linalg.norm(result.x - problem.solution.x) <= 1e-6 * np.linalg.norm(problem.solution.x)
+
+
+# -- unequal weights ---------------------------------------------------------------------------------------------------
+def test_cohorts_of_unequal_weights_are_warned_about() -> None:
+    """One sentence at the start, which the summary repeats; none where a theorem holds."""
+    parts = ps.random_quadratics(5, 4, L=1.0, mu=0.1, seed=0)
+    unequal, equal = ps.Problem(parts, [1.0, 2.0, 3.0, 4.0, 5.0]), ps.Problem(parts)
+    said = r"the clients' weights differ \(up to a factor 5\), and no theorem covers scaffnew on cohorts"
+    with pytest.warns(ps.NoTheoremWarning, match=said):
+        found = ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=4000, target=1e-12, cohort=2, threads=1)
+    assert found.summary()["warnings"] == list(found.warnings)
+    assert len(found.warnings) == 1
+    assert found.summary()["zeta"] is None
+    assert found.summary()["gap"] <= 1e-12  # its fixed point is the solution all the same
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ps.run(ps.Scaffnew(0.9, 0.3), equal, rounds=3, cohort=2).warnings == ()
+        assert ps.run(ps.Scaffnew(0.9, 0.3), unequal, rounds=3).warnings == ()
+        dual = ps.FiveGCS.practical(unequal, cohort=2)
+        assert ps.run(dual, unequal, rounds=3, cohort=2).warnings == ()

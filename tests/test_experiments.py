@@ -208,6 +208,25 @@ def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> 
         assert not np.array_equal(seen[0], seen[K])
 
 
+def test_the_noise_ball_is_nearly_reached() -> None:
+    """Where it is nearly tight, the mean of Psi is within a factor 3 of gamma^2 C/zeta: a C nine times off fails.
+
+    All rows have the same curvature, so that minibatches add noise that does not depend on x, and with
+    p = sqrt(gamma mu) both parts of Psi contract at the rate zeta. Half of the ball is lost to C = 2 sigma*^2.
+    """
+    rng = np.random.Generator(np.random.Philox(2))
+    labels = [rng.choice([-1.0, 1.0], size=20) + 3.0 * i for i in range(16)]
+    problem = ps.Problem([ps.LeastSquares(np.ones((20, 1)), b) for b in labels]).with_batch(4)
+    gamma = 1.0 / problem.es_A
+    method = ps.Scaffnew(gamma, theory.best_p(gamma, problem.mu))
+    zeta = method.claims(problem).zeta
+    assert zeta == pytest.approx(gamma * problem.mu)
+    ball = theory.noise_ball(gamma, problem.es_C, zeta)
+    times = list(range(40, 1040))  # by then (1 - zeta)^t is below rounding
+    psi, _ = lyapunov.trajectory(Stepper(method, problem, 0, fastest_engine(problem, 1)), times, 1)
+    assert 1 / 3 < np.mean(psi) / ball < 1
+
+
 # -- the experiments, small --------------------------------------------------------------------------------------------
 SMALL: dict[str, dict[str, Any]] = {
     "table1": {"kappa": [1e2, 1e3], "d": 12, "clients": 6, "seeds": 2,

@@ -104,6 +104,46 @@ def script(code: str) -> str:
     return done.stdout
 
 
+# -- Ray itself --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("who", "named"), [("raylet", "raylet"), ("gcs_server", "head"), ("agent", "raylet")])
+def test_a_ray_that_ends_is_named_at_once(who: str, named: str, tmp_path: Path) -> None:
+    """Not after the deadline of ten minutes, and not as a fault of an actor; the checkpoint can be resumed."""
+    said = script(f"""
+import psutil, signal
+from proxskip.types import EngineError
+class Kill:
+    def on_run_start(self, config): ...
+    def on_run_end(self, result): ...
+    def on_record(self, step, metrics):
+        if step == 40:
+            pids = {{k: v[0].process.pid for k, v in ray._private.worker._global_node.all_processes.items()}}
+            if {who!r} in pids:
+                os.kill(pids[{who!r}], signal.SIGKILL)
+            else:
+                below = psutil.Process(pids["raylet"]).children()
+                [c.kill() for c in below if "agent" in " ".join(c.cmdline())]
+            self.at = time.monotonic()
+kill, method = Kill(), ps.Scaffnew(0.9, 0.2)
+engine = RayEngine(2, deadline=600)
+try:
+    ps.run(method, q, rounds=10**7, every=20, engine=engine, callbacks=(kill,), out={str(tmp_path / "run")!r})
+except EngineError as error:
+    print(error)
+print(time.monotonic() - kill.at)
+warnings.simplefilter("ignore")
+engine.shutdown()
+done = ps.resume({str(tmp_path / "run")!r}, q, engine=RayEngine(2), seconds=0.1)
+print(done.summary()["rounds"] > 0, flush=True)
+os._exit(0)
+""").splitlines()
+    lost, seconds, resumed = said[-3:]
+    assert lost.startswith("Ray was lost: ")
+    assert named in lost.partition(",")[0]
+    assert "actor with" not in lost
+    assert float(seconds) < 120  # the agent's end reaches its raylet first
+    assert resumed == "True"
+
+
 # -- the same data -----------------------------------------------------------------------------------------------------
 def test_a_shard_that_changed_is_not_taken_for_the_same(tmp_path: Path, made: Any) -> None:
     files, engine = written(tmp_path), made(2)

@@ -53,7 +53,7 @@ from proxskip.run import resume, run
 from proxskip.seam import About, Claims, Method, Style
 from proxskip.sweep import compare, sweep
 from proxskip.tune import Tuned, tune
-from proxskip.types import EngineError, InputError, UnsafeStepWarning
+from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
 from proxskip.version import __version__ as __version__
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "Method",
     "Minimum",
     "Network",
+    "NoTheoremWarning",
     "Plan",
     "Problem",
     "ProxGD",

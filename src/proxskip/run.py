@@ -24,7 +24,7 @@ from proxskip.progress import shown
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
-from proxskip.types import Array, InputError, Oracle, UnsafeStepWarning, Vectors
+from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, UnsafeStepWarning, Vectors
 
 
 def run(
@@ -87,6 +87,8 @@ def run(
     method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
     stop.check(problem)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
+    for note in loop.notes[len(notes) :]:
+        _warnings.warn(note, NoTheoremWarning, stacklevel=2)
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)

@@ -34,6 +34,10 @@ class UnsafeStepWarning(UserWarning):
     """A parameter is outside the range of the method's theorem, and the caller allowed that."""
 
 
+class NoTheoremWarning(UserWarning):
+    """No theorem covers this combination; the run goes on, and its summary repeats the sentence."""
+
+
 @runtime_checkable
 class Oracle(Protocol):
     """A smooth convex function; anything with these four members can be a client.

@@ -1,9 +1,10 @@
 """The audit of a run: at every record, the method's control variates must add up to what its theorem says.
 
 A lost, doubled or altered update of one client leaves x finite and quiet, and the answer wrong. It shows in the sum of
-the h_i, which is zero after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y). What
-rounding leaves there is at most some units of the largest h and of (p/gamma) x that there have been: h is updated with
-differences of x, and what was rounded off while they were large stays when they have become small.
+the h_i, which is zero after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for
+5gcs in that of the v_i, which is v. What rounding leaves there is at most some units of the largest h and of
+(p/gamma) x that there have been: h is updated with differences of x, and what was rounded off while they were large
+stays when they have become small.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Audit:
         Args:
             unit: of rounding, of the vectors that clients remember.
         """
-        h = method.controls(server, memory)
+        h = method.audited(server, memory)
         if h is None:
             return None
         # h moves by (p/gamma) (x+ - xhat), so this is the size of what is rounded

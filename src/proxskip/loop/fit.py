@@ -25,6 +25,18 @@ def check_parts(method: Method, psi: object, D: object, batch: object, **more: b
             raise InputError(f"{method.name} {missing}.")
 
 
+def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[str]:
+    """Sentences on what is run although no theorem covers it."""
+    if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
+        return []
+    least, most = float(problem.weights.min()), float(problem.weights.max())
+    ratio = f"up to a factor {most / least:.3g}" if least > 0 else "and some are zero"
+    return [
+        f"the clients' weights differ ({ratio}), and no theorem covers {method.name} on cohorts of such clients; "
+        'split with weights="equal", take everybody, or use 5gcs.'
+    ]
+
+
 def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     """Refuse what the method is not right for, with one sentence."""
     check_parts(method, problem.psi, problem.D, problem.batch, cohort=not everyone, clients=problem.n > 1)

@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from proxskip.links.cohorts import Given, Participation
+from proxskip.links.cohorts import Everyone, Given, Participation
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import measure, watch
+from proxskip.loop import fit, measure, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.listen import Record, heard_by, tell_record
@@ -72,6 +72,7 @@ class Loop:
         self.engine, self.every, self.notes = engine, every, list(notes)
         self.unsafe = bool(notes)
         self.line = Line(engine, problem, seed, participation)
+        self.notes += fit.without_theorem(method, problem, isinstance(participation, Everyone))
         self.trace = Trace(columns_of(problem))
         self.round = 0
         self.psi0: float | None = None
@@ -321,6 +322,7 @@ class Loop:
         if found is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
+        what = what if "h" in self.method.remembers else "sum_i w_i v_i - v"
         said = f"{what} is {found[0]:.3g} after round {self.round}, where rounding leaves at most {found[1]:.3g}"
         if self.method.about.heals and self.line.everyone:
             if not any("mends" in note for note in self.notes):

@@ -92,6 +92,11 @@ class Decaying(Method):
         found: Array | None = self.method.controls(server, memory)
         return found
 
+    def audited(self, server: Vectors, memory: Vectors) -> Array | None:
+        """The method's own."""
+        found: Array | None = self.method.audited(server, memory)
+        return found
+
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """The method's own."""
         found: float | None = self.method.excess(problem, x, server, memory)

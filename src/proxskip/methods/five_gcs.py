@@ -11,6 +11,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.links.cohorts import Everyone, Participation, as_participation
+from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.seam import About, Claims, Client, Exchange, Method, Style
@@ -57,6 +58,7 @@ class FiveGCS(Method):
         parameters=("gamma", "tau", "K", "theta", "c", "sigma"),
         style=Style("#009E73", "-", "8", highlighted=True),
         finds_gamma=True,
+        weighted_cohorts=True,
         other_names=("fivegcs",),
     )
 
@@ -116,6 +118,15 @@ class FiveGCS(Method):
             before, y = y, client.descend(z, h, step, 1, pull=(tau - self.mu, xhat))
         sent = client.send(memory["v"] + tau * (xhat - y))
         return (sent, client.send(slope)), {"v": sent}
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+    def audited(self, server: Vectors, memory: Vectors) -> Array | None:
+        """The v_m."""
+        return memory["v"]
+
+    def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
+        """max |sum_m w_m v_m - v|, with psi and for one client too."""
+        return float(np.abs(weighted_sum(problem.weights, memory["v"]) - server["v"]).max())
 
     # -- gamma that is found on the way --------------------------------------------------------------------------------
     def at_gamma(self, gamma: float, n: int) -> dict[str, Array]:

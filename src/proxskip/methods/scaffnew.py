@@ -192,6 +192,14 @@ class Scaffnew(Method):
         )
         return replace(self, a=a), late
 
+    def slowest_rate(self, problem: Problem) -> float | None:
+        """On cohorts also p^2 chi a, and less with unequal weights, where no theorem gives a rate."""
+        found = Method.slowest_rate(self, problem)
+        if found is None or self.chi is None:
+            return found
+        alike = float(problem.weights.min() / problem.weights.max())
+        return min(found, self.p**2 * self.chi * self.a * alike) or None
+
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L."""

@@ -205,4 +205,6 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
         state = state.but(ceiling=RunWatch.of(method, problem, G, 0.0, norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
-    return state.but(reached=state.reached or stop.reached({"grad_norm": found.most}))
+    # a norm that may be nothing but rounding falls no further, and the tolerance is smaller still
+    hopeless = stop.tol is not None and stop.tol < found.error and norm <= found.error
+    return state.but(reached=state.reached or stop.reached({"grad_norm": found.most}), at_rounding=hopeless)

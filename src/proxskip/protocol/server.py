@@ -150,7 +150,7 @@ class Server:
         """Goes on where it ended, if clients were missing, or more rounds or a smaller tolerance are asked for now."""
         # tolerance and rounds may be others than those of the run that was saved
         known = state.measured == state.round and self.stop.reached({"grad_norm": state.grad_norm})
-        state = state.but(reached=state.reached and known)
+        state = state.but(reached=state.reached and known, at_rounding=False)
         stuck = bool(state.failed and state.void)
         if not state.over or (state.failed and not stuck) or (self._enough(state) and not stuck):
             return state
@@ -188,7 +188,7 @@ class Server:
         return "end" if enough else "round"
 
     def _enough(self, state: ServerState) -> bool:
-        return state.reached or self.stop.limit(state.round, NO_COSTS) is not None
+        return state.reached or state.at_rounding or self.stop.limit(state.round, NO_COSTS) is not None
 
     def verdict(self, state: ServerState) -> tuple[Status, str]:
         """How the run ended, as ``run`` would say it."""
@@ -197,6 +197,11 @@ class Server:
             return known, state.failed
         if state.reached:
             return self.stop.converged(state.round)
+        if state.at_rounding:
+            return Status.PRECISION, (
+                f"the gradient norm {state.grad_norm:.3g} is at the level of rounding after {state.round} rounds; a "
+                "smaller tolerance cannot be reached here."
+            )
         unfinished = Status.INTERRUPTED, f"interrupted after {state.round} rounds."
         return self.stop.exhausted(state.round, NO_COSTS) or unfinished
 

@@ -80,6 +80,8 @@ class ServerState(Copied):
     measured: int = -1
     broken: bool = False
     reached: bool = False
+    at_rounding: bool = False
+    """The tolerance is below rounding, and so is the gradient norm."""
     scale: float = 0.0
     """The largest max |h| + (p/gamma) max |x| since sum_i w_i h_i was set to zero: its rounding stays in the sum."""
     first_x: float = 0.0
@@ -212,7 +214,7 @@ class ServerState(Copied):
 _PER_CLIENT = ("counted", "heard", "participated", "last")
 _PLAIN = (
     "ticket", "round", "void", "audited", "tried", "measured", "broken", "reached", "over", "failed", "diverged",
-    "corrupted",
+    "corrupted", "at_rounding",
 )  # fmt: skip
 _FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")

@@ -47,6 +47,7 @@ class About:
         at_p_one: the method that it becomes at p = 1, which it cannot beat in iterations.
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.
+        weighted_cohorts: its theorem on cohorts holds for unequal weights of the clients too.
         needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
             federation counts only if all of them answer.
     """
@@ -65,6 +66,7 @@ class About:
     other_names: tuple[str, ...] = ()
     needs_whole_cohort: bool = False
     equal_weights: bool = False
+    weighted_cohorts: bool = False
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
@@ -257,6 +259,10 @@ class Method:
     def controls(self, server: Vectors, memory: Vectors) -> Array | None:
         """The control variates h_i, one row per client; None for methods without."""
         return memory.get("h")
+
+    def audited(self, server: Vectors, memory: Vectors) -> Array | None:
+        """What the clients remember and ``excess`` adds up; the control variates by default."""
+        return self.controls(server, memory)
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """How far the h_i are from what must hold after every round, where a run looks; None where nothing must.

@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -140,8 +141,12 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
         raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
 
 
-def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
-    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then."""
+def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: Callable[[], None] | None = None) -> Any:
+    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then.
+
+    Args:
+        look: called every second meanwhile; it may raise.
+    """
     found: list[tuple[Any, BaseException | None]] = []
 
     def go() -> None:
@@ -152,7 +157,11 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
 
     thread = threading.Thread(target=go, daemon=True)
     thread.start()
-    thread.join(max(0.0, seconds))
+    until = time.monotonic() + max(0.0, seconds)
+    while look is not None and not found and until - time.monotonic() > 1.0:
+        thread.join(1.0)
+        look()
+    thread.join(max(0.0, until - time.monotonic()))
     if not found:
         raise otherwise
     value, error = found[0]
@@ -161,12 +170,12 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception) -> Any:
     return value
 
 
-def ask_head(seconds: float, act: Callable[[], Any]) -> Any:
-    """Make one of Ray's calls to its head, and give up in time."""
+def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | None = None) -> Any:
+    """Make one of Ray's calls to its head, and give up in time, or when ``look`` raises."""
     silent = EngineError(
         f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; look at its machine."
     )
-    return within(seconds, act, silent)
+    return within(seconds, act, silent, look)
 
 
 def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:

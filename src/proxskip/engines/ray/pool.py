@@ -27,6 +27,7 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from proxskip.engines.ray.cluster import ask_head, is_crowded, room, session
+from proxskip.engines.ray.heartbeat import Heartbeat
 from proxskip.engines.ray.worker import Aborted, Lost, actor_class, read_mark
 from proxskip.seam import BrokenOff
 from proxskip.types import Array, EngineError, InputError
@@ -76,6 +77,7 @@ class Pool:
         """The machine of each actor that has begun a run."""
         self.made = actor_class()
         self.session = session()
+        self.heartbeat = Heartbeat()
         self.marks: dict[int, str] = {}
         """The name under which each actor notes which client it loads, so that an error can say which one it was."""
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
@@ -130,7 +132,7 @@ class Pool:
         for a in who:
             self.drop(a)
         seconds = self.deadline if until is None else until - time.monotonic()
-        made = ask_head(seconds, lambda: self._make(who, away))
+        made = ask_head(seconds, lambda: self._make(who, away), self.heartbeat.enquire)
         for a, handle in zip(who, made, strict=True):
             self.handles[a] = handle
 
@@ -227,6 +229,7 @@ class Pool:
             what: what the actors that do not answer in time did not do, in words.
             on_death: told at the first death, or when it is given up, which actors are still at work.
         """
+        self.heartbeat.look()
         try:
             # shortly before the deadline, ask who is only waiting for others: the error should name those who are slow
             try:
@@ -252,6 +255,7 @@ class Pool:
                 found = ray.get(list(refs.values()), timeout=min(left, SECONDS_BETWEEN_LOOKS))
                 return dict(zip(refs, found, strict=True))
             except GetTimeoutError:
+                self.heartbeat.enquire()
                 if self.halt is not None and self.halt.is_set():
                     self._break_off(refs, on_death)
                 if left <= SECONDS_BETWEEN_LOOKS:
@@ -278,7 +282,11 @@ class Pool:
     ) -> dict[int, Any]:
         waiting, answers, dead = {ref: a for a, ref in refs.items()}, {}, {}  # type: Any, dict[int, Any], dict[int, str]
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
+            left = max(0.0, until - time.monotonic())
+            ready, _ = ray.wait(list(waiting), timeout=min(left, SECONDS_BETWEEN_LOOKS))
+            if not ready and left > SECONDS_BETWEEN_LOOKS:
+                self.heartbeat.enquire()
+                continue
             if not ready:
                 _tell(on_death, waiting.values())
                 raise self.late(waiting.values(), what)

@@ -1,0 +1,66 @@
+"""Whether Ray itself lives: without its head or its raylet no actor answers, and none can be made again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import ray
+
+from proxskip.types import EngineError
+
+SECONDS_BETWEEN_LOOKS = 1.0
+"""How often the processes that were started here are looked at."""
+SECONDS_BETWEEN_ENQUIRIES = 5.0
+"""How often the head of a cluster is asked, while actors do not answer."""
+HEAD_SECONDS = 30.0
+"""How long the head may take; Ray itself ends the driver after 60."""
+NEEDED = {"gcs_server": "head (gcs_server)", "raylet": "raylet"}
+"""Ray's processes without which a run cannot go on; when an agent ends that the raylet needs, the raylet ends too."""
+
+
+class Heartbeat:
+    """Looks after Ray's own processes, at little cost while all is well."""
+
+    def __init__(self) -> None:
+        self.next = 0.0
+        self.me = ray.get_runtime_context().get_node_id()
+        self.enquiry: threading.Thread | None = None
+        self.nodes: list[Any] = []
+        self.asked = time.monotonic()
+
+    def look(self) -> None:
+        """Raise an error if one of Ray's processes that were started here has ended."""
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + SECONDS_BETWEEN_LOOKS
+        node = ray._private.worker._global_node
+        for kind, _ in node.dead_processes() if node is not None else ():
+            if kind in NEEDED:
+                raise lost(f"its {NEEDED[kind]} has ended")
+
+    def enquire(self) -> None:
+        """``look``, and ask the head whether this machine's raylet lives; for a driver that waits."""
+        self.look()
+        now = time.monotonic()
+        if self.enquiry is None:
+            if now >= self.asked + SECONDS_BETWEEN_ENQUIRIES:
+                self.asked, self.nodes = now, []
+                self.enquiry = threading.Thread(target=self._ask, daemon=True)
+                self.enquiry.start()
+        elif not self.enquiry.is_alive():
+            self.enquiry = None
+            if any(n["NodeID"] == self.me and not n["Alive"] for n in self.nodes):
+                raise lost("the raylet of this machine has ended")
+        elif now > self.asked + HEAD_SECONDS:
+            raise lost(f"its head did not answer for {HEAD_SECONDS:g} seconds")
+
+    def _ask(self) -> None:
+        self.nodes = ray.nodes()
+
+
+def lost(what: str) -> EngineError:
+    """The error that names Ray, and not an actor."""
+    return EngineError(f"Ray was lost: {what}, so that no actor can answer; start Ray again, and resume the run.")
