@@ -14,6 +14,7 @@ from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch import draws  # noqa: E402
+from proxskip.engines.torch.combination import Combination  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
 from proxskip.engines.torch.fused_update import fused_update  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
@@ -239,6 +240,10 @@ def test_the_update_in_one_pass_on_cuda() -> None:
         some = slice(first, first + size)
         old[:, some] -= 0.3 * (g - H[:, some])
         assert torch.allclose(Y, old, atol=1e-6)
+    x = torch.randn(640, device=device)
+    written = Combination(640, (1.0, H), (-0.7, Y), (0.7, x))
+    assert written._in_one_pass() is not None
+    assert torch.allclose(written.plain(), H + 0.7 * (x - Y), atol=1e-6)
 
 
 # -- draws -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from proxskip.engines.torch.fused_update import fused_update
 from proxskip.engines.written import Written
 
 
@@ -62,6 +63,8 @@ class Combination(Written):
         elif not more and _is_one(c):
             found: torch.Tensor = v
             return found
+        elif (whole := self._in_one_pass()) is not None:
+            return whole
         elif more and _is_one(c) and isinstance(more[0][0], float):
             total = torch.add(v, more[0][1], alpha=more[0][0])
             more = more[1:]
@@ -73,6 +76,18 @@ class Combination(Written):
             else:
                 total = total.addcmul_(u.expand(len(k), -1), k) if total.ndim > 1 else total + k * u
         return total
+
+    def _in_one_pass(self) -> torch.Tensor | None:
+        """A + b B + v  on a card that has a kernel for it, such as the update of h; None otherwise."""
+        stacks, flat = ([p for p in self.parts if (p[1].ndim > 1) is several] for several in (True, False))
+        if len(stacks) != 2 or not flat or stacks[0][1].device.type != "cuda":
+            return None
+        (a, A), (b, B) = sorted(stacks, key=lambda part: not _is_one(part[0]))
+        if not (_is_one(a) and isinstance(b, float) and b and all(isinstance(c, float) for c, _ in flat)):
+            return None
+        v = sum(c / -b * u for c, u in flat)
+        update = fused_update(A.device)
+        return update.new(A, B, b, v) if update is not None and update.adds(A, B, v) else None
 
     def mean(self, w: torch.Tensor) -> torch.Tensor:
         """sum_j w_j (row j), without the rows: one pass over each stack."""
