@@ -263,7 +263,7 @@ def test_the_other_shells_get_every_command_and_flag(shell: str, tmp_path: Path,
 
 
 # -- doctor and data ---------------------------------------------------------------------------------------------------
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_doctor_says_what_works(capsys: Any) -> None:
     code, out, _ = call(capsys, "doctor", "--json")
     assert code == 0
