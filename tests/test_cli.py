@@ -21,11 +21,11 @@ import pytest
 
 import proxskip as ps
 from proxskip import cli
-from proxskip import progress as cli_progress
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
 from proxskip.cli import runs as cli_runs
 from proxskip.experiments import settings as cli_build
+from proxskip.loop import progress as cli_progress
 from proxskip.report import plots
 from proxskip.results.text import STATUS_WORDS
 from proxskip.results.trace import Trace

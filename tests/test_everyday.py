@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import display, progress
+from proxskip import display
+from proxskip.loop import progress
 from proxskip.problems.federated import Problem
 from proxskip.tune import grid, halve, rungs_of
 from proxskip.types import InputError

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from proxskip import cli, experiments, progress
+from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
 from proxskip.experiments import claims, claims_fig1, claims_fig2, curves_from_runs, reproduce, successive_halving
 from proxskip.experiments import fig1a as figure_1a
@@ -29,6 +29,7 @@ from proxskip.experiments import workspace as workspace_module
 from proxskip.experiments.progress_estimate import ProgressEstimate
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
+from proxskip.loop import progress
 from proxskip.report import figures, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description

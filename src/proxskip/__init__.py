@@ -3,6 +3,7 @@
 from proxskip import callbacks, prox, theory
 from proxskip.data import datasets
 from proxskip.engines.ray.engine import RayEngine
+from proxskip.experiments.call import reproduce
 from proxskip.links import codecs
 from proxskip.links.cohorts import Bernoulli, Given, Uniform
 from proxskip.links.graphs import Graph, from_matrix, graph
@@ -45,7 +46,6 @@ from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
 from proxskip.registry import METHODS, register
-from proxskip.reproduce import reproduce
 from proxskip.results.load import load
 from proxskip.results.result import Result, Results, Status
 from proxskip.results.trace import Trace

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from proxskip import display, prox, theory
+from proxskip.loop.progress import MinimizeProgress, is_wanted
 from proxskip.loop.stop import Stop
 from proxskip.methods import SProxSkip
 from proxskip.problems.federated import Problem
-from proxskip.progress import MinimizeProgress, is_wanted
 from proxskip.prox import Inner
 from proxskip.prox.adapted import Adapted
 from proxskip.results import description

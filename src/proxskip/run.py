@@ -17,10 +17,10 @@ from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit, restored
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
+from proxskip.loop.progress import shown
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle, start_of
-from proxskip.progress import shown
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method

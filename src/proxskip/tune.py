@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxskip import display, registry, theory
+from proxskip.loop.progress import OverallProgress, is_wanted
 from proxskip.problems.federated import Problem
-from proxskip.progress import OverallProgress, is_wanted
 from proxskip.results.result import Result, Status
 from proxskip.run import as_problem, run
 from proxskip.seam import Method

@@ -17,8 +17,8 @@ from proxskip.cli import output, plan_command, runs
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
 from proxskip.experiments import settings
+from proxskip.loop.progress import DownloadProgress, Progress, stage
 from proxskip.problems.federated import Problem
-from proxskip.progress import DownloadProgress, Progress, stage
 from proxskip.report import plots
 from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json

@@ -17,7 +17,7 @@ from proxskip.engines.cpu.engine import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted
-from proxskip.progress import OverallProgress
+from proxskip.loop.progress import OverallProgress
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
 from proxskip.types import InputError

@@ -12,9 +12,9 @@ from typing import Any, TypeGuard
 
 from proxskip.experiments import settings
 from proxskip.links import cohorts
+from proxskip.loop.progress import Progress
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.progress import Progress
 from proxskip.registry import METHODS
 from proxskip.results import description, folder, lock
 from proxskip.results.result import Result, Status

@@ -35,6 +35,11 @@ from proxskip.types import Array, Indices, Oracle
 BUILT_IN = (LinearModel, Quadratic)
 
 
+def given(f: object, name: str, otherwise: Any = None) -> Any:
+    """An attribute that an oracle may have."""
+    return getattr(f, name, otherwise)
+
+
 def is_oracle(f: object) -> bool:
     """Whether f has value, gradient, L and mu."""
     # The built-in ones first: a protocol check reads every member, and reading their L would compute it.
@@ -43,29 +48,29 @@ def is_oracle(f: object) -> bool:
 
 def knows_L(f: object) -> bool:
     """False for an oracle that says so by ``L_known = False``."""
-    return bool(getattr(f, "L_known", True))
+    return bool(given(f, "L_known", True))
 
 
 def start_of(f: object) -> Array | None:
     """The point at which f wants to be started, such as a network's weights; None if it does not say."""
-    start = getattr(f, "start", None)
+    start = given(f, "start")
     return start() if callable(start) else None
 
 
 def is_random(f: object) -> bool:
     """Whether local steps take ``random_gradient(x, rows, (seed, client, round, step))``."""
-    return bool(getattr(f, "is_random", False))
+    return bool(given(f, "is_random", False))
 
 
 def fingerprint_of(f: object) -> bytes | None:
     """What tells the data of f from others', where f says so itself."""
-    digest = getattr(f, "fingerprint", None)
+    digest = given(f, "fingerprint")
     return digest() if callable(digest) else None
 
 
 def metrics_of(f: object) -> tuple[str, ...]:
     """The names of what f measures."""
-    return tuple(getattr(f, "metrics", ()) or ())
+    return tuple(given(f, "metrics", ()) or ())
 
 
 def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, float]:
@@ -75,7 +80,7 @@ def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, floa
     for w, f in zip(weights, clients, strict=True):
         if not metrics_of(f):
             continue
-        test = getattr(f, "test", None)
+        test = given(f, "test")
         found = f.measure(x) if test is None else shared.get(id(test)) or shared.setdefault(id(test), f.measure(x))
         for name, v in found.items():
             total[name] = total.get(name, 0.0) + float(w) * v
@@ -84,29 +89,29 @@ def measured(clients: Sequence[Any], weights: Array, x: Array) -> dict[str, floa
 
 def value_and_gradient(f: object) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """The two methods of f, or None where one is missing."""
-    value, gradient = getattr(f, "value", None), getattr(f, "gradient", None)
+    value, gradient = given(f, "value"), given(f, "gradient")
     return (value, gradient) if callable(value) and callable(gradient) else None
 
 
 def smoothness_of(f: object) -> float | None:
     """L, where f knows it."""
-    return getattr(f, "L", None) if knows_L(f) else None
+    return given(f, "L") if knows_L(f) else None
 
 
 def strong_convexity_of(f: object) -> float | None:
     """mu, where f knows it."""
-    return getattr(f, "mu", None)
+    return given(f, "mu")
 
 
 def dimension_of(f: object) -> int | None:
     """The number of unknowns, where f knows it."""
-    d = getattr(f, "d", None)
+    d = given(f, "d")
     return None if d is None else int(d)
 
 
 def dtype_of(f: object) -> np.dtype[Any]:
     """The precision of the data of f."""
-    return getattr(f, "dtype", np.dtype(np.float64))
+    return given(f, "dtype", np.dtype(np.float64))
 
 
 def in_double(f: Any) -> Any:
@@ -116,33 +121,33 @@ def in_double(f: Any) -> Any:
 
 def classes_of(f: object) -> tuple[Any, ...] | None:
     """The labels, where f is a classifier."""
-    return getattr(f, "classes", None)
+    return given(f, "classes")
 
 
 def is_thread_safe(f: object) -> bool:
     """Whether several threads may compute gradients of f at once."""
-    return isinstance(f, BUILT_IN) or bool(getattr(f, "thread_safe", False))
+    return isinstance(f, BUILT_IN) or bool(given(f, "thread_safe", False))
 
 
 def stored_numbers(f: object) -> int:
     """The size of the data matrix (or the Hessian) of f, a measure of what an evaluation costs."""
-    return int(np.size(getattr(f, "A", getattr(f, "H", 0))))
+    return int(np.size(given(f, "A", given(f, "H", 0))))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 def rows_of(f: object) -> int:
     """The number of terms if f is a finite sum, otherwise 1."""
-    return int(getattr(f, "N", 1))
+    return int(given(f, "N", 1))
 
 
 def has_rows(f: object) -> bool:
     """False for a linear model on an operator, whose rows cannot be taken apart."""
-    return bool(getattr(f, "has_rows", True))
+    return bool(given(f, "has_rows", True))
 
 
 def minibatch_gradient_of(f: object) -> Callable[[Array, Indices], Array] | None:
     """``minibatch_gradient(x, rows)``, where f has it."""
-    return getattr(f, "minibatch_gradient", None)
+    return given(f, "minibatch_gradient")
 
 
 def can_sample(f: object) -> bool:
@@ -152,12 +157,12 @@ def can_sample(f: object) -> bool:
 
 def row_smoothness_of(f: object) -> float | None:
     """``L_rows``, the largest smoothness of one row, where f knows it."""
-    return getattr(f, "L_rows", None)
+    return given(f, "L_rows")
 
 
 def gradient_variance_of(f: object) -> Callable[[Array], float] | None:
     """``gradient_variance(x)``, where f has it."""
-    return getattr(f, "gradient_variance", None)
+    return given(f, "gradient_variance")
 
 
 # -- second order ------------------------------------------------------------------------------------------------------
@@ -173,4 +178,4 @@ def has_hessian(f: object) -> bool:
 
 def minimizer_of(f: object) -> Array | None:
     """The minimizer, where f knows it in closed form."""
-    return getattr(f, "minimizer", None)
+    return given(f, "minimizer")

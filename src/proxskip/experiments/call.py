@@ -32,7 +32,7 @@ def reproduce(
     # here, since most programs do without them
     from proxskip.experiments.reproduce import ReproductionOptions
     from proxskip.experiments.reproduce import reproduce as run_all
-    from proxskip.progress import OverallProgress, is_wanted
+    from proxskip.loop.progress import OverallProgress, is_wanted
 
     options = ReproductionOptions(data, Path(out), quick, engine, threads, data_dir)
     if not is_wanted(progress):

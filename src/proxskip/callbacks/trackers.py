@@ -1,50 +1,17 @@
-"""Callbacks that are ready to use: TensorBoard, MLflow, Weights & Biases, and an end of your own.
-
-Pass them to ``run`` as ``callbacks=[...]``. Each needs its package only when it is made. A callback of your own is a
-class with any of ``on_run_start(config)``, ``on_record(step, metrics)`` and ``on_run_end(result)``; ``Callback`` has
-all three, doing nothing.
-"""
+"""TensorBoard, MLflow and Weights & Biases, each imported when it is used."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from proxskip.loop.listen import Callback, Record
 from proxskip.results.result import Result
 from proxskip.types import InputError
-
-__all__ = ["Callback", "MLflow", "Record", "StopWhen", "TensorBoard", "WandB"]
-
-
-class StopWhen(Callback):
-    """End the run, with the status STOPPED, at the first record at which the condition holds.
-
-    Args:
-        condition: of a record, such as ``lambda r: r["gap"] < 1e-3`` or one that looks at ``r.x``.
-        reason: for the result's message.
-
-    >>> import proxskip as ps
-    >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> soon = StopWhen(lambda r: r["local_steps"] > 100, "enough steps")
-    >>> result = ps.run("gd", problem, rounds=1000, callbacks=[soon])
-    >>> result.status.name, result.message
-    ('STOPPED', 'stopped by a callback after 26 rounds: enough steps.')
-    """
-
-    def __init__(self, condition: Callable[[Record], Any], reason: str = "") -> None:
-        if not callable(condition):
-            raise InputError("StopWhen needs a function of a record, such as lambda r: r['gap'] < 1e-3.")
-        self.condition, self.reason = condition, reason
-
-    def on_record(self, step: int, metrics: Record) -> None:
-        """Ask the condition."""
-        if self.condition(metrics):
-            raise StopIteration(self.reason)
 
 
 class TensorBoard(Callback):
