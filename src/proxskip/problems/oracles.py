@@ -100,7 +100,7 @@ def smoothness_of(f: object) -> float | None:
 
 def strong_convexity_of(f: object) -> float | None:
     """mu, where f knows it."""
-    return given(f, "mu")
+    return getattr(f, "mu", None)
 
 
 def dimension_of(f: object) -> int | None:
@@ -111,7 +111,7 @@ def dimension_of(f: object) -> int | None:
 
 def dtype_of(f: object) -> np.dtype[Any]:
     """The precision of the data of f."""
-    return given(f, "dtype", np.dtype(np.float64))
+    return getattr(f, "dtype", np.dtype(np.float64))
 
 
 def in_double(f: Any) -> Any:
@@ -121,7 +121,7 @@ def in_double(f: Any) -> Any:
 
 def classes_of(f: object) -> tuple[Any, ...] | None:
     """The labels, where f is a classifier."""
-    return given(f, "classes")
+    return getattr(f, "classes", None)
 
 
 def is_thread_safe(f: object) -> bool:
@@ -147,7 +147,7 @@ def has_rows(f: object) -> bool:
 
 def minibatch_gradient_of(f: object) -> Callable[[Array, Indices], Array] | None:
     """``minibatch_gradient(x, rows)``, where f has it."""
-    return given(f, "minibatch_gradient")
+    return getattr(f, "minibatch_gradient", None)
 
 
 def can_sample(f: object) -> bool:
@@ -157,12 +157,12 @@ def can_sample(f: object) -> bool:
 
 def row_smoothness_of(f: object) -> float | None:
     """``L_rows``, the largest smoothness of one row, where f knows it."""
-    return given(f, "L_rows")
+    return getattr(f, "L_rows", None)
 
 
 def gradient_variance_of(f: object) -> Callable[[Array], float] | None:
     """``gradient_variance(x)``, where f has it."""
-    return given(f, "gradient_variance")
+    return getattr(f, "gradient_variance", None)
 
 
 # -- second order ------------------------------------------------------------------------------------------------------
@@ -178,4 +178,4 @@ def has_hessian(f: object) -> bool:
 
 def minimizer_of(f: object) -> Array | None:
     """The minimizer, where f knows it in closed form."""
-    return given(f, "minimizer")
+    return getattr(f, "minimizer", None)
