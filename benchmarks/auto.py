@@ -181,9 +181,9 @@ def problems() -> list[Problem]:
         ("low rank, 20", True, 1e-7, low_rank, (20, 0.6, 1e-3)),
         ("low rank, 40", False, 1e-7, low_rank, (40, 0.6, 1e-3)),
         ("low rank, 40, mu = 0", False, 1e-6, low_rank, (40, 0.5, 0.0)),
-        ("deblurring, 32", False, 1e-6, deblurring, (32, 1e-4)),
-        ("deblurring, 64", False, 1e-5, deblurring, (64, 1e-4)),
-        ("polyhedron, 60", False, 1e-5, polyhedron, (60,)),
+        ("deblurring, 32", True, 1e-6, deblurring, (32, 1e-4)),
+        ("deblurring, 64", True, 1e-5, deblurring, (64, 1e-4)),
+        ("polyhedron, 60", True, 1e-5, polyhedron, (60,)),
     ]
     return out
 

@@ -36,6 +36,14 @@ class Case:
         f, psi, _ = self.made
         return float(f.value(x) + psi(x))
 
+    def violation(self, x):
+        """The largest violation of a constraint."""
+        return 0.0
+
+    def known(self):
+        """F*, where somebody else knows it better."""
+        return None
+
     def minimize(self, tol, look):
         f, psi, more = self.ours()
         return ps.minimize(f, psi, **{"x0": np.zeros(self.d), "tol": tol * self.unit, "threads": 1} | more).x
@@ -457,10 +465,10 @@ class Shape(Case):
         return ps.prox.Polyhedron(G=self.G, u=self.u)
 
     def objective(self, x):
-        """At the point of the polyhedron that is nearest to x."""
-        f, psi, _ = self.made
-        psi.tolerance = 1e-10
-        return float(f.value(psi.prox(x, 1.0)))
+        return float(self.made[0].value(x))
+
+    def violation(self, x):
+        return max(float(np.max(self.G @ x - self.u)), 0.0)
 
     def theirs(self):
         from pyproximal.ProxOperator import ProxOperator
@@ -484,6 +492,9 @@ class ShapeLeastSquares(Shape):
 
     def f(self):
         return ps.LeastSquares(self.A, self.sign, l2=1e-3)
+
+    def known(self):
+        return self.objective(self.cvxpy("CLARABEL", 1e-10, None))
 
     def modelled(self, cp, x):
         return cp.sum_squares(self.A @ x - self.sign) / (2 * self.rows) + 0.5e-3 * cp.sum_squares(x)

@@ -19,7 +19,7 @@ import proxskip as ps
 # Okabe and Ito's colors and a grey
 COLOURS = {
     "proxgd": "#7F7F7F", "fista": "#000000", "fista-restart": "#0072B2", "proxskip": "#D55E00", "sproxskip": "#009E73",
-    "splitskip": "#D55E00", "papc": "#7F7F7F", "pdhg": "#000000",
+    "auto": "#D55E00", "apda": "#009E73", "splitskip": "#D55E00", "papc": "#7F7F7F", "pdhg": "#000000",
 }  # fmt: skip
 DASHES = ("-", "--", ":")
 AXES = {"seconds": "seconds", "nprox": "prox evaluations", "ngrad": "gradients"}

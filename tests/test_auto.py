@@ -112,6 +112,22 @@ def test_a_large_linear_model_need_not_know_its_constants(model: Any) -> None:
     assert np.linalg.norm(found.x - again.x) <= 1e-5
 
 
+@pytest.mark.parametrize("psi", [ps.prox.L1(1e-3), ps.prox.NonNegative()])
+def test_the_unstable_zone_ends_with_a_status_and_not_with_a_wrong_answer(psi: Any) -> None:
+    f = ps.Quadratic(np.geomspace(1 / 1.8e4, 1, 60), np.random.default_rng(0).standard_normal(60))
+    unstable = ps.APDA(3 * np.sqrt(1.8e4), K=9, balance=False)
+    with pytest.warns(ps.UnsafeStepWarning, match="too few"):
+        found = ps.minimize(f, psi, method=unstable, tol=1e-8, allow_unsafe_step=True)
+    assert found.status in (ps.Status.DIVERGED, ps.Status.STALLED)
+    assert found.certificate > 1e-8
+    assert ps.minimize(f, psi, method="apda", tol=1e-8).success
+
+
+def test_apda_takes_the_prox_of_psi_and_refuses_d() -> None:
+    with pytest.raises(ps.InputError, match="apda cannot solve psi"):
+        ps.minimize(F, PSI, method="apda", D=difference(F.d))
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)

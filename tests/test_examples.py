@@ -79,6 +79,15 @@ def test_deblurring(example) -> None:
     assert re.search(r"A prox costs ProxSkip \d+ gradients", run.text)
 
 
+def test_photograph(example) -> None:
+    pytest.importorskip("skimage", reason="scikit-image has the photograph")
+    run = example("photograph")
+    check_picture(run.picture)
+    rows = run.rows
+    assert rows["APDA"].proxes < rows["FISTA with restart"].proxes
+    assert re.search(r"The error fell from 1\d\.\d% to \d\.\d%", run.text)
+
+
 def test_low_rank(example) -> None:
     run = example("low_rank")
     check_picture(run.picture)

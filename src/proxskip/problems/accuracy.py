@@ -98,11 +98,11 @@ def _of_rows(f: LinearModel, x: Array, kind: Any) -> tuple[Any, float]:
 
 def _rows_at_once(A: Any) -> int:
     """Rows of a block: as if A were dense, unless it is sparse and so wide that the blocks would be thin."""
-    N, F = A.shape
-    rows = max(1, ENTRIES_AT_ONCE // int(F))
+    N, F = int(A.shape[0]), int(A.shape[1])
+    rows = max(1, ENTRIES_AT_ONCE // F)
     if rows >= MIN_SPARSE_ROWS or isinstance(A, np.ndarray):
         return rows
-    return max(MIN_SPARSE_ROWS, ENTRIES_AT_ONCE * int(N) // int(A.nnz + N))
+    return max(MIN_SPARSE_ROWS, ENTRIES_AT_ONCE * N // (int(A.nnz) + N))
 
 
 def _slopes(f: LinearModel, z: Any, b: Array) -> Any:

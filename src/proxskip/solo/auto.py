@@ -180,7 +180,7 @@ class AutoDescent(Descent):
         1 - 1/kappa an iteration, which costs a gradient and p proxes.
         """
         mu, settled = self.f.mu, self.round - self.choices[-1][0] >= SETTLED
-        if self.arm != "apda" or "proxskip" in self.rates or not (mu and settled):
+        if self.arm != "apda" or "proxskip" in self.rates or self.solo.inner_failures or not (mu and settled):
             return False
         kappa = (self.f.L or 1.0) / mu
         return 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa))) > CLEARLY * self._rate()
