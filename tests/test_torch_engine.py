@@ -64,13 +64,13 @@ def bits(result: ps.Result) -> bytes:
 
 # -- the library's own problems ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("row", thinned(FIXED, 10))
+@pytest.mark.parametrize("row", thinned(FIXED, 30))
 def test_every_method_takes_the_references_way(row: Row, device: str) -> None:
     problem = row.rows()
     same(run(row, problem, TorchEngine(device)), run(row, problem, "reference"), 1e-12)
 
 
-@pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 10))
+@pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 30))
 def test_every_method_draws_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     same(run(row, problem, "torch", 3), run(row, problem, "reference", 3), 1e-12)
@@ -86,7 +86,7 @@ def test_every_loss_and_clients_of_different_sizes(loss: str, batch: int | None)
     same(run(row, problem, TorchEngine("cpu", clients_at_once=3)), run(row, problem, "reference"), 1e-12)
 
 
-@pytest.mark.parametrize("row", thinned(FIXED, 20))
+@pytest.mark.parametrize("row", thinned(FIXED, 60))
 def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     whole = run(row, problem, "torch")
