@@ -167,10 +167,14 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("long_row", [1 << 18, pytest.param(1, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cohort", [2, pytest.param(None, marks=pytest.mark.slow)])
-def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_on_the_host_changes_nothing(
+    cohort: int | None, long_row: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from proxskip.engines.torch import shelf
 
+    monkeypatch.setattr(shelf, "LONG_ROW", long_row)  # on a card, rows of that length are moved one by one
     monkeypatch.setattr(shelf, "LEAST_SHARE", 1)  # several shares even of a small cohort
     problem = networks(dtype=torch.float64).with_batch(4)
     for method in (ps.Scaffnew(0.05, 0.5, K=2), ps.FedLin(0.05, 2), ps.Scaffold(0.05, 2)):
