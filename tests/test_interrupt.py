@@ -87,8 +87,8 @@ def test_a_halt_ends_a_descent_soon(threads: int) -> None:
 @pytest.mark.parametrize("engine", ["cpu", "reference", TORCH])
 @pytest.mark.parametrize("row", thinned(METHODS, 5), ids=lambda row: row.name)
 def test_a_broken_round_leaves_no_trace(row: Row, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if engine == "torch" and row.name.endswith("-auto"):
-        pytest.skip("a gamma that adapts has to see x in every round")
+    if engine == "torch" and METHODS.index(row) % 8:
+        pytest.skip("every eighth method will do for a third engine")
     problem = row.quadratic()
     whole = ps.run(
         row.make(problem), problem, rounds=6, engine=engine, seed=1, cohort=row.cohort, allow_unsafe_step=True

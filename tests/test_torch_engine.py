@@ -64,13 +64,13 @@ def bits(result: ps.Result) -> bytes:
 
 # -- the library's own problems ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("row", thinned(FIXED, 10))
+@pytest.mark.parametrize("row", thinned(FIXED, 30))
 def test_every_method_takes_the_references_way(row: Row, device: str) -> None:
     problem = row.rows()
     same(run(row, problem, TorchEngine(device)), run(row, problem, "reference"), 1e-12)
 
 
-@pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 10))
+@pytest.mark.parametrize("row", thinned([r for r in FIXED if r.claims("batch")], 30))
 def test_every_method_draws_the_references_minibatches(row: Row) -> None:
     problem = row.rows(sparse=True).with_batch(6)
     same(run(row, problem, "torch", 3), run(row, problem, "reference", 3), 1e-12)
@@ -86,7 +86,7 @@ def test_every_loss_and_clients_of_different_sizes(loss: str, batch: int | None)
     same(run(row, problem, TorchEngine("cpu", clients_at_once=3)), run(row, problem, "reference"), 1e-12)
 
 
-@pytest.mark.parametrize("row", thinned(FIXED, 20))
+@pytest.mark.parametrize("row", thinned(FIXED, 60))
 def test_every_run_resumes(row: Row, tmp_path: Path) -> None:
     problem = row.quadratic()
     whole = run(row, problem, "torch")
@@ -167,10 +167,14 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("long_row", [1 << 18, pytest.param(1, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cohort", [2, pytest.param(None, marks=pytest.mark.slow)])
-def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_on_the_host_changes_nothing(
+    cohort: int | None, long_row: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from proxskip.engines.torch import shelf
 
+    monkeypatch.setattr(shelf, "LONG_ROW", long_row)  # on a card, rows of that length are moved one by one
     monkeypatch.setattr(shelf, "LEAST_SHARE", 1)  # several shares even of a small cohort
     problem = networks(dtype=torch.float64).with_batch(4)
     for method in (ps.Scaffnew(0.05, 0.5, K=2), ps.FedLin(0.05, 2), ps.Scaffold(0.05, 2)):

@@ -196,6 +196,7 @@ def test_parameters_keep_their_dtype(dtype: Any) -> None:
     assert {p.dtype for p in f.module_at(result.x).parameters()} == {dtype}
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay() -> None:
     net = module()
     net[0].weight.requires_grad_(False)
@@ -231,6 +232,7 @@ def test_convolutions_as_products(stride: int, padding: Any) -> None:
         assert torch.allclose(mine, theirs, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_nothing_of_torch_is_imported_without_it() -> None:
     import subprocess
 
