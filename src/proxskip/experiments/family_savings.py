@@ -220,8 +220,8 @@ def minibatches(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     text += f"; Scaffnew stops above {asked['ball']:g}."
     said = f"{claims.number(reached)} against {claims.number(ball)} after {vr.summary['rounds']} rounds"
     said += f" ({claims.number(smaller)} at the step of Scaffnew-VR)"
-    made = claims.claim("minibatches-floor", text, ok, said, {"scaffnew-vr": reached, "scaffnew": ball, "smaller step": smaller},
-                        asserted(workspace), undecided="too few rounds")  # fmt: skip
+    numbers = {"scaffnew-vr": reached, "scaffnew": ball, "smaller step": smaller}
+    made = claims.claim("minibatches-floor", text, ok, said, numbers, asserted(workspace), undecided="too few rounds")
     rows: list[list[Any]] = [
         [r.job.label, *(r.summary[k] for k in ("gamma", "p", "rounds", "passes", "gap"))] for r in runs
     ]
