@@ -221,12 +221,7 @@ def minibatches(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     said = f"{claims.number(reached)} against {claims.number(ball)} after {vr.summary['rounds']} rounds"
     said += f" ({claims.number(smaller)} at the step of Scaffnew-VR)"
     numbers = {"scaffnew-vr": reached, "scaffnew": ball, "smaller step": smaller}
-<<<<<<< HEAD
-    made = claims.claim("minibatches-floor", text, ok, said, numbers,
-                        asserted(workspace), undecided="too few rounds")  # fmt: skip
-=======
     made = claims.claim("minibatches-floor", text, ok, said, numbers, asserted(workspace), undecided="too few rounds")
->>>>>>> family
     rows: list[list[Any]] = [
         [r.job.label, *(r.summary[k] for k in ("gamma", "p", "rounds", "passes", "gap"))] for r in runs
     ]
