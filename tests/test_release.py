@@ -36,6 +36,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_wheel_runs_the_demo_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     told = release_check.check(sys.executable, wheel, tmp_path / "env")
     if any(word in told for word in OFFLINE):
