@@ -58,7 +58,7 @@ def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[st
     wanted = f"{wheel}[{extra}]" if extra else str(wheel)
     steps = [
         [python, "-m", "venv", str(folder)],
-        [program, "-m", "pip", "install", "-q", "--disable-pip-version-check", wanted, *(more or [])],
+        [program, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check", wanted, *(more or [])],
         [program, "-c", f"import proxskip; {USES.get(extra, '')}"],
         [str(folder / "bin" / "proxskip"), "demo", "--race"],
     ]

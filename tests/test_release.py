@@ -36,6 +36,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_wheel_runs_the_demo_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     told = release_check.check(sys.executable, wheel, tmp_path / "env")
     if any(word in told for word in OFFLINE):
@@ -47,7 +48,7 @@ def test_every_extra_is_checked_before_a_release() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(project["optional-dependencies"]) - {"dev", "bench"} == set(release_check.USES)
     supported = {c.split(" :: ")[-1] for c in project["classifiers"] if "Python :: 3." in c}
-    assert supported == {"3.11", "3.12", "3.13"}
+    assert supported == {"3.11", "3.12"}  # those that were tested, see docs/release.md
 
 
 def test_every_tier_is_in_the_workflow() -> None:
