@@ -13,7 +13,7 @@ from proxskip import experiments
 from proxskip.cli.commands import main
 from proxskip.experiments.networks import data, verdicts
 from proxskip.experiments.networks.chosen import ChosenRun, choose, words
-from proxskip.experiments.networks.forms import BY_NAME, FORMS, Candidate
+from proxskip.experiments.networks.forms import BY_NAME, FORMS, TriedForm
 
 
 # -- what is learnt ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_every_method_tries_as_many_settings(most: int) -> None:
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------
-def plain(form: Any, candidate: Candidate, rows: Any, rounds: int, K: int, batch: int) -> Any:
+def plain(form: Any, candidate: TriedForm, rows: Any, rounds: int, K: int, batch: int) -> Any:
     """One client after another, with PyTorch's own optimizers."""
     import torch
     from torch.nn.functional import cross_entropy
@@ -129,7 +129,7 @@ def test_the_stacked_trainer_is_plain_pytorch(name: str) -> None:
 
     form, rows = BY_NAME[name], [data.digits("sorted", seed) for seed in range(2)]
     lr = 0.002 if form.inner == "adamw" else 0.05
-    candidates = [Candidate(7 * lr, 0.5), Candidate(lr, form.server[-1], form.damping[-1])]
+    candidates = [TriedForm(7 * lr, 0.5), TriedForm(lr, form.server[-1], form.damping[-1])]
     stacked = StackedTrainer(VectorNetwork("mlp"), rows, form, candidates, TrainingPlan(2, 2, 8))
     for r in range(2):
         stacked.round(r)
@@ -149,8 +149,8 @@ def test_drawn_periods_stop_each_seed_at_its_own_time() -> None:
 
     rows = [data.digits("sorted", seed) for seed in range(2)]
     form, network, plan = BY_NAME["scaffnew-drawn"], VectorNetwork("mlp"), TrainingPlan(1, 4, 8)
-    both = StackedTrainer(network, rows, form, [Candidate(0.05)], plan)
-    alone = StackedTrainer(network, rows[:1], form, [Candidate(0.05)], plan)
+    both = StackedTrainer(network, rows, form, [TriedForm(0.05)], plan)
+    alone = StackedTrainer(network, rows[:1], form, [TriedForm(0.05)], plan)
     both.round(0)
     alone.round(0)
     assert len(set(both.taken.tolist())) == 2, "the seeds drew the same K, so this shows nothing"
@@ -165,7 +165,7 @@ def chosen(name: str, rounds: list[float], vectors: int = 0) -> ChosenRun:
     test = np.array([np.where(at >= r, 0.96, 0.5) for r in rounds])
     cost = np.tile(at, (len(rounds), 1))
     curves = {"rounds": cost, "bytes": cost * BY_NAME[name].vectors, "gradients": cost, "test_accuracy": test}
-    return ChosenRun(BY_NAME[name], Candidate(0.1), curves, "accuracy", 0.95, False)
+    return ChosenRun(BY_NAME[name], TriedForm(0.1), curves, "accuracy", 0.95, False)
 
 
 def everybody(default: float, **given: float) -> dict[str, ChosenRun]:
@@ -177,7 +177,7 @@ def test_the_choice_is_made_on_validation_rows_alone() -> None:
     shape = (2, 3, 4)
     good, bad = np.stack([np.ones(shape[1:]), np.zeros(shape[1:])]), np.zeros(shape)
     curves = {"validation_accuracy": good[::-1], "test_accuracy": good, "rounds": bad, "validation_loss": good[::-1]}
-    candidates = [Candidate(0.1), Candidate(0.2)]
+    candidates = [TriedForm(0.1), TriedForm(0.2)]
     assert choose(FORMS[0], candidates, curves, "accuracy", 0.5).candidate == candidates[1]
     curves["test_loss"] = good
     assert choose(FORMS[0], candidates, curves, "loss", 0.5).candidate == candidates[0], "a loss is best if small"

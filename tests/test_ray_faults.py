@@ -121,7 +121,7 @@ class Kill:
                 os.kill(pids[{who!r}], signal.SIGKILL)
             else:
                 below = psutil.Process(pids["raylet"]).children()
-                [c.kill() for c in below if "agent" in " ".join(c.cmdline())]
+                [c.kill() for c in below if "agent" in " ".join(c.cmdline()).lower()]
             self.at = time.monotonic()
 kill, method = Kill(), ps.Scaffnew(0.9, 0.2)
 engine = RayEngine(2, deadline=600)

@@ -120,8 +120,7 @@ def minimize(
         psi: an operator of ``proxskip.prox`` or pyproximal, or any object with psi(x) and psi.prox(x, t).
         x0: where to start, in any shape; zeros if f knows its dimension.
         method: "auto" measures and chooses while it runs; "apda", "proxskip", "fista", "fista-restart", "proxgd",
-            "sproxskip" (with batch); for psi(D x) "splitskip", "papc", "pdhg"; or a method object. docs/minimize.md
-            compares them.
+            "sproxskip" (with batch); for psi(D x) "splitskip", "papc", "pdhg"; or a method object.
         tol: stop when the certificate is at most tol (see Minimum).
         D: a matrix, sparse matrix or linear operator (scipy, pylops); D_norm an upper bound on its norm, if known.
         p, gamma, tau: the method's parameters, in place of its theorem's.
@@ -135,10 +134,9 @@ def minimize(
         replay: an earlier result of "auto", whose choices are repeated instead of looking at the clock: the same bits.
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
 
-    >>> from proxskip.problems.glm import LeastSquares
-    >>> from proxskip.prox import L1
-    >>> f = LeastSquares(np.diag([1.0, 2.0, 4.0]), [3.0, 1.0, 1.0])
-    >>> res = minimize(f, L1(0.5), np.zeros(3))
+    >>> import proxskip as ps
+    >>> f = ps.LeastSquares(np.diag([1.0, 2.0, 4.0]), [3.0, 1.0, 1.0])
+    >>> res = ps.minimize(f, ps.prox.L1(0.5), np.zeros(3))
     >>> res.success, res.x.round(6).tolist()
     (True, [1.5, 0.125, 0.15625])
     """

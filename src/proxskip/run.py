@@ -57,18 +57,17 @@ def run(
     Args:
         method: a method; its class or its name means the parameters of its theorem for this problem.
         problem: the problem; a single function, such as a model, is the problem of one client.
-        rounds: stop after so many communication rounds; likewise ``iterations`` (local steps of a client; the round
+        rounds: stop after this many communication rounds; likewise ``iterations`` (local steps of a client; the round
             that reaches it is finished) and ``seconds`` (without evaluation).
         tol: stop when the gradient norm (with psi the prox-gradient residual) at the communicated x is below.
         target: stop when f(x) - f* is below.
         cohort: None for everybody, c for uniform cohorts of c clients, a probability below 1 (or one per client), or
             a list of cohorts.
         x0, h0: where to start (zeros); ``warm`` starts from an earlier result's x and h.
-        every: record every so many rounds; by default each of the first 100, then ever more rarely.
+        every: rounds between records; by default each of the first 100, then ever more rarely.
         out: a run folder; never overwritten unless ``force``.
-        checkpoint_every: write a checkpoint every so many rounds (about every 30 seconds if not given).
-        callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end``, such as those of
-            ``proxskip.callbacks``.
+        checkpoint_every: rounds between checkpoints; about every 30 seconds if not given.
+        callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
 
@@ -76,24 +75,30 @@ def run(
     >>> A, b = ps.datasets.load("digits")
     >>> problem = ps.split(ps.Logistic(A, b, l2=1e-2, l2_relative=True), clients=10, by="label")
     >>> result = ps.run(ps.Scaffnew.theory(problem), problem, tol=1e-6, seed=0)
-    >>> result.status.name, result.success
-    ('CONVERGED', True)
+    >>> result.status.name
+    'CONVERGED'
     """
-    stop = Stop(rounds, iterations, seconds, tol, target)
-    participation = as_participation(cohort)
-    seed = theory.whole_seed(seed)
+    stop, participation, seed = (
+        Stop(rounds, iterations, seconds, tol, target),
+        as_participation(cohort),
+        theory.whole_seed(seed),
+    )
     check_callbacks(callbacks)
     problem = as_problem(problem)
     method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
     stop.check(problem)
     loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
-    for note in loop.notes[len(notes) :]:
-        _warnings.warn(note, NoTheoremWarning, stacklevel=2)
+    _warn(loop.notes[len(notes) :])
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
     loop.config["every"] = every
     _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
+
+
+def _warn(notes: Sequence[str]) -> None:
+    for note in notes:
+        _warnings.warn(note, NoTheoremWarning, stacklevel=3)
 
 
 def _begin(

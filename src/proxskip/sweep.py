@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SweepTask:
     """One run of a sweep: its method, seed and folder."""
 
     method: Method
@@ -165,7 +165,7 @@ def _swept(
         raise InputError("a seed is given twice; its runs would be the same.")
     where = folders.of([row[0] for row in made])
     tasks = [
-        Task(m, seed, folders.at(path, seed))
+        SweepTask(m, seed, folders.at(path, seed))
         for path, row in zip(where, made, strict=True)
         for m, seed in zip(row, seeds, strict=True)
     ]
@@ -181,7 +181,9 @@ def _swept(
     return Results(_in_turn(tasks, problem, given, progress))
 
 
-def _in_turn(tasks: Sequence[Task], problem: Problem, given: dict[str, Any], progress: bool | None) -> list[Result]:
+def _in_turn(
+    tasks: Sequence[SweepTask], problem: Problem, given: dict[str, Any], progress: bool | None
+) -> list[Result]:
     """One run after the other; an interrupted one is the last."""
     results = []
     for k, task in enumerate(tasks):
@@ -194,7 +196,7 @@ def _in_turn(tasks: Sequence[Task], problem: Problem, given: dict[str, Any], pro
 
 
 def _in_processes(
-    tasks: Sequence[Task], problem: Problem, given: dict[str, Any], jobs: int, progress: bool | None
+    tasks: Sequence[SweepTask], problem: Problem, given: dict[str, Any], jobs: int, progress: bool | None
 ) -> list[Result]:
     if not isinstance(given.get("engine", "cpu"), str):
         raise InputError("an engine object serves one run at a time; name the engine, or leave out jobs.")
@@ -214,7 +216,7 @@ def _tell(overall: OverallProgress, total: int, jobs: int, began: float, done: i
     overall(f"{done} of {total} runs done in {jobs} processes", done / total, left)
 
 
-def _on_gpu(tasks: Sequence[Task], problem: Problem, given: dict[str, Any]) -> list[Result]:
+def _on_gpu(tasks: Sequence[SweepTask], problem: Problem, given: dict[str, Any]) -> list[Result]:
     """All at once; the run folders are written at the end."""
     from proxskip.engines.gpu.batch import Batch, Lane
 
@@ -336,7 +338,7 @@ _PROBLEM: list[tuple[Problem, Mapping[str, Any]]] = []
 
 
 def in_processes(
-    tasks: Sequence[Task], problem: Problem, given: Mapping[str, Any], jobs: int, told: Callable[[int], None]
+    tasks: Sequence[SweepTask], problem: Problem, given: Mapping[str, Any], jobs: int, told: Callable[[int], None]
 ) -> list[Result]:
     """The results of all tasks in their order; without those that an interruption left undone.
 
@@ -383,7 +385,7 @@ def _begin(problem: Problem, given: Mapping[str, Any]) -> None:
     _PROBLEM[:] = [(problem, given)]
 
 
-def _one(task: Task) -> Result:
+def _one(task: SweepTask) -> Result:
     problem, given = _PROBLEM[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)  # the parent has said it

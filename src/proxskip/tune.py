@@ -24,7 +24,7 @@ from proxskip.types import InputError, Oracle, UnsafeStepWarning
 POWERS = tuple(range(-4, 4))
 """gamma = 2^k/L for these k, as in the reproduction."""
 CUT = 3
-"""About one in so many candidates survives a rung."""
+"""About one in this many candidates survives a rung."""
 
 
 @dataclass(frozen=True, slots=True)

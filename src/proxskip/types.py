@@ -34,7 +34,7 @@ class UnsafeStepWarning(UserWarning):
     """A parameter is outside the range of the method's theorem, and the caller allowed that."""
 
 
-class NoTheoremWarning(UserWarning):
+class NoTheoremWarning(UnsafeStepWarning):
     """No theorem covers this combination; the run goes on, and its summary repeats the sentence."""
 
 

@@ -24,7 +24,7 @@ from proxskip.results import folder, text
 from proxskip.results.atomic import atomic_write_json
 from proxskip.run import resume
 from proxskip.theory.table1 import table1
-from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning, printable
+from proxskip.types import EngineError, InputError, UnsafeStepWarning, printable
 from proxskip.version import __version__
 
 
@@ -33,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnsafeStepWarning)
-            warnings.simplefilter("always", NoTheoremWarning)
             warnings.showwarning = _show_warning
             # inside the context: a plugin that is loaded here may warn too
             o = _parse(sys.argv[1:] if argv is None else argv)

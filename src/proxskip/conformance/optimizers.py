@@ -37,7 +37,7 @@ class Averager(Protocol):
         ...
 
 
-class Point(torch.nn.Module):  # type: ignore[misc]
+class QuadraticModule(torch.nn.Module):  # type: ignore[misc]
     """x in two tensors, so that fragments and parameter groups have something to cut."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ def trajectories(make: Make, problem: Problem, period: int, lr: float, steps: in
     seen = np.full((problem.n, 1 + steps, problem.d), np.nan)
 
     def rank(r: int) -> None:
-        model = Point()
+        model = QuadraticModule()
         step, around = _step_of(make(model, lr, period), model)
         seen[r, 0] = model.flat()
         with around:
@@ -175,7 +175,7 @@ def trajectories(make: Make, problem: Problem, period: int, lr: float, steps: in
     return seen
 
 
-def _step_of(made: Any, model: Point) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
+def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
     """One training step of what ``make`` returned, and what to enter around all of them."""
     if not isinstance(made, tuple):
         return made.step, nullcontext()

@@ -30,7 +30,9 @@ def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[st
     if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
         return []
     least, most = float(problem.weights.min()), float(problem.weights.max())
-    ratio = f"up to a factor {most / least:.3g}" if least > 0 else "and some are zero"
+    ratio = "and some are zero" if least <= 0 else f"up to a factor {most / least:.3g}"
+    if 0 < most < 1.1 * least:
+        ratio = f"by up to {100 * (most / least - 1):.2g} %"
     return [
         f"the clients' weights differ ({ratio}), and no theorem covers {method.name} on cohorts of such clients; "
         'split with weights="equal", take everybody, or use 5gcs.'

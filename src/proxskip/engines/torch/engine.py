@@ -14,7 +14,7 @@ from proxskip.engines.torch.cohort import DeviceCohort
 from proxskip.engines.torch.combination import Combination, column
 from proxskip.engines.torch.families import Networks, family_of, groups
 from proxskip.engines.torch.shelf import Shelf
-from proxskip.engines.torch.steps import LocalSteps, repeatable
+from proxskip.engines.torch.steps import StackedSteps, repeatable
 from proxskip.engines.torch.whole import WholeNetwork
 from proxskip.links.gossip import Mixer
 from proxskip.links.sums import weighted_sum
@@ -66,7 +66,7 @@ class TorchEngine(Engine):
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
         self.draw = draws.fastest(seed, self.device)
         graphs = self.graphs and self.device.type == "cuda"
-        self.steps: Any = LocalSteps(self.family, seed, self.draw, problem.batch, graphs)
+        self.steps: Any = StackedSteps(self.family, seed, self.draw, problem.batch, graphs)
         self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)
         self.shelf: Any = Shelf(self.family, self.device, memory, problem.n, self.keep_on_host)
         self.numbers: dict[bytes, torch.Tensor] = {}

@@ -24,7 +24,7 @@ LONG_ROW = 1 << 18
 SHARE_OF_HOST = 0.4
 """Of the host's free memory, what may be locked for such moves."""
 LEAST_SHARE, SHARES = 64, 4
-"""A cohort on the host is moved in so many shares, but none of fewer members: the first can begin early."""
+"""A cohort on the host is moved in this many shares, but none of fewer members: the first can begin early."""
 
 
 class Shelf:

@@ -59,7 +59,7 @@ class Drawn:
         return family.batch(self.members, self.rows.index_select(0, self.step)[0], word)
 
 
-class LocalSteps:
+class StackedSteps:
     """Runs local steps on stacks, in place."""
 
     def __init__(self, family: Any, seed: int, draw: Any, batch: int | None, graphs: bool) -> None:

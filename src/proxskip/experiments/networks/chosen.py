@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxskip.experiments.networks.forms import Candidate, Form
+from proxskip.experiments.networks.forms import TriedForm, Form
 from proxskip.types import Array
 
 AXES = {
@@ -31,7 +31,7 @@ class ChosenRun:
     """
 
     form: Form
-    candidate: Candidate
+    candidate: TriedForm
     curves: Mapping[str, Array]
     metric: str
     target: float
@@ -59,7 +59,7 @@ class ChosenRun:
 
 
 def choose(
-    form: Form, candidates: Sequence[Candidate], curves: Mapping[str, Array], metric: str, target: float
+    form: Form, candidates: Sequence[TriedForm], curves: Mapping[str, Array], metric: str, target: float
 ) -> ChosenRun:
     """The candidate with the best mean over seeds and records on the validation rows.
 

@@ -20,7 +20,7 @@ CONTEXT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ClientRows:
+class ShuffledRows:
     """Rows for training, validation and test; which of the training rows belong to which client.
 
     Args:
@@ -46,7 +46,7 @@ class ClientRows:
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------
-def digits(split: str, seed: int) -> ClientRows:
+def digits(split: str, seed: int) -> ShuffledRows:
     """scikit-learn's digits: 60 % for training, 20 % for validation, 20 % for the test.
 
     Args:
@@ -68,7 +68,7 @@ def digits(split: str, seed: int) -> ClientRows:
         parts = _dirichlet(train, targets[train], float(split.partition("-")[2]), rng)
     else:
         raise InputError(f'split "{split}" is not known; use sorted, dirichlet-A or iid.')
-    return ClientRows((inputs - 8.0) / 8.0, targets, np.stack(parts), order[a:b], order[b:])
+    return ShuffledRows((inputs - 8.0) / 8.0, targets, np.stack(parts), order[a:b], order[b:])
 
 
 def _dirichlet(train: Indices, labels: Indices, alpha: float, rng: np.random.Generator) -> list[Indices]:
@@ -107,7 +107,7 @@ class Grammar:
         return " ".join(self.words[kind][int(rng.choice(4, p=self.often))] for kind in self.order) + ". "
 
 
-def text(split: str, seed: int) -> ClientRows:
+def text(split: str, seed: int) -> ShuffledRows:
     """Windows of text: "grammars", in which each client writes its own language, or "mixed", in which all write all."""
     if split not in ("grammars", "mixed"):
         raise InputError(f'split "{split}" is not known; use grammars or mixed.')
@@ -120,7 +120,7 @@ def text(split: str, seed: int) -> ClientRows:
     sizes = np.cumsum([0, *(len(part) for part in (*train, *held_out))])
     spans = [np.arange(a, b) for a, b in pairwise(sizes)]
     validation, test = np.concatenate(spans[CLIENTS : 2 * CLIENTS]), np.concatenate(spans[2 * CLIENTS :])
-    return ClientRows(rows[:, :-1].astype(np.float64), rows[:, 1:], np.stack(spans[:CLIENTS]), validation, test)
+    return ShuffledRows(rows[:, :-1].astype(np.float64), rows[:, 1:], np.stack(spans[:CLIENTS]), validation, test)
 
 
 def _windows(grammars: list[Grammar], count: int, rng: np.random.Generator) -> Indices:

@@ -11,7 +11,7 @@ ADAM = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TriedForm:
     """A setting of a method.
 
     Args:
@@ -59,14 +59,14 @@ class Form:
         """Vectors that a client sends in a round; it receives as many."""
         return 2 if self.control in ("gradient", "anchor") else 1
 
-    def candidates(self, most: int) -> list[Candidate]:
+    def candidates(self, most: int) -> list[TriedForm]:
         """The same number for every method: all step sizes, or half as many with two settings of something else."""
         other = [(o, c) for o in self.server for c in self.damping]
         rates = ADAM if self.inner == "adamw" else SGD
         # the middle of the range first, for those who may try few
         count = most // len(other)
         spread = _spread(rates, count)
-        return [Candidate(lr, o, c) for lr, (o, c) in itertools.product(spread, other)]
+        return [TriedForm(lr, o, c) for lr, (o, c) in itertools.product(spread, other)]
 
 
 def _spread(rates: tuple[float, ...], count: int) -> list[float]:

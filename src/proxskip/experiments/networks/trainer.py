@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from proxskip.experiments.networks.data import ClientRows
-from proxskip.experiments.networks.forms import Candidate, Form
+from proxskip.experiments.networks.data import ShuffledRows
+from proxskip.experiments.networks.forms import TriedForm, Form
 from proxskip.experiments.networks.models import VectorNetwork
 from proxskip.randomness import stream
 
@@ -42,7 +42,7 @@ class StackedTrainer:
     """
 
     def __init__(
-        self, network: VectorNetwork, data: Sequence[ClientRows], form: Form, candidates: Sequence[Candidate],
+        self, network: VectorNetwork, data: Sequence[ShuffledRows], form: Form, candidates: Sequence[TriedForm],
         plan: TrainingPlan, device: str = "cpu",
     ) -> None:  # fmt: skip
         self.network, self.data, self.form, self.plan, self.device = network, data, form, plan, device
