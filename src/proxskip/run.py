@@ -28,30 +28,13 @@ from proxskip.types import Array, InputError, NoTheoremWarning, Oracle, UnsafeSt
 
 
 def run(
-    method: Method | type[Method] | str,
-    problem: Problem | Oracle,
-    *,
-    rounds: int | None = None,
-    iterations: int | None = None,
-    seconds: float | None = None,
-    tol: float | None = None,
-    target: float | None = None,
-    seed: int = 0,
-    engine: str | Engine = "cpu",
-    cohort: Any = None,
-    x0: Any = None,
-    h0: Any = None,
-    warm: Result | None = None,
-    every: int | None = None,
-    out: str | Path | None = None,
-    force: bool = False,
-    checkpoint_every: int | None = None,
-    callbacks: Sequence[Any] = (),
-    allow_unsafe_step: bool = False,
-    threads: int | None = None,
-    spec: dict[str, Any] | None = None,
-    progress: bool | None = None,
-) -> Result:
+    method: Method | type[Method] | str, problem: Problem | Oracle, *, rounds: int | None = None,
+    iterations: int | None = None, seconds: float | None = None, tol: float | None = None, target: float | None = None,
+    seed: int = 0, engine: str | Engine = "cpu", cohort: Any = None, x0: Any = None, h0: Any = None,
+    warm: Result | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
+    checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
+    threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
+) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
     Args:
@@ -78,11 +61,8 @@ def run(
     >>> result.status.name
     'CONVERGED'
     """
-    stop, participation, seed = (
-        Stop(rounds, iterations, seconds, tol, target),
-        as_participation(cohort),
-        theory.whole_seed(seed),
-    )
+    stop, seed = Stop(rounds, iterations, seconds, tol, target), theory.whole_seed(seed)
+    participation = as_participation(cohort)
     check_callbacks(callbacks)
     problem = as_problem(problem)
     method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)

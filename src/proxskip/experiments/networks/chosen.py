@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxskip.experiments.networks.forms import TriedForm, Form
+from proxskip.experiments.networks.forms import Form, TriedForm
 from proxskip.types import Array
 
 AXES = {

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from proxskip.experiments.networks.data import ShuffledRows
-from proxskip.experiments.networks.forms import TriedForm, Form
+from proxskip.experiments.networks.forms import Form, TriedForm
 from proxskip.experiments.networks.models import VectorNetwork
 from proxskip.randomness import stream
 
