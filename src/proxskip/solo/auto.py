@@ -47,7 +47,7 @@ Choice = tuple[int, str]
 
 
 NO_MOMENTUM, PLAIN_ROUNDS = 0.5, 50
-"""From this mu/L on ProxGD begins, since momentum cannot help; if it is not done after this many rounds, mu was wrong."""
+"""From this mu/L on ProxGD begins, since momentum cannot help; if it is not done after these rounds, mu was wrong."""
 
 
 def arms(D: Any) -> tuple[str, ...]:
