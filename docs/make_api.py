@@ -264,7 +264,8 @@ def default(parameter: inspect.Parameter) -> str:
     if value is inspect.Parameter.empty:
         return ""
     shown = value.__name__ if inspect.isclass(value) else repr(value)
-    return " = " + ("..." if shown.startswith("<") else shown)
+    between = "=" if parameter.annotation is inspect.Parameter.empty else " = "
+    return between + ("..." if shown.startswith("<") else shown)
 
 
 def first_line(thing: Any) -> str:

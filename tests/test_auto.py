@@ -10,6 +10,7 @@ import pytest
 
 import proxskip as ps
 from conftest import close, difference, quadratics
+from proxskip.solo import auto
 from proxskip.solo.auto import AutoDescent
 from proxskip.types import Array
 
@@ -204,6 +205,7 @@ def test_proxgd_goes_where_momentum_cannot_help_and_leaves_where_mu_was_wrong() 
 def test_proxskip_goes_where_its_theorem_is_sure_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """APDA seems to stand still: its theorem-bound rival takes over, with the h that was learned."""
     monkeypatch.setattr(AutoDescent, "_rate", lambda run: 0.0)
+    monkeypatch.setattr(auto, "SETTLED", 5)
     found = ps.minimize(F, Slow(PSI, 5e-4), tol=1e-9)
     assert found.success
     assert "proxskip" in [name for _, name in found.choices]

@@ -39,6 +39,8 @@ SETTLED, SMALL_STEP = 30, 16.0
 """Rounds after which the step of APDA has settled, and gamma L up to which it counts as small."""
 HARDER = 2.5
 """An inner solver that takes this many times more iterations at APDA's steps than at FISTA's outweighs fewer proxes."""
+SHORT_TRIAL = 0.1
+"""The length of ProxSkip's trial: APDA's pace, to which it is compared, is often slow only in the beginning."""
 CLEARLY = 1.5
 """How much faster the other method must have been for a change."""
 
@@ -84,6 +86,7 @@ class AutoDescent(Descent):
         self.last_effort = (0, 0)
         self.look = WARM_UP
         self.until = 0.0  # seconds up to which nothing is reconsidered
+        self.promise = 0.0  # ProxSkip's rate by its theorem
         self._mark()
 
     def _first(self, task: Task, dual: Array | None) -> str:
@@ -143,9 +146,12 @@ class AutoDescent(Descent):
         elif self._harder():
             self.rates[here] = 0.0
             self._take(other, math.inf)
+        elif here == "proxskip" and self.spent >= self.until and self._rate() < self.promise / 2:
+            self.rates[here] = self._rate()
+            self._take("apda", math.inf)
         elif self._promises_more(call, step):
             self.rates[here] = self._rate()
-            self._take("proxskip", 1.0)
+            self._take("proxskip", SHORT_TRIAL)
         elif other in self.rates:
             self.rates[here] = self._rate()
             if self.spent >= self.until and self.rates[other] > CLEARLY * self.rates[here]:
@@ -179,11 +185,12 @@ class AutoDescent(Descent):
         In Theorem 3.6 of arXiv:2202.09357 with gamma = 1/L and p = 1/sqrt(kappa) the squared distance shrinks by
         1 - 1/kappa an iteration, which costs a gradient and p proxes.
         """
-        mu, settled = self.f.mu, self.round - self.choices[-1][0] >= SETTLED
+        mu, settled = self.f.mu, self.round - self.choices[-1][0] >= 3 * SETTLED
         if self.arm != "apda" or "proxskip" in self.rates or self.solo.inner_failures or not (mu and settled):
             return False
         kappa = (self.f.L or 1.0) / mu
-        return 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa))) > CLEARLY * self._rate()
+        self.promise = 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa)))
+        return self.promise > CLEARLY * self._rate()
 
     def _well_conditioned(self) -> bool:
         """Whether APDA has settled at a small step, where FISTA may need no more proxes."""
