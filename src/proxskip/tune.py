@@ -125,9 +125,11 @@ def tune(
     finally:
         if show is not None:
             show.close()
+    # those that ran longest come first: gaps after different numbers of rounds cannot be compared
     best, *_ = ranked = sorted(candidates, key=lambda c: (-max(c.gaps), c.score))
     if best.score == math.inf:
         raise InputError(f"every candidate of {kind.name} diverged; give smaller powers, such as range(-12, -4).")
+    # at an end of the grid something better may lie beyond it
     at_end = len(powers) > 1 and best.times in (2.0 ** min(powers), 2.0 ** max(powers))
     notes = (f"The best gamma L = {best.times:g} lies at an end of the grid; give more powers.",) if at_end else ()
     spent = sum(sum(c.gaps) for c in candidates)
@@ -167,6 +169,7 @@ def _kind(method: Any) -> tuple[type[Method], dict[str, Any]]:
 
 
 def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
+    # without mu there is no theorem to begin from
     if problem.mu is None:
         return [1, 10, 100]
     made: Method = kind.configure(problem, {})
@@ -178,6 +181,7 @@ def _around_theory(kind: type[Method], problem: Problem) -> list[int]:
 def rungs_of(candidates: int, budget: int) -> list[tuple[int, int, int]]:
     """(candidates, rounds of each, survivors) of every rung; the rungs cost about the same number of rounds."""
     counts = [candidates]
+    # down to CUT at most, of which the last rung keeps one
     while counts[-1] > CUT:
         counts.append(-(-counts[-1] // CUT))
     if budget < candidates * len(counts):
@@ -216,6 +220,7 @@ def trials(
     """All candidates at once if the engine can; eight records each, so that a diverging run is noticed early."""
     given: dict[str, Any] = {"rounds": rounds, "engine": engine, "every": max(1, rounds // 8), "progress": False}
     with warnings.catch_warnings():
+        # steps beyond the theorem are the point of the search
         warnings.simplefilter("ignore", UnsafeStepWarning)
         if engine == "gpu":
             return sweep(methods, problem, allow_unsafe_step=True, **given)
@@ -223,6 +228,7 @@ def trials(
 
 
 def _score(result: Result) -> float | None:
+    # Ctrl-C ends the search, and not only this candidate
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     s = result.summary()

@@ -90,6 +90,7 @@ def sign(run: ObservedRun) -> Law:
     measured = float("inf")
     if len(run.points) > 1:
         moved, slope = run.points[1] - run.points[0], run.problem.gradient(run.points[0])
+        # a run that does not move has the cosine 0, which breaks the law
         measured = float(moved @ slope / (np.linalg.norm(moved) * np.linalg.norm(slope) + 1e-300))
     # a step against the gradient has cosine -1, one along it +1
     return law("sign", measured, -0.1, "the first round goes downhill (cosine of its step with the gradient)")

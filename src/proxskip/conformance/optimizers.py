@@ -150,6 +150,7 @@ def observed(problem: Problem, seen: Array, lr: float) -> ObservedRun:
     """Common points and corrections, from the parameters of all ranks after every step."""
     agreed = agreement(seen)
     corrections = []
+    # a step from a common point to different ones is local:  y_i = x - lr (grad f_i(x) - h_i)  gives h_i
     for s in np.flatnonzero(agreed[:-1] & ~agreed[1:]):
         g = problem.client_gradients(seen[0, s])
         corrections.append(g + (seen[:, s + 1] - seen[:, s]) / lr)
@@ -212,6 +213,7 @@ def _on_ranks(n: int, body: Callable[[int], None]) -> None:
             dist.destroy_process_group()
 
     with _LOCK:
+        # threads get process groups of their own, as if they were processes
         _set_thread_isolation_mode(True)
         threaded._install_threaded_pg()
         threaded.ProcessLocalGroup.reset()

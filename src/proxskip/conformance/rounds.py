@@ -51,6 +51,7 @@ def check(
         cohorts: False skips the laws for rounds with only some clients.
     """
     on = _RoundChecker(round, place, controls)
+    # the exact laws come first, each of which names one mistake; the rate shows that something is wrong, not what
     laws = [on.local_steps(extra), on.fixed_point(), on.reduction(), on.learning(), on.total(False), on.rate(False)]
     if cohorts:
         laws += [on.outsiders(), on.total(True), on.rate(True)]
@@ -169,6 +170,7 @@ class _RoundChecker:
     def rate(self, cohorts: bool) -> Law:
         """The error goes to zero, without a bias."""
         x, state = np.zeros(5), self.place(np.zeros((6, 5)))
+        # with half of the clients each h_i is learnt half as often: shorter steps, and more rounds
         rounds, K, gamma = (1500, 3, 0.1) if cohorts else (400, 4, 0.2)
         with np.errstate(all="ignore"):
             for _ in range(rounds):

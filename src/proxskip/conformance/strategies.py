@@ -88,6 +88,7 @@ class _Federation(Grid):  # type: ignore[misc]
 
     def _corrections(self, x: Array) -> list[Array]:
         """h_i of a first local step from x, read off the points at which gradients were asked for."""
+        # the gradient at x and the one after it are both needed, of every client
         if any(len(self.calls.get(i, ())) < 2 for i in range(self.problem.n)):
             return []
         # the last call at x is the first local step's, also where a gradient at x is taken for the control variates

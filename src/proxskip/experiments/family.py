@@ -59,6 +59,7 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         try:
             tried = on_data(workspace, data, (k + 1) / len(names))
         except InputError as error:
+            # a data set that was never fetched is named on the page; every other mistake is raised
             if "is not on this machine" not in str(error):
                 raise
             missing.append(data)
@@ -95,6 +96,7 @@ def grid(name: str, problem: Problem, most: int) -> list[dict[str, Any]]:
         # the average may be much smoother than its clients
         return [{}, *own, *({"gamma": t / problem.L_global, "p": 1 / 30} for t in (8.0, 4.0))][:most]
     flag = "p" if "p" in METHODS[name].flags() else "K"
+    # the steps of these methods have to shrink like 1/(K L), so that gamma K is what is varied
     pairs = [(t / K, K) for K in steps for t in times]
     return [{"gamma": t / problem.L_max, flag: 1 / K if flag == "p" else K} for t, K in pairs][:most]
 
@@ -120,6 +122,7 @@ def fits(workspace: Workspace, name: str, problem: Problem, given: Mapping[str, 
     """Whether the method can run with these flags at all."""
     if METHODS[name].about.equal_weights and float(np.ptp(problem.weights)) > 0:
         return False
+    # flags that a method refuses are left out before the runs begin
     try:
         workspace.method(name, problem, **given).check(problem, insist=True)
     except InputError:
@@ -158,6 +161,7 @@ def least(best: Best, method: str, axis: str) -> float:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no other beats on both axes."""
+    # with x rising, a point is on the front if its y is the least so far
     out: list[tuple[float, float]] = []
     for x, y in sorted(set(points)):
         if not out or y < out[-1][1]:
@@ -170,6 +174,7 @@ def draw(data: str, best: Best, x: str, y: str, eps: float) -> Panel:
     drawn, every = [], []
     for key in sorted({key for axis in (x, y) for key in best[axis]}, key=lambda key: (key[0], not key[1])):
         name, proved = key
+        # one mark, or two where tuning for the other axis found something else
         mine = sorted({(t.cost(x), t.cost(y)) for axis in (x, y) if (t := best[axis].get(key)) is not None})
         every += mine
         label = title(name) if proved else f"{title(name)}, outside its theorem"

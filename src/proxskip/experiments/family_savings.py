@@ -55,6 +55,7 @@ def bits(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     sampled = [Contender(f"Scaffnew, cohorts of {c}", "scaffnew", {"cohort": c})]
     sampled += [Contender(f"TAMUNA, s = {s}", "tamuna", {"cohort": c, "s": s}) for s in asked["owners"]]
     panels, tables, found = [], [], []
+    # bar: the part of Scaffnew's bits that the claim allows; upto: the share of progress when the runs are done
     for id, heading, contenders, clients, bar, upto in (
         ("locodl", "everybody takes part", everybody, asked["clients"], 0.5, 0.5),
         ("tamuna", f"cohorts of {c} clients", sampled, asked["many_clients"], 1.0, 1.0),
@@ -77,6 +78,7 @@ def _contest(workspace: Workspace, contenders: Sequence[Contender], clients: int
         for c in contenders
         for seed in _seeds(workspace)
     ]
+    # jobs go through the seeds first: equal slices, one per contender
     runs, each = workspace.runs(jobs, upto), workspace.preset["seeds"]
     return [runs[k : k + each] for k in range(0, len(runs), each)]
 
@@ -107,6 +109,7 @@ def _fewer_bits(workspace: Workspace, id: str, runs: Sequence[Sequence[CachedRun
     base = cost(runs[0], eps, "bits_up")
     best = min((v for found in runs[1:] if (v := cost(found, eps, "bits_up")) is not None), default=None)
     ratio = None if base is None or best is None else best / base
+    # "at most half" may be met with equality, "fewer" may not
     ok = None if ratio is None else ratio <= bar if bar < 1 else ratio < bar
     text = {
         "bits-locodl": f"To {eps:g}, LoCoDL needs at most half the uplink bits of Scaffnew in float32.",
@@ -122,6 +125,7 @@ def scaled(problem: Problem, spread: float) -> Problem:
     """The rows of client i scaled, so that the L_i fall from the largest to a part ``spread`` of it."""
     factors = np.geomspace(1.0, 1.0 / spread, problem.n)
     parts: list[Any] = list(problem.clients)
+    # L of a logistic loss without l2 grows with the square of its rows
     largest = max(f.L0 for f in parts)
     made = [
         Logistic(f.A * np.sqrt(t * largest / f.L0), f.b, l2=f.l2, classes=(-1.0, 1.0))
@@ -185,6 +189,7 @@ def sleeping(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     )
     said = f"GradSkip needs {g:.2f} of the gradients and {r:.2f} of the rounds"
     numbers = {"rounds": r, "gradients": g}
+    # as many rounds: within a tenth, since both methods draw their local steps
     ok = g < 1 and 0.9 <= r <= 1.1 if done else None
     made = claims.claim("sleeping-gradients", text, ok, said, numbers, asserted(workspace), undecided="too few rounds")
     parameters = {k: asked[k] for k in ("eps", "spread", "clients", "l2", "seeds")}

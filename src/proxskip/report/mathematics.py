@@ -32,12 +32,14 @@ NAMES = {
     "norm": "<mi>norm</mi>",
 }
 """What is not one letter and no Greek one."""
+# the first alternative that fits is taken: signs of several characters stand before single ones
 _TOKEN = re.compile(r"\s+|\d+(?:\.\d+)?(?:e-?\d+)?|[A-Za-z]+|<-|<=|>=|->|!=|\.\.\.|\S")
 _RELATION = re.compile(r"\s(<-|<=|>=|->|=|~)\s")
 
 
 def inline(plain: str) -> str | None:
     """One formula, or None if something in it is not mathematics (a word, code)."""
+    # options, assignments and keyword arguments, signs without letters, shapes of arrays: all of these are code
     if re.search(r"--|[+*/-]=|^[\s+*/-]+$|^\(d,\)|=\S|\S=", plain.replace("<=", "").replace(">=", "")):
         return None
     body = _Row(plain, words=False).read()
@@ -50,6 +52,7 @@ def display(lines: list[str]) -> str | None:
     for line in lines:
         found = _RELATION.search(line)
         left, right = (line[: found.start()], line[found.start() :]) if found else ("", line)
+        # what stands before the relation is the left column, so that lines are aligned there
         cells = [_Row(left.strip(), words=True).read(), _remarks(right)]
         if None in cells:
             return None
@@ -57,6 +60,7 @@ def display(lines: list[str]) -> str | None:
     return f'<math display="block"><mtable class="aligned">{"".join(rows)}</mtable></math>'
 
 
+# in running text only what can be nothing but a formula: words such as "in" and "max" must stay words
 _PROSE = re.compile(
     r"(?<![\w.])(?:f(?:\(x\))? - f\*|(?:1/)?sqrt\((?:kappa|gamma mu)\)|(?:gamma|kappa|zeta|mu|eps)"
     r"(?: (?:=|<=|>=) [\w./^*]+(?:\([\w /^.]+\))?(?<![.]))?)(?!\w)"
@@ -104,6 +108,7 @@ class _Row:
         token = self.take()
         if token.isspace():
             return ""
+        # the root covers what is in the brackets, and the brackets themselves go
         if token == "sqrt" and self.peek() == "(":
             self.take()
             return f"<msqrt>{self.group(')')}</msqrt>"
@@ -168,9 +173,11 @@ class _Row:
             if sign == "^":
                 self.take()
                 above += self.script()
+            # W~ is the name of a matrix; behind anything else ~ is a relation
             elif sign == "~" and token == "W":
                 self.take()
                 above += "<mo>~</mo>"
+            # "x+" and "x*" are names, "x + y" and "a*b" are not: what follows the sign decides
             elif sign == "'" or (sign in "+*" and (not follows or follows.isspace() or follows in BEHIND)):
                 self.take()
                 above += f"<mo>{POSTFIX[sign]}</mo>"
@@ -195,11 +202,13 @@ class _Row:
             return f"<mo>{OPERATORS['-']}</mo>{self.script()}"
         if token[:1].isdigit():
             return f"<mn>{token}</mn>"
+        # a few letters are several indices, as in W_ij
         if re.fullmatch(r"[A-Za-z]{1,3}", token) and token not in SYMBOLS:
             return "".join(f"<mi>{c}</mi>" for c in token) if token not in ("min", "max") else f"<mi>{token}</mi>"
         return self.name(token) if token.isalpha() else self.fail()
 
     def operator(self, token: str) -> str:
+        # "<x, y>" is a scalar product: no space after the bracket, and a comma soon
         if token == "<" and "," in self.tokens[self.at : self.at + 12] and not self.peek().isspace():
             inside = self.group(">")
             return self.scripts(f'<mo stretchy="false">⟨</mo>{inside}<mo stretchy="false">⟩</mo>')

@@ -42,6 +42,7 @@ def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Cu
     parts += [_curve(panel.series[k], panel, styles[k], x, y) for k in order]
     parts.append("</g>" + _labels(panel, styles, x, y, width, height))
     right = room(panel, width)
+    # a little beyond the axes, so that markers at the edge are drawn whole
     box = f'x="{LEFT - 6}" y="{TOP - 6}" width="{width - LEFT - right + 12}" height="{height - TOP - BOTTOM + 12}"'
     return (
         f'<svg class="chart" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
@@ -54,6 +55,7 @@ def figure(panel: Panel, width: int, height: int, name: str, styles: Sequence[Cu
 
 def room(panel: Panel, width: int) -> int:
     """The margin on the right: wide enough for names at the ends of the curves, where there is space for them."""
+    # bounds have no name at their end: the legend has them
     named = sum(s.kind != "bound" for s in panel.series)
     return LABELS if width >= LABELS_FROM and 0 < named <= MOST_LABELS else RIGHT
 
@@ -69,9 +71,11 @@ def _labels(panel: Panel, styles: Sequence[CurveStyle], x: Scale, y: Scale, widt
             name = (
                 s.label if len(s.label) <= LONGEST_LABEL else s.label[: LONGEST_LABEL - 1] + "\N{HORIZONTAL ELLIPSIS}"
             )
+            # a curve that leaves the figure has its name at the edge where it left
             ends.append((min(max(every[-1][1], TOP), height - BOTTOM), every[-1][0], look.slot, name))
     ends.sort(key=lambda end: end[0])
     places = [v for v, *_ in ends]
+    # from top to bottom: a line of text is 14 pixels high
     for k in range(1, len(places)):
         places[k] = max(places[k], places[k - 1] + 14)
     # what was pushed below the axis comes back up
@@ -114,6 +118,7 @@ def y_domain(panel: Panel, shown: Iterable[Series]) -> tuple[float, float]:
         columns = [s.y, s.low or [], s.high or []]
         (theory if s.kind == "bound" else measured).extend(v for c in columns for v in drawn(c, panel))
     log = panel.y_scale == "log"
+    # theory alone is drawn in full; next to measurements it must not squeeze them into a corner
     low, high = domain(measured or theory, log, from_zero=True)
     if measured and theory:
         least, most = domain(theory, log, from_zero=True)
@@ -130,11 +135,13 @@ def _scales(panel: Panel, width: int, height: int) -> tuple[Scale, Scale]:
     log = panel.x_scale == "log"
     values = [float(v) for s in panel.series for v in numbers(s.x.get(panel.x, []))]
     x = Scale(*domain(values, log, from_zero=True), LEFT, width - room(panel, width), log)
+    # pixels count downwards, so that the axis of y runs from the bottom up
     return x, Scale(*y_domain(panel, panel.series), height - BOTTOM, TOP, panel.y_scale == "log")
 
 
 def _axes(panel: Panel, x: Scale, y: Scale, width: int, height: int) -> str:
     bottom, right, out = height - BOTTOM, width - room(panel, width), list[str]()
+    # about one label every 44 pixels upwards, and every 86 along, where labels are wider
     for v, label in y.ticks(max(3, (bottom - TOP) // 44)):
         out.append(f'<path class="grid" d="M{LEFT} {y(v):.1f}H{right}"/>')
         out.append(f'<text class="tick" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{label}</text>')

@@ -63,6 +63,7 @@ class LinearClassifier(ClassifierMixin, SparseEstimator):
         """The probability of each class."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
+            # the logistic function is the softmax of the pair (0, score)
             scores = np.column_stack([np.zeros_like(scores), scores])
         return np.asarray(scipy.special.softmax(scores, axis=1))
 
@@ -85,6 +86,7 @@ def seed_of(estimator: Any) -> int:
     """The seed that ``random_state`` stands for: a number itself, 0 for None, otherwise drawn from it."""
     given = estimator.random_state
     if given is None or isinstance(given, (int, np.integer)):
+        # None is a fixed seed here, so that a fit can be repeated unless somebody asks otherwise
         return int(given or 0)
     return int(check_random_state(given).randint(2**31))
 

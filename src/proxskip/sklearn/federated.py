@@ -59,6 +59,7 @@ class FederatedClassifier(LinearClassifier):
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
+        # scikit-learn's clone asks that arguments are kept as they came; they are checked in ``fit``
         self.method = method
         self.l2 = l2
         self.l2_relative = l2_relative
@@ -78,6 +79,7 @@ class FederatedClassifier(LinearClassifier):
         """
         X, codes = classified(self, X, y)
         d, kind = X.shape[1], Logistic if len(self.classes_) == 2 else Softmax
+        # two classes share one row of coefficients, otherwise each class has its own
         rows = 1 if kind is Logistic else len(self.classes_)
         model: Any = kind(_with_ones(X) if self.fit_intercept else X, codes, l2=self.l2, l2_relative=self.l2_relative)
         owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
@@ -85,12 +87,14 @@ class FederatedClassifier(LinearClassifier):
             raise ValueError(f"groups has shape {owners.shape}; give one group for each of {len(codes)} rows.")
         self.groups_, clients = np.unique(owners, return_inverse=True)
         problem = split(model, by="group", groups=clients)
+        # tol is relative to the gradient at zero, or absolute where that vanishes
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
         found: Result = run(
             self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
             cohort=self.cohort, engine=self.engine, x0=self._start(rows, d), progress=False,
         )  # fmt: skip
         self.result_ = found
+        # scikit-learn asks for at least one iteration, also where a warm start was at the solution
         self.n_iter_ = max(1, found.rounds)
         warn_unless(found.success, found.message, "Raise max_iter or tol, or scale the features.")
         W = found.x.reshape(rows, -1)
@@ -100,6 +104,7 @@ class FederatedClassifier(LinearClassifier):
 
     def _start(self, rows: int, d: int) -> Any:
         coef = getattr(self, "coef_", None) if self.warm_start else None
+        # other features or classes than last time: nothing to start from
         if coef is None or coef.shape != (rows, d):
             return None
         return (np.column_stack([coef, self.intercept_]) if self.fit_intercept else coef).ravel()

@@ -143,6 +143,7 @@ class ProxRegressor(RegressorMixin, SparseEstimator):
         (w,) = _solved(self, model, 1)
         self.coef_ = w[: X.shape[1]]
         if centred:
+            # the fitted plane passes through the means
             self.intercept_ = float(y.mean() - means @ self.coef_)
         else:
             self.intercept_ = float(w[-1]) if self.fit_intercept else 0.0
@@ -171,6 +172,7 @@ def _solved(estimator: Any, model: LinearModel, rows: int) -> Array:
         progress=False,
     )
     estimator.result_ = found
+    # scikit-learn asks for at least one iteration
     estimator.n_iter_ = max(1, found.nit)
     warn_unless(found.success, found.message, ADVICE)
     return found.x.reshape(rows, width)
@@ -181,6 +183,7 @@ def _penalty(given: Any, rows: int, d: int, free: int) -> Any:
     psi = as_prox(given)
     if psi is None or (rows == 1 and not free):
         return copy.deepcopy(psi)
+    # unknowns are laid out class by class, the intercept after its coefficients and free
     parts = [part for _ in range(rows) for part in [copy.deepcopy(psi), *[Zero()] * free]]
     return Blocks(parts, [d, *[1] * free] * rows)
 
@@ -190,5 +193,6 @@ def _start(estimator: Any, rows: int, width: int, free: int) -> Array | None:
     coef = getattr(estimator, "coef_", None) if estimator.warm_start else None
     if coef is None or np.atleast_2d(coef).shape != (rows, width - free):
         return None
+    # without an intercept none of this column is taken
     old = np.atleast_1d(estimator.intercept_)[:, None]
     return np.hstack([np.atleast_2d(coef), old[:, :free]]).ravel()

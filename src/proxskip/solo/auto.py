@@ -59,6 +59,7 @@ def arms(D: Any) -> tuple[str, ...]:
 
 def _capped_fista(problem: Problem, f: Smooth) -> Method:
     """FISTA with restart, and with no more momentum than a known mu asks for."""
+    # the momentum of a known mu is (1 - sqrt(mu/L)) / (1 + sqrt(mu/L)); without mu the cap is 1, which is none
     root = math.sqrt(min(1.0, (f.mu or 0.0) / problem.L))
     return Fista(1.0 / problem.L, (1.0 - root) / (1.0 + root))
 
@@ -127,13 +128,16 @@ class AutoDescent(Descent):
             self.solo.prox_times.clear()
 
     def _reconsider(self) -> None:
+        # without a prox there is nothing to skip, and nothing is looked at again
         if self.task.psi is None:
             self.look = sys.maxsize
             return
+        # the first rounds have compiled kernels: their times are thrown away
         if self.round < FIRST_LOOK:
             self.look = FIRST_LOOK
             self._looked()
             return
+        # looks become rarer as the run goes on, so that they cost next to nothing
         self.look = self.round + max(4, self.round // 20)
         here = self.arm
         other = self.arms[1] if here in (self.arms[0], "proxskip") else self.arms[0]
@@ -144,6 +148,7 @@ class AutoDescent(Descent):
             if self.round >= PLAIN_ROUNDS:
                 self._take(other, 1.0)
         elif self._harder():
+            # with the rate zero it will not be chosen again
             self.rates[here] = 0.0
             self._take(other, math.inf)
         elif here == "proxskip" and self.spent >= self.until and self._rate() < self.promise / 2:
@@ -200,6 +205,7 @@ class AutoDescent(Descent):
     def _rate(self) -> float:
         """How fast the logarithm of the best bound has fallen per second, in the second half since the last change."""
         (now, bound), begin = self.seen[-1], self.seen[0][0]
+        # soon after a change the pace is not yet the method's own: that part is left out
         then, before = next(seen for seen in self.seen if seen[0] >= begin + 0.4 * (now - begin))
         return math.log(before / max(bound, 1e-300)) / (now - then) if now > then else 0.0
 
@@ -210,6 +216,7 @@ class AutoDescent(Descent):
         self.switch(self._maker(name))
         self.choices.append((self.round, name))
         self._mark()
+        # even a change without a trial is looked at again, after twice the time so far
         self.until = (1.0 + share) * self.spent if share < math.inf else 3.0 * self.spent
 
     def _mark(self) -> None:

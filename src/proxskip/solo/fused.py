@@ -50,9 +50,11 @@ def _fista(method: Fista, server: Vectors, solo: SoloExchange) -> Vectors:
     x = _prox_step(solo, y, method.gamma)
     later = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
     new = np.empty(len(x))
+    # momentum as in FISTA, up to the cap that a known mu sets
     momentum = (t - 1.0) / later
     moved = kernels.look_ahead_or_turn(x, server["x"], y, momentum if momentum < method.beta else method.beta, new)
     if moved < 0.0:
+        # a negative length says that the momentum points uphill: start again from x without any
         new, moved, later = x, -moved, 1.0
     solo.moved = moved
     return {"x": x, "y": new, "t": later}  # type: ignore[dict-item]

@@ -64,6 +64,7 @@ class Lazy(Written):
         return Lazy(KEPT if kept else STACK, v)
 
     def _with(self, sign: str, other: Any, swapped: bool = False) -> Lazy:
+        # only written down: nothing is computed before ``evaluate``
         a, b = (Lazy.of(other), self) if swapped else (self, Lazy.of(other))
         return Lazy(TEMPORARY, None, SIGNS[sign], a, b)
 
@@ -102,6 +103,7 @@ class Sheet:
     def _line(self, v: Lazy) -> tuple[int, int]:
         """The operands' lines, then one line; for  a + s b  and  a - s b  one line does both operations."""
         op, right, factor = v.op, v.right, (NUMBER, 0)
+        # numpy rounds the product and then the sum, and so does the line that does both: no bytes change
         if op in (ADD, SUBTRACT) and v.left.kind <= TEMPORARY and right.op == MULTIPLY and right.kind == TEMPORARY:
             number, vector = (right.left, right.right) if right.left.kind >= COLUMN else (right.right, right.left)
             if number.kind >= COLUMN and vector.kind <= TEMPORARY:
@@ -123,6 +125,7 @@ class Sheet:
         """
         lines, late = [list(line) for line in self.lines], []
         for k, (line, kind) in enumerate(self.final):
+            # a member's row is computed line by line, so that only lines after this one could still read the old row
             read_later = any(a is self.out[k] for a in self.arrays) and line < len(lines) - 1
             used_again = any([TEMPORARY, line] in (u[3:5], u[5:7]) for u in lines)
             if read_later or used_again:
@@ -139,6 +142,7 @@ class Sheet:
         lines = np.array(self._finished(), dtype=np.int64)
         given, made = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.out + nothing)[:MAX_ARRAYS])
 
+        # each call has temporaries of its own, since calls may run on several threads
         def rows(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
             lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)

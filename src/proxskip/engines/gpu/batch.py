@@ -51,6 +51,7 @@ class Batch:
             raise InputError('a sweep on the GPU needs linear models of one loss and dtype; use engine="cpu".')
         self.problem = problem
         self.local = LocalSteps(problem, runs * problem.n)
+        # without minibatches a local step takes the full gradient, so that one kernel serves both
         self.whole: LocalSteps | None = None if problem.batch else self.local
 
     def steps(self, want_gradient: bool) -> LocalSteps:
@@ -58,6 +59,7 @@ class Batch:
         if not want_gradient:
             return self.local
         if self.whole is None:
+            # the data are on the card once, whichever kernel reads them
             self.whole = LocalSteps(self.problem, self.local.parallel, full=True, data=self.local.data)
         return self.whole
 
@@ -71,9 +73,11 @@ class Flight:
 
         self.batch, d = batch, batch.problem.d
         self.stream = cupy.cuda.Stream(non_blocking=not batch.local.grid)
+        # eight-byte fields before four-byte ones, so that each of them begins aligned
         fields = {"X": 8 * d, "H": 8 * d, "gamma": 8, "seeds": 8, "K": 4, "members": 4, "order": 4, "rounds": 4}
         kinds = {"seeds": np.uint64, "K": np.int32, "members": np.int32, "order": np.int32, "rounds": np.uint32}
         total = rows * sum(fields.values())
+        # one piece of locked memory and one on the card: all fields go there in a single copy
         self.here, self.there = cupyx.empty_pinned(total, np.uint8), cupy.empty(total, np.uint8)
         self.answer = cupyx.empty_pinned((rows, d), np.float64)
         self.mine: dict[str, Any] = {}
@@ -108,8 +112,10 @@ class Flight:
             mine["members"][a:last] = job.members
             mine["seeds"][a:last] = job.seed
             mine["rounds"][a:last] = job.round
+        # the longest first, so that none of them begins when the others are done
         mine["order"][first:last] = np.argsort(-mine["K"][first:last], kind="stable")
         if first == 0:
+            # rows of a second launch are written later than this copy, and follow field by field
             self.there.set(self.here, stream=self.stream)
         else:
             for name, v in mine.items():
@@ -120,6 +126,7 @@ class Flight:
             order=card["order"], seeds=card["seeds"], rounds=card["rounds"], want_gradient=wanted,
         )  # fmt: skip
         out.get(stream=self.stream, out=self.answer[first:last], blocking=False)
+        # ``out`` must live until its copy has landed
         self.flown.append((jobs, out))
         return last
 
@@ -177,6 +184,7 @@ class Lane(NearEngine):
     def ask(self, job: Job) -> Array:
         """The answer if it is there already; otherwise break off."""
         self.asked += 1
+        # the half runs from its beginning again: questions answered before come in the same order
         if self.asked <= len(self.answers):
             return self.answers[self.asked - 1]
         self.question = job
@@ -193,6 +201,7 @@ class Lane(NearEngine):
 
     def client(self, members: Indices, request: Request, place: int) -> LaneCohort:
         """The whole cohort; its half is run from its beginning."""
+        # counted anew in every attempt; the answers stay until the half has run through
         self.asked = 0
         return LaneCohort(self, members, request.round)
 

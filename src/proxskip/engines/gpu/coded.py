@@ -42,6 +42,7 @@ def _sent(codec: Codec, d: int, key: Key) -> tuple[Any, Any]:
     factor = np.zeros(d)
     if isinstance(codec, RandK):
         places: Any = codec.chosen(d, key)
+        # unbiased: each of the d coordinates is sent with probability K/d
         factor[places] = d / len(places)
     elif isinstance(codec, Masks):
         places = codec.owned(d, key)

@@ -22,6 +22,7 @@ def need_cupy() -> Any:
             'engine "gpu" needs CuPy, which is not installed; run  pip install "proxskip[gpu]"  '
             '(for CUDA 13: pip install cupy-cuda13x), or use engine="cpu".'
         ) from None
+    # CuPy can be installed where there is no driver, which shows only when a device is asked for
     try:
         found = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:

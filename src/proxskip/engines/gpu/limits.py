@@ -16,6 +16,7 @@ from proxskip.types import Indices, InputError
 
 def only_plain_steps(more: Mapping[str, Any]) -> None:
     """Refuse what the kernels do not have."""
+    # None asks for nothing, and neither does a momentum of zero
     asked = [name for name, v in more.items() if v is not None and not (name == "momentum" and not np.any(v))]
     if asked:
         raise InputError(f'the gpu engine has no local steps with {asked[0]}; use engine="cpu".')

@@ -21,6 +21,7 @@ class DeviceCohort(Sender):
 
     def __init__(self, engine: Any, members: Indices, request: Request, place: int) -> None:
         self.engine, self.members, self.request, self.place = engine, members, request, place
+        # gives its dtype and device to everything that is made of plain numbers
         self.like = engine.zero
 
     def keys(self, vector: int) -> Sequence[Key]:
@@ -32,6 +33,7 @@ class DeviceCohort(Sender):
         """As it is, or through the codec, which needs the rows here."""
         if codec is None or isinstance(codec, Identity):
             return super().send(v)
+        # a codec works on rows of numpy: they come down, pass through it, and go back to the device
         sent = self.engine.there(super().send(self.engine.here(self.stack(v)), codec))
         self._sent = (*self._sent[:-1], (sent, self._sent[-1][1]))
         return sent
@@ -46,12 +48,14 @@ class DeviceCohort(Sender):
     def stack(self, v: Any) -> torch.Tensor:
         """A new or borrowed ``(c, D)`` tensor of what was written down."""
         shape = (len(self.members), self.engine.family.D)
+        # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
         found = v.plain() if isinstance(v, Combination) else torch.full((1, 1), float(v)).to(self.like)
         return found.expand(shape)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each; zeros where they are not wanted."""
+        # the whole stack is computed, so that the call keeps its shape; only the members that are wanted are counted
         G = self._gradient(self.stack(x), None, 0)
         rows = self.engine.family.sizes[self.members]
         if where is None:
@@ -90,6 +94,7 @@ class DeviceCohort(Sender):
         engine, c, d = self.engine, len(self.members), self.engine.problem.d
         gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
         plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))
+        # what the engine has graphs and fused kernels for; all other steps take the loops below
         if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
             rows = engine.problem.batch or engine.family.sizes[self.members]
             self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
@@ -118,10 +123,12 @@ class DeviceCohort(Sender):
             taken += active
             if centre is not None:
                 slope = slope + tau * (z - centre)
+            # everyone is computed, so that the stack keeps its shape; members whose steps are over are masked
             on = self._mask(active)
             new = torch.where(on, z - gamma * slope, y)
             going = k + 1 < K
             if until is not None:
+                # where the criterion holds, z is the answer and not the step from it
                 small = slope.norm(dim=1) <= until * ((tau * (z - centre)).norm(dim=1))
                 new = torch.where(on & small[:, None], z, new)
                 going = going & active & ~small.cpu().numpy()
@@ -134,6 +141,7 @@ class DeviceCohort(Sender):
         """Gradients of the next minibatches; only those that are active count, and move on to the next number."""
         batch, rows = self.engine.problem.batch, self._rows()
         self.gradients += int(np.sum(active * (batch or self.engine.family.sizes[self.members])))
+        # minibatches are numbered from zero and words of dropout from one: the rows were drawn before this
         self._advance(active)
         return self._gradient(z, rows, self.step)
 
@@ -150,15 +158,18 @@ class DeviceCohort(Sender):
         """The estimator of L-SVRG, with the coins of the reference engine."""
         batch, sizes, d = self.engine.problem.batch, self.engine.family.sizes[self.members], self.engine.problem.d
         (w, gw), moves = (self.stack(v) for v in anchor[:2]), torch.as_tensor(anchor[2]).cpu().numpy()
+        # one probability for everybody, or one for each member
         q = np.broadcast_to(np.ravel(moves), (len(K),))
         for k in range(int(K.max(initial=0))):
             look(self.request.halt)
             active, numbers, rows = k < K, np.broadcast_to(self.step, (len(K),)), self._rows()
             self._advance(active)
             if batch is None:
+                # full gradients have no noise to reduce, and also serve as the gradient at an anchor that moves
                 g = full = self._gradient(x, None, 0)
                 self.gradients += int(np.sum(active * sizes))
             else:
+                # the same rows at both points, so that the noise of the two gradients cancels as w comes close to x
                 g = self._gradient(x, rows, self.step) - self._gradient(w, rows, self.step) + gw
                 self.gradients += 2 * batch * int(active.sum())
             coins = [
@@ -170,6 +181,7 @@ class DeviceCohort(Sender):
                 if batch is not None:
                     full = self._gradient(x, None, 0)
                     self.gradients += int(sizes[moved].sum())
+                # the anchor moves to the x from which this step starts, as on the reference engine
                 w, gw = (torch.where(self._mask(moved), a, b) for a, b in ((x, w), (full, gw)))
             x = torch.where(self._mask(active), x - gamma * (g - h), x)
         return tuple(Combination(d, (1.0, v)) for v in (x, w, gw))

@@ -36,6 +36,7 @@ class Combination(Written):
         return (self.d,) if self.flat else (next(len(t) for p in self.parts for t in p if _is_stack(t)), self.d)
 
     def _with(self, sign: str, other: Any, swapped: bool = False) -> Combination:
+        # a factor changes the coefficients alone; the product of two vectors, or a number over one, has to be computed
         if sign in "*/":
             if not isinstance(other, Combination) and not (swapped and sign == "/"):
                 factor = other if isinstance(other, torch.Tensor) else float(other)
@@ -56,6 +57,7 @@ class Combination(Written):
 
     def plain(self, out: Any = None) -> torch.Tensor:
         """The sum as a tensor, into ``out`` where it is given."""
+        # stacks first: the total then has its final shape at once, and the other terms are added in place
         (c, v), *more = sorted(self.parts, key=lambda part: -part[1].ndim)
         if out is not None:
             out.copy_(v)
@@ -66,6 +68,7 @@ class Combination(Written):
         elif (whole := self._in_one_pass()) is not None:
             return whole
         elif more and _is_one(c) and isinstance(more[0][0], float):
+            # a new tensor here and below, so that adding in place leaves the parts as they are
             total = torch.add(v, more[0][1], alpha=more[0][0])
             more = more[1:]
         else:
@@ -85,6 +88,7 @@ class Combination(Written):
         (a, A), (b, B) = sorted(stacks, key=lambda part: not _is_one(part[0]))
         if not (_is_one(a) and isinstance(b, float) and b and all(isinstance(c, float) for c, _ in flat)):
             return None
+        # A + b B + v0 = A + b (B - v)  with  v = -v0/b,  which is the kernel's form
         v = sum(c / -b * u for c, u in flat)
         update = fused_update(A.device)
         return update.new(A, B, b, v) if update is not None and update.adds(A, B, v) else None
@@ -94,7 +98,9 @@ class Combination(Written):
         total = 0.0
         for c, v in self.parts:
             weights = w if isinstance(c, float) else w * c[:, 0]
+            # what was put aside on the host comes to the device for this pass alone
             v = v.to(w.device, non_blocking=True)
+            # one read of the stack by a matrix-vector product: the weighted rows are never stored
             part = torch.mv(v.t(), weights) if v.ndim > 1 else v * weights.sum()
             total = total + (part * c if isinstance(c, float) else part)
         return total

@@ -54,6 +54,7 @@ def _fill(out: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any,
     steps, members, b = out.shape
     for j in range(members):
         for k in range(steps):
+            # four rows of scratch for ``minibatch``; the fifth takes its result
             room = (keys, words[0], words[1], words[2], words[3])
             minibatch(seed, clients[j], round, step0[j] + k, sizes[j], 0, b, words[4], room)
             for q in range(b):
@@ -64,6 +65,7 @@ def here(seed: int, device: torch.device) -> Draw:
     """Drawn by the processor and moved."""
 
     def draw(count: int, step0: Any, round: int, clients: Indices, sizes: Indices, b: int) -> torch.Tensor:
+        # step0 is one number for all clients, or one for each
         first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
         out = np.empty((count, len(clients), b), dtype=np.int64)
         words, keys = np.empty((5, b), dtype=np.uint32), np.empty(12, dtype=np.uint64)
@@ -76,6 +78,7 @@ def here(seed: int, device: torch.device) -> Draw:
 def on_card(seed: int, device: torch.device) -> Draw:
     """Drawn by the card in one launch, with the same numbers."""
     kernel = torch.cuda.jiterator._create_jit_fn(_CARD)
+    # the two halves of the seed are the key of Philox
     words = [torch.tensor(v, device=device) for v in (seed & MASK32, seed >> 32)]
     known: dict[str, Any] = {}
 
@@ -89,6 +92,7 @@ def on_card(seed: int, device: torch.device) -> Draw:
 
     def draw(count: int, step0: Any, round: int, clients: Indices, sizes: Indices, b: int) -> torch.Tensor:
         first = there("first", step0).reshape(1, -1, 1)
+        # numbers of rows, steps and clients broadcast to (count, c, b): one launch draws them all
         steps = first + torch.arange(count, device=device).reshape(-1, 1, 1)
         q, r = torch.arange(b, device=device), torch.full((), round, device=device, dtype=torch.int64)
         who, m = there("clients", clients).reshape(1, -1, 1), there("sizes", sizes).reshape(1, -1, 1)
@@ -103,6 +107,7 @@ def fastest(seed: int, device: torch.device) -> Draw:
     plain = here(seed, device)
     if device.type != "cuda":
         return plain
+    # sizes below, at and above 2^6, the smallest set of numbers that is permuted
     clients, sizes = np.arange(3), np.array([7, 64, 1000])
     try:
         card = on_card(seed, device)

@@ -51,6 +51,7 @@ class TorchEngine(Engine):
     ) -> None:
         found = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
+            # an empty tensor fills in the device's number ("cuda" is "cuda:0"), and fails where there is no such device
             self.device = torch.zeros(0, device=found).device
         except (RuntimeError, AssertionError) as error:
             raise InputError(f'PyTorch has no device "{found}" here: {str(error).splitlines()[0]}') from None
@@ -109,6 +110,7 @@ class TorchEngine(Engine):
         """The clients' numbers there; sent once as long as they stay the same."""
         key = members.tobytes()
         if key not in self.numbers:
+            # cohorts that are drawn anew in every round would fill it without end
             if len(self.numbers) > 64:
                 self.numbers.clear()
             self.numbers[key] = torch.as_tensor(np.ascontiguousarray(members)).to(self.device)
@@ -136,6 +138,7 @@ class TorchEngine(Engine):
         for places, memory in self.shelf.shares(request.cohort):
             members = request.cohort[places]
             client = DeviceCohort(self, members, request, places.start)
+            # every share sees its own part of what is given per client, cut at the same places
             own = {k: column(v[places], self.zero) for k, v in request.own.items()}
             K = request.K if np.ndim(request.K) == 0 else request.K[places]
             out: Any = request.half(client, self._written(memory), K, *down, **own)
@@ -145,6 +148,7 @@ class TorchEngine(Engine):
             gradients += client.gradients
             sizes.append(client.sizes(up) if client.used_codec else (None,) * len(up))
             taken.append(client.taken)
+        # only after the last share: a run that is interrupted before it has changed nothing that is remembered
         self.shelf.store(request.cohort, kept)
         counted = None if taken[0] is None else np.concatenate(
             [np.broadcast_to(np.ravel(t), (s.stop - s.start,)) for t, (s, _) in zip(taken, kept, strict=True)]
@@ -158,6 +162,7 @@ class TorchEngine(Engine):
         request, kept = Request(half, cohort, 0), []  # type: ignore[arg-type]
         for places, memory in self.shelf.shares(cohort):
             client = DeviceCohort(self, cohort[places], request, places.start)
+            # what is told to all members alike stays one vector, which every share reads
             rows = [self.there(v[places] if isinstance(v, np.ndarray) and v.ndim > 1 else v) for v in outcome]
             new = half(client, self._written(memory), *rows)
             kept.append((places, self._aside(client, new)))
@@ -210,6 +215,7 @@ class TorchEngine(Engine):
 
     def sum(self, w: Array, U: Any) -> Any:
         """``sum_j w_j U_j``; by numpy, in client order, where the rows are there in double precision."""
+        # by the same function as the engines on numpy, and so with the same rounding
         if self.device.type == "cpu" and self.family.dtype == torch.float64:
             total = self.there(weighted_sum(w, self.fetch_rows(U)))
         else:
@@ -257,6 +263,7 @@ class TorchEngine(Engine):
         if not isinstance(self.family, Networks) or problem.knows_L:
             return problem
         judged = replace(problem, whole=WholeNetwork(self))
+        # ``by_client`` is a cached property: its value is put into the cache, so that f is evaluated as a whole
         judged.__dict__["by_client"] = False
         return judged
 

@@ -105,6 +105,7 @@ class _Rows:
     def picks(self, members: Any, rows: Any) -> Any:
         """The places of the given rows of each member; of all rows of each, the last ones repeated, if None."""
         if rows is None:
+            # clients with fewer rows repeat their last one, so that the stack is rectangular
             rows = torch.arange(self.most, device=self.first.device).minimum(self.counts[members][:, None] - 1)
         return self.first[members][:, None] + rows
 
@@ -126,12 +127,14 @@ class Networks(_Rows):
         self.module = first.module if first.device == device else _moved(first, device)
         self.X = torch.cat([f.inputs.to(device) for f in models])
         self.T = torch.cat([f.targets.to(device) for f in models])
+        # half precisions compute in the module alone: what is remembered would lose small steps in them
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
         self.is_random, self.many = first.is_random, device.type in CONVOLVE_BY_PRODUCTS
         self.fused = fused_update(device)
         self.l2 = first.l2
         self._lay_out(first.shapes, device)
         slopes = grad(self._loss)
+        # the keys of dropout are one per client, or None for all of them
         with_keys = (0, 0, 0, 0) if self.is_random else (0, 0, 0, None)
         self.slopes = vmap(slopes, in_dims=with_keys)
         self.losses = vmap(self._plain_loss, in_dims=(None, 0, 0, None))
@@ -140,8 +143,10 @@ class Networks(_Rows):
         self.spans, at = [], 0
         for shape in shapes:
             self.spans.append((at, at + shape.numel(), shape))
+            # the next parameter begins at a multiple of ALIGNED
             at += -(-shape.numel() // ALIGNED) * ALIGNED
         self.D = at
+        # of each unknown, its place in a row with gaps
         self.places = torch.cat([torch.arange(lo, hi) for lo, hi, _ in self.spans]).to(device)
 
     def inside(self, X: Any) -> Any:
@@ -168,6 +173,7 @@ class Networks(_Rows):
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """Inputs, targets and the keys of dropout."""
+        # networks have no weights by which repeated rows could be left out, so that sizes must agree
         if rows is None and not self.equal and int(self.counts[members].min()) < int(self.counts[members].max()):
             raise AssertionError("clients of different sizes need different calls")
         if rows is None:
@@ -184,17 +190,21 @@ class Networks(_Rows):
         """By parameters, in a new stack."""
         G = torch.zeros_like(Y)
         inputs, targets, keys = batch
+        # without keys a module with dropout is evaluated without it, as for full gradients
         call = self.slopes if keys is not None or not self.is_random else vmap(grad(self._loss), (0, 0, 0, None))
         for (lo, hi, _), g in zip(self.spans, call(self._pieces(Y), inputs, targets, keys), strict=True):
             G[:, lo:hi] = g.reshape(len(Y), -1)
+        # the gaps of Y are zero, so that they stay so
         return G.add_(Y, alpha=self.l2) if self.l2 else G
 
     def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
         """By parameters, in place: no stack of gradients is put together."""
         one = isinstance(gamma, float)
         slopes = self.slopes(self._pieces(Y), *batch)
+        # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
         if self.l2:
             Y.mul_(1.0 - gamma * self.l2)
+        # the kernel has one gamma for all rows; a gamma for each client takes the operations of PyTorch below
         if one and self.fused is not None and all(self.fused.fits(Y, g, H) for g in slopes):
             for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
                 self.fused(Y, g, H, gamma, lo, hi - lo)
@@ -246,9 +256,11 @@ class LinearModels(_Rows, _Plain):
         """Rows, labels, the weight of each row, and the regulariser."""
         picks = self.picks(members, rows)
         if rows is None:
+            # the rows that were repeated have the weight zero
             own = torch.arange(self.most, device=picks.device) < self.counts[members][:, None]
             weights = self.s[picks] * own
         else:
+            # N s_j over the size of the minibatch: its mean is then unbiased for any row weights
             weights = self.factors[picks] / rows.shape[1]
         return self.A[picks], self.b[picks], weights, self.reg[members]
 
@@ -256,6 +268,7 @@ class LinearModels(_Rows, _Plain):
         """A' (weights * slopes) + reg y."""
         A, b, weights, reg = batch
         c = len(Y)
+        # margins of every row and class, (c, rows, C); the unknowns of a class are consecutive
         Z = A @ Y.view(c, self.C, -1).transpose(1, 2)
         if self.loss == "softmax":
             slopes = torch.softmax(Z, 2) - torch.nn.functional.one_hot(b.long(), self.C)
@@ -283,6 +296,7 @@ class Quadratics(_Plain):
     def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
         """H y - b."""
         H, b = batch
+        # matrices that are diagonal are stored as their diagonals
         return (H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b
 
 

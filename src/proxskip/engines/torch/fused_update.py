@@ -46,16 +46,19 @@ class FusedUpdate:
         self.numbers: dict[Any, torch.Tensor] = {}
 
     def __call__(self, Y: torch.Tensor, g: torch.Tensor, H: torch.Tensor, gamma: float, first: int, size: int) -> None:
+        # the kernel takes the rows of g to be contiguous, and those of Y and H to have strides
         self._launch(Y, Y, g.contiguous(), H, gamma, (first, size, Y.stride(0), H.stride(0)))
 
     def new(self, A: torch.Tensor, B: torch.Tensor, b: float, v: torch.Tensor) -> torch.Tensor:
         """A + b (B - v)  as a new stack, with one v for all rows."""
         out = torch.empty_like(A)
+        # a stride of zero lets all rows read the same v
         self._launch(out, A, B, v, -b, (0, A.shape[1], A.stride(0), 0))
         return out
 
     def _launch(self, out: Any, y: Any, g: Any, h: Any, gamma: float, at: tuple[int, ...]) -> None:
         numbers = self._there(at, torch.int64)
+        # four numbers for each of 256 threads; the loop in the kernel does the rest of longer rows
         blocks = min(256, max(1, -(-at[1] // 1024)))
         arguments = [out, y, g, h, self._there((gamma,), torch.float32), numbers]
         self.kernel(grid=(blocks, len(y), 1), block=(256, 1, 1), args=arguments)
@@ -72,6 +75,7 @@ class FusedUpdate:
     def adds(self, A: Any, B: Any, v: Any) -> bool:
         """Whether ``new`` can read these."""
         kinds = A.dtype == B.dtype == v.dtype == torch.float32 and A.device == B.device == v.device
+        # a multiple of four, so that every row begins where four numbers can be read at once
         rows = A.ndim == B.ndim == 2 and A.shape == B.shape and A.shape[1] % 4 == 0 and len(A) <= MOST_ROWS
         return kinds and rows and A.is_contiguous() and B.is_contiguous() and v.is_contiguous()
 
@@ -88,6 +92,7 @@ def fused_update(device: torch.device) -> FusedUpdate | None:
         return None
     try:
         update = FusedUpdate(device)
+        # a span of nine numbers and one of twelve: the kernel reads single numbers in one and fours in the other
         Y, H = (torch.arange(k, k + 384.0, device=device).reshape(3, 128) for k in (0, 5))
         g, new = torch.arange(27.0, device=device).reshape(3, 9), Y.clone()
         wide = torch.arange(36.0, device=device).reshape(3, 12)

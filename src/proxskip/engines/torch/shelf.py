@@ -34,6 +34,7 @@ class Shelf:
         self.family, self.device, self.n = family, device, n
         row = family.D * torch.finfo(family.dtype).bits // 8
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+        # what is remembered is there twice: as the half reads it, and as it returns it
         stacks = 2 * len(memory) + STACKS_AT_WORK
         self.fit = n if free is None else max(1, int(SHARE_OF_DEVICE * free / (row * stacks)))
         self.on_host = self.fit < n if on_host is None else on_host
@@ -65,6 +66,7 @@ class Shelf:
         shares = [OnTheWay(self, cohort[place]) for place in places]
         wanted, self.read = tuple(self.read), set()  # what the last half has read, this one may read too
         for k, place in enumerate(places):
+            # the next share sets out before this one is computed
             for share in shares[k : k + 2]:
                 share.start(wanted)
             yield place, shares[k]
@@ -80,11 +82,13 @@ class Shelf:
         """Rows from the host by a stream of their own, and when they are there; the newest may be on the device yet."""
         if self.direct:
             return self._moved(name, members)
+        # where the newest rows are on the card as well, nobody has to wait for their copies (see ``newest``)
         self._arrived((name,) if self.spills else ())
         rows = self.kept[name].index_select(0, torch.as_tensor(members))
         if self.stream is None:
             return rows.to(self.device), None
         with torch.cuda.stream(self.stream):
+            # only a copy from locked memory runs beside the computation
             moved = rows.pin_memory().to(self.device, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record(self.stream)
@@ -104,10 +108,12 @@ class Shelf:
     def _put(self, name: str, members: Indices, rows: torch.Tensor) -> None:
         """And back."""
         assert self.stream is not None
+        # the rows must have been computed before they leave
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             for j, i in enumerate(members.tolist()):
                 self.kept[name][i].copy_(rows[j], non_blocking=True)
+            # and may not be given to somebody else by the allocator before they have left
             rows.record_stream(self.stream)
 
     def newest(self, name: str, members: Indices, stack: torch.Tensor) -> torch.Tensor:
@@ -148,6 +154,7 @@ class Shelf:
         """Put what has come from the device into its place, and wait for what has these names."""
         left = []
         for name, members, rows, ready in self.coming:
+            # still under way and not asked for: it is looked at next time
             if ready is not None and name not in names and not ready.query():
                 left.append((name, members, rows, ready))
                 continue
@@ -169,6 +176,7 @@ class Shelf:
             stacks = [v[k] for _, v in kept]
             if self.on_host:
                 if not self.spills:
+                    # the next cohort may read these rows before their copies have reached the host
                     self.on_card[k] = (cohort, torch.cat(stacks) if len(stacks) > 1 else stacks[0])
                 for s, v in kept:
                     if self.direct:
@@ -176,12 +184,14 @@ class Shelf:
                     else:
                         self.coming.append((k, cohort[s], *self._copied(v[k])))
             elif len(cohort) == self.n:
+                # everybody's rows are new: they take the place of the old ones without a copy
                 self.kept[k] = stacks[0].contiguous()
             else:
                 self.kept[k].index_copy_(0, torch.as_tensor(cohort).to(self.device), stacks[0])
 
     def _before(self, cohort: Indices, names: list[str]) -> Stacks:
         if not self.on_host and len(cohort) == self.n:
+            # references will do: ``store`` puts new tensors in their place, and does not write into these
             return {k: self.kept[k] for k in names}
         at = torch.as_tensor(cohort)
         kept = self.all()
@@ -202,6 +212,7 @@ class Shelf:
     def rewind(self) -> None:
         """What was remembered when the round began."""
         self.all()
+        # the last exchange first, since two of them may have changed the same rows
         for cohort, stacks in reversed(self.undo or []):
             self.on_card = {}
             for k, v in stacks.items():
@@ -242,6 +253,7 @@ class OnTheWay(Mapping[str, Any]):
             v, ready = self.loads.pop(name) if name in self.loads else self._found(name)
             if ready is not None:
                 here = torch.cuda.current_stream(self.shelf.device)
+                # the device waits for the rows, the host goes on
                 here.wait_event(ready)
                 v.record_stream(here)
             known = self.shelf.on_card.get(name)

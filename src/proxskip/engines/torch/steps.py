@@ -53,6 +53,7 @@ class Drawn:
 
     def batch(self, family: Any) -> Any:
         """Of the step whose number is in ``step``."""
+        # the number of the step is on the device: a captured graph counts for itself
         word = self.words.index_select(0, self.step)[0]
         if self.rows is None:
             return family.keyed(self.whole, self.members, word) if family.is_random else self.whole
@@ -84,8 +85,10 @@ class StackedSteps:
                 look(halt)
                 count = min(STEPS_AT_ONCE, K - lo)
                 self._fill(drawn, clients, count, round, step0 + lo)
+                # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
                 if self.use_graphs and isinstance(gamma, float) and graph is None:
                     graph, Y, H, back = self._graph(drawn, Y, H, gamma)
+                # the minibatches that were drawn now begin at place zero again
                 drawn.step.zero_()
                 for _ in range(count):
                     if graph is not None:
@@ -131,6 +134,7 @@ class StackedSteps:
 
     def _graph(self, drawn: Drawn, Y: Any, H: Any, gamma: float) -> tuple[Any, Any, Any, Any]:
         """A graph of one step, the stacks it works on, and where the result has to be copied, if elsewhere."""
+        # everything that a captured launch has fixed
         key = (Y.data_ptr(), 0 if H is None else H.data_ptr(), id(drawn), gamma)
         if key not in self.graphs and len(self.graphs) >= MOST_GRAPHS:  # the stacks wander: work on fixed ones
             place = (Y.shape, H is None)
@@ -152,6 +156,7 @@ class StackedSteps:
 
     def _captured(self, drawn: Drawn, Y: Any, H: Any, gamma: float) -> torch.cuda.CUDAGraph:
         """Warm up on a copy, so that nothing is counted twice, and capture."""
+        # first calls may allocate workspaces or compile kernels, which is not allowed while a graph is captured
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -161,8 +166,10 @@ class StackedSteps:
         torch.cuda.current_stream().wait_stream(side)
         del copy
         graph = torch.cuda.CUDAGraph()
+        # one pool for all graphs: they run one after another, and their results lie outside of it
         with torch.cuda.graph(graph, pool=self.pool):
             self._step(drawn, Y, H, gamma)
         self.pool = self.pool or graph.pool()
+        # the warm-up has counted its steps; a capture runs nothing
         drawn.step.zero_()
         return graph

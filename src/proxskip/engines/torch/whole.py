@@ -48,10 +48,12 @@ class WholeNetwork:
 
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
+        # a leaf of its own, so that the gradient comes in the layout with gaps
         flat = engine.there(x).plain().clone().requires_grad_(True)
         weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
         value, gradient = 0.0, torch.zeros_like(flat)
         everyone = np.arange(engine.problem.n)
+        # groups of equal sizes, so that one N holds for all of a group's clients
         for g in engine.groups(everyone, True):
             N = int(family.sizes[g[0]])
             rows = max(1, ROWS_AT_ONCE // len(g))
@@ -59,9 +61,11 @@ class WholeNetwork:
             for lo in range(0, N, rows):
                 picks = torch.arange(lo, min(N, lo + rows), device=engine.device).expand(len(g), -1)
                 losses = family.losses_at(flat, there, picks)
+                # losses are means over the rows that were picked: this chunk counts by its share of the client's rows
                 part = (weights[there] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
                 with engine.repeatable():
                     (slope,) = torch.autograd.grad(part, flat)
                 value, gradient = value + float(part.detach()), gradient + slope
+        # losses of networks are without l2, which is added here once
         l2 = family.l2
         return value + 0.5 * l2 * float(x @ x), np.asarray(engine.here(gradient)) + l2 * x

@@ -46,10 +46,12 @@ class ChosenRun:
         """For each seed the cost of the first record at the target; infinite if there is none."""
         there = self.test >= self.target if self.metric == "accuracy" else self.test <= self.target
         at = self.curves[axis]
+        # argmax of booleans finds the first that is true
         return [float(at[s, np.argmax(hit)]) if hit.any() else NEVER for s, hit in enumerate(there)]
 
     def cost(self, axis: str) -> float:
         """The median over the seeds; infinite if most of them never arrived."""
+        # the upper one of two in the middle: a cost that some seed had, and never a mean with an infinity
         return float(np.sort(self.costs(axis))[len(self.test) // 2])
 
     def final(self) -> Array:

@@ -42,6 +42,7 @@ class ShuffledRows:
         drawn, room = np.empty((n, few), dtype=np.uint32), room_to_draw(few)
         for i in range(n):
             minibatch(seed, i, round, step, m, 0, few, drawn[i], room)
+        # a client with fewer than b rows sees all of them, in the order drawn, again and again
         return np.take_along_axis(self.clients, np.tile(drawn.astype(np.int64), (1, -(-b // m)))[:, :b], axis=1)
 
 
@@ -59,6 +60,7 @@ def digits(split: str, seed: int) -> ShuffledRows:
     rng = generator(seed)
     order = rng.permutation(len(targets))
     a, b = int(0.6 * len(order)), int(0.8 * len(order))
+    # every client gets as many rows; what is left over of the division is not used
     train = order[:a][: a - a % CLIENTS]
     if split == "sorted":
         parts = np.split(train[np.argsort(targets[train], kind="stable")], CLIENTS)
@@ -68,6 +70,7 @@ def digits(split: str, seed: int) -> ShuffledRows:
         parts = _dirichlet(train, targets[train], float(split.partition("-")[2]), rng)
     else:
         raise InputError(f'split "{split}" is not known; use sorted, dirichlet-A or iid.')
+    # pixels from 0 to 16 become numbers from -1 to 1
     return ShuffledRows((inputs - 8.0) / 8.0, targets, np.stack(parts), order[a:b], order[b:])
 
 
@@ -94,6 +97,7 @@ class Grammar:
     ORDERS = ("ANV", "ANVAN", "VAN", "NVAN", "NAV", "VANAN", "NANV", "AVN")
 
     def __init__(self, number: int, rng: np.random.Generator) -> None:
+        # words have neither spaces nor full stops
         letters = list(LETTERS[:-2])
         self.order = self.ORDERS[number % len(self.ORDERS)]
         self.words = {
@@ -114,12 +118,14 @@ def text(split: str, seed: int) -> ShuffledRows:
     rng = generator(seed)
     grammars = [Grammar(i, rng) for i in range(CLIENTS)]
     train = [_windows([g], 200, rng) if split == "grammars" else _windows(grammars, 200, rng) for g in grammars]
+    # every language has the same share in what is held out, whoever was trained on it: validation, then test
     held_out = [_windows([g], 24, rng) for g in grammars]
     held_out += [_windows([g], 24, rng) for g in grammars]
     rows = np.concatenate([*train, *held_out])
     sizes = np.cumsum([0, *(len(part) for part in (*train, *held_out))])
     spans = [np.arange(a, b) for a, b in pairwise(sizes)]
     validation, test = np.concatenate(spans[CLIENTS : 2 * CLIENTS]), np.concatenate(spans[2 * CLIENTS :])
+    # each character of a window is to be predicted from those before it
     return ShuffledRows(rows[:, :-1].astype(np.float64), rows[:, 1:], np.stack(spans[:CLIENTS]), validation, test)
 
 

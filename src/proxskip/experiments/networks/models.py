@@ -46,6 +46,7 @@ def _convolution(x: Tensor, layer: nn.Linear) -> Tensor:
     """3 x 3 with stride 2 and a margin of zeros, by nine shifted copies; channels come last."""
     side = x.shape[-2]
     padded = F.pad(x, (0, 0, 1, 1, 1, 1))
+    # every second pixel of each shift is the stride of two; the channels of all nine lie side by side
     shifted = [padded[:, i : i + side : 2, j : j + side : 2] for i in range(3) for j in range(3)]
     return layer(torch.cat(shifted, dim=-1))
 
@@ -66,6 +67,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the next character, at every place."""
+        # letters arrive as floating-point numbers, like all inputs here, and become rows with a single one
         chosen = (x[..., None] == torch.arange(len(LETTERS), device=x.device)).to(self.letters.dtype)
         z = chosen @ self.letters + self.places
         z = z + self.out(self._attention(self.before(z)))
@@ -76,6 +78,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         b, t, w = z.shape
         q, k, v = (part.view(b, t, self.HEADS, -1).transpose(1, 2) for part in self.qkv(z).chunk(3, dim=-1))
         scores = q @ k.transpose(-1, -2) / math.sqrt(w / self.HEADS)
+        # True above the diagonal: no place sees the characters after it
         later = torch.ones(t, t, dtype=torch.bool, device=z.device).triu(1)
         weights = scores.masked_fill(later, float("-inf")).softmax(-1)
         return (weights @ v).transpose(1, 2).reshape(b, t, w)
@@ -88,6 +91,7 @@ class VectorNetwork:
     """A network whose parameters are one vector, so that those of many clients are the rows of a matrix."""
 
     def __init__(self, name: str) -> None:
+        # making a module draws its initial parameters, which must not move the caller's generator
         with torch.random.fork_rng(devices=[]):
             self.module = MODELS[name]()
         self.name = name
@@ -109,6 +113,7 @@ class VectorNetwork:
 
     def loss(self, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy."""
+        # the digits have one target per row and the text one per place: both become a list
         return F.cross_entropy(self.logits(theta, inputs).flatten(0, -2), targets.flatten())
 
     def judge(self, theta: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:

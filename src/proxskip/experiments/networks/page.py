@@ -46,6 +46,7 @@ def run(workspace: Workspace, model: str) -> tuple[Experiment, list[Claim]]:
     for split in asked["splits"]:
         found = runs.setdefault(split, {})
         for form in FORMS:
+            # the share of the whole page that is done when this method is, for the progress bar
             share = (sum(map(len, runs.values())) + 1) / count
             found[form.name] = one_method(workspace, model, split, form, share)
     panels = [panel(split, found, asked) for split, found in runs.items()]
@@ -62,7 +63,8 @@ def one_method(workspace: Workspace, model: str, split: str, form: Form, share: 
     asked = workspace.preset
     candidates = form.candidates(asked["candidates"])
     given = {k: asked[k] for k in ("seeds", "rounds", "K", "batch", "every")}
-    # the title says nothing about the run
+    # the title says nothing about the run,
+    # nor do the server's step sizes and chi, since those that are tried are among the candidates
     what = {k: v for k, v in asdict(form).items() if k not in ("title", "server", "damping")}
     key = given | {"form": what, "candidates": [asdict(c) for c in candidates], "model": model, "split": split}
     curves = workspace.cached_value(
@@ -75,6 +77,7 @@ def one_method(workspace: Workspace, model: str, split: str, form: Form, share: 
 
 def train(model: str, split: str, form: Form, given: Mapping[str, Any], candidates: Any, workspace: Workspace) -> Any:
     """Curves of all candidates and seeds."""
+    # PyTorch is optional: the page must be importable without it
     import torch
 
     from proxskip.experiments.networks.data import digits
@@ -106,6 +109,7 @@ def panel(split: str, found: Mapping[str, ChosenRun], asked: Mapping[str, Any]) 
         x = {axis: r.curves[axis].mean(axis=0).tolist() for axis in AXES}
         y, low, high = (f(r.test, axis=0).tolist() for f in (np.mean, np.min, np.max))
         series.append(Series(r.form.title, x, y, low=low, high=high, about={"setting": r.candidate.words}))
+    # the target is a level line as long as the longest curve
     arrived = {axis: max(s.x[axis][-1] for s in series) for axis in AXES}
     level = {axis: [0.0, arrived[axis]] for axis in AXES}
     series.append(Series("target", level, [asked["target"]] * 2, kind="bound"))
@@ -157,6 +161,7 @@ def gains_table(runs: Runs) -> Table:
     rows: list[Any] = []
     for split, found in runs.items():
         for axis, (unit, label) in UNITS.items():
+            # each at its best on this axis: the two may be other methods on the next one
             without, with_h = (
                 min((found[k] for k in names), key=lambda r: r.cost(axis)) for names in (WITHOUT_H, WITH_H)
             )

@@ -51,6 +51,7 @@ class StackedTrainer:
         inputs, targets = np.stack([d.inputs for d in data]), np.stack([d.targets for d in data])
         self.inputs = torch.from_numpy(inputs.astype(np.float32)).to(device)
         self.targets = torch.from_numpy(targets).to(device)
+        # candidates outside and seeds inside, so that what belongs to the seeds is repeated once per candidate
         column = {k: [getattr(c, k) for c in candidates for _ in data] for k in ("lr", "outer", "chi")}
         self.lr, self.outer, self.chi = (torch.tensor(column[k], device=device)[:, None] for k in column)
         starts = torch.stack([network.start(seed) for seed in range(self.seeds)]).to(device)
@@ -72,6 +73,7 @@ class StackedTrainer:
             self._anchor(y)
         raw = torch.zeros_like(y) if self.form.control == "gradient" else None
         for step in range(max(Ks)):
+            # seeds may have drawn different K: those that are done stay where they are
             going = torch.tensor([float(step < K) for K in Ks], device=self.device).repeat(self.C)[:, None, None]
             g = self._gradients(y, r, step)
             if raw is not None:
@@ -81,9 +83,11 @@ class StackedTrainer:
         self.gradients += np.array(Ks) * self.plan.batch
         mean = y.mean(1)
         if raw is not None:
+            # the mean gradient of the round, less its mean over the clients: the h_i sum to zero
             c = raw / self._per_run(Ks)
             self.h = c - c.mean(1, keepdim=True)
         elif self.form.control == "step":
+            # the theory divides by the expected number of steps where it is drawn, not by the one that came
             p = [1.0 / self.plan.K if self.form.drawn else 1.0 / K for K in Ks]
             rate = (self.chi * self._per_run(p)[:, :, 0] / self.lr)[:, :, None]
             self.h += rate * (mean[:, None] - y)
@@ -103,13 +107,16 @@ class StackedTrainer:
     def _gradients_at(self, y: Tensor, rows: Any) -> Tensor:
         """The gradients of all clients on these rows, (seeds, n, b)."""
         at = torch.from_numpy(rows).to(self.device)
+        # a data set for each seed, from which its runs take their rows
         seed = torch.arange(self.seeds, device=self.device)[:, None, None]
         b, t = self.inputs[seed, at], self.targets[seed, at]
+        # of all candidates the same rows, laid out as the networks are: (runs * n, b, ...)
         inputs, targets = (v.repeat(self.C, *[1] * (v.dim() - 1)).flatten(0, 1) for v in (b, t))
         return self._gradient(y.flatten(0, 1), inputs, targets).view_as(y)
 
     def _anchor(self, y: Tensor) -> None:
         """FedLin's h: the full gradients at x, which cost a pass over the client's rows."""
+        # all rows of each client are one large minibatch
         g = self._gradients_at(y, np.stack([d.clients for d in self.data]))
         self.h = g - g.mean(1, keepdim=True)
         self.gradients += self.data[0].clients.shape[1]
@@ -124,11 +131,13 @@ class StackedTrainer:
         first.mul_(BETAS[0]).add_(g, alpha=1 - BETAS[0])
         second.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
         size = (second / (1 - BETAS[1] ** t)).sqrt_().add_(EPS)
+        # the decay of AdamW is not part of the moments, and so is not shifted by h
         return -lr * (DECAY * y + first / (1 - BETAS[0] ** t) / size)
 
     def _server_step(self, mean: Tensor) -> None:
         d = self.x - mean
         if self.form.momentum:
+            # as ``torch.optim.SGD`` with nesterov=True, on x - mean y in place of the gradient
             self.velocity = self.form.momentum * self.velocity + d
             d = d + self.form.momentum * self.velocity
         self.x = self.x - self.outer * d
@@ -143,11 +152,13 @@ class StackedTrainer:
             if (r + 1) % self.plan.every == 0:
                 self._record(r + 1, kept)
         shape = (len(kept["rounds"]), self.C, self.seeds)
+        # records come last, so that a curve is one list; six digits are plenty for figures
         return {k: np.moveaxis(np.array(v).reshape(shape), 0, 2).round(6).tolist() for k, v in kept.items()}
 
     def _record(self, r: int, kept: dict[str, list[Any]]) -> None:
         everybody = np.ones((self.C, self.seeds))
         kept["rounds"].append(r * everybody)
+        # up and down, four bytes per number
         kept["bytes"].append(2.0 * 4 * self.form.vectors * self.network.d * r * everybody)
         kept["gradients"].append(self.gradients * everybody)
         for part in ("validation", "test"):

@@ -50,6 +50,7 @@ def numbers(found: Mapping[str, ChosenRun], names: Sequence[str], axis: str) -> 
 # -- claims ------------------------------------------------------------------------------------------------------------
 def judged(model: str, runs: Runs, asserted: bool) -> list[Claim]:
     """All claims of one experiment, on the splits that it has."""
+    # the two ends of the range: clients that differ most, and clients that do not differ
     unlike, alike = ("grammars", "mixed") if model == "text" else ("sorted", "iid")
     made = [make(model, runs[unlike], where(unlike), asserted) for make in ON_UNLIKE]
     if alike in runs:
@@ -129,6 +130,7 @@ def falling(model: str, runs: Runs, asserted: bool) -> Claim:
     ratios = {}
     for split, found in runs.items():
         mine, theirs = found["adamw-h"].cost("rounds"), best(found, ADAM, "rounds").cost("rounds")
+        # infinite if only h arrives; if even h does not, there is no ratio and the claim is undecided
         ratios[split] = theirs / mine if math.isfinite(mine) else math.nan
     values = list(ratios.values())
     ok = None if any(map(math.isnan, values)) else all(a >= b for a, b in pairwise(values))
@@ -157,6 +159,7 @@ def when_not(runs: Runs) -> list[str]:
     out = []
     for axis in UNITS:
         pairs = {split: (best(found, WITHOUT_H, axis), best(found, WITH_H, axis)) for split, found in runs.items()}
+        # level only if both arrive: a tie of two infinities says nothing
         level = [split for split, (a, b) in pairs.items() if a.cost(axis) <= b.cost(axis) < math.inf]
         better = [split for split, (a, b) in pairs.items() if b.cost(axis) < a.cost(axis)]
         not_there, there = (", ".join(splits) or "none of the splits" for splits in (level, better))
