@@ -90,6 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
                 item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one Ray, one browser
+    # groups stay in one process: whichever came last would run alone
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ USES = {
     "flower": "import proxskip.flower",
     "ray": "import ray; import proxskip as ps; ps.RayEngine",
     "torch": "import proxskip.torch",
+    "callbacks": "import mlflow, tensorboard, wandb; from proxskip.callbacks import MLflow, TensorBoard, WandB",
+    "frames": "import pandas, pyarrow",
     "gpu": "import importlib.util; assert importlib.util.find_spec('cupy')",  # a driver is not needed to install it
 }
 """What each extra must allow."""

@@ -15,7 +15,7 @@ from proxskip.theory import table1
 
 R = 17
 rows = pytest.mark.parametrize("row", METHODS, ids=lambda row: row.name)
-some_rows = pytest.mark.parametrize("row", thinned(METHODS, 3))
+some_rows = pytest.mark.parametrize("row", thinned(METHODS, 4))
 
 
 class Postman(ReferenceEngine):

@@ -80,7 +80,7 @@ def bits(result: ps.Result) -> bytes:
 
 
 # -- one trajectory ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", thinned(METHODS, 12))
+@pytest.mark.parametrize("row", thinned(METHODS, 24))
 @pytest.mark.parametrize("actors", thinned([2, 1, 3]))
 def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: Engines) -> None:
     problem = row.rows(sparse=actors != 2)
@@ -683,7 +683,7 @@ def written(folder: Path) -> list[Path]:
     return files
 
 
-@pytest.mark.parametrize("batch", [pytest.param(None, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("batch", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[3]
