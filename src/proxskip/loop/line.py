@@ -108,12 +108,13 @@ class Line:
             self.several = self.exchanges > 1
         self.rounds_begun += 1
         self.halt = self.interrupted if self.engine.mark(self.several) else None
-        self.before = Ledger(*vars(self.ledger).values()), self.owed[self.cohort].copy(), self.outcomes, self.outcome
+        self.before = vars(self.ledger).copy(), self.owed[self.cohort], self.outcomes, self.outcome
 
     def undo(self) -> None:
         """Forget the round under way, which was broken off."""
         self.engine.rewind()
-        self.ledger, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        counted, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        self.ledger = Ledger(**counted)
         self.participated[self.cohort] -= 1
         self.mixed = None
 
