@@ -204,7 +204,7 @@ def fewer(data: str, best: Best, a: str, b: str, axis: str) -> Claim:
     mine, theirs = least(best, a, axis), least(best, b, axis)
     ok = mine < theirs if math.isfinite(min(mine, theirs)) else None
     numbers = {k: v if math.isfinite(v) else None for k, v in ((a, mine), (b, theirs))}
-    said = f"{mine:.0f} {axis} against {theirs:.0f}"
+    said = f"On {data}, {mine:.0f} {axis} against {theirs:.0f}."
     said = said if math.isfinite(theirs) else f"{mine:.0f} {axis}; {title(b)} did not get there"
     text = f"On {data}, tuned for {axis}, {title(a)} needs fewer {axis} than {title(b)}."
     return Claim(f"family-{data}-{axis}", "family", text, claims.judge(ok, True), said, numbers, holds=ok)
