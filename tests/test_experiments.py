@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import close
+from conftest import close, thinned
 from proxskip import experiments, theory
 from proxskip.experiments import claims, decentralized, lyapunov, prox_skipping, table1
 from proxskip.experiments.closed_form_quadratics import (
@@ -261,7 +261,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Experiment
     return out
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", thinned(SMALL, 2))
 def test_the_claims_hold(name: str, made: Any) -> None:
     experiment, found, _ = made[name]
     assert {c.id: c.verdict for c in found if c.verdict not in ("PASS", "REPORTED")} == {}

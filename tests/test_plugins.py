@@ -236,7 +236,7 @@ class Counted:
         self.f, self.gradient, self.L, self.mu, self.d, self.value = f, gradient, f.L, f.mu, f.d, f.value
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_conformance_judges_it(kind: Any) -> None:
     problem = quadratics()
 

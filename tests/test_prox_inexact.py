@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import draws
+from conftest import draws, thinned
 from proxskip.prox import (
     L1,
     TV1D,
@@ -75,7 +75,7 @@ def made(name, tol):
 def law(examples):
     def of(function):
         fixed = settings(max_examples=draws(examples), derandomize=True)  # one hard point may take minutes
-        return pytest.mark.parametrize("name", MAKERS)(fixed(function))
+        return pytest.mark.parametrize("name", thinned(MAKERS, 2))(fixed(function))
 
     return of
 

@@ -438,7 +438,8 @@ def readout(tab: chromium.Page, k: int) -> Any:
     )
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (768, True), (360, False), (360, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), pytest.param(768, True, marks=pytest.mark.slow), (360, True),
+    pytest.param(360, False, marks=pytest.mark.slow)])  # fmt: skip
 def test_the_page_opens_without_a_word_and_fits(
     browser: chromium.Browser, file: Path, nasty: Path, width: int, dark: bool
 ) -> None:
