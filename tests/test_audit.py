@@ -24,9 +24,7 @@ def test_one_broken_update_is_reported(name: str, fault: str) -> None:
         result, what = broken(make, fault, seed)
         if result is None:
             continue
-        heals = (
-            result.summary()["method"] in ("scaffnew", "proxskip", "sproxskip") and result.summary()["cohort"] is None
-        )
+        heals = ps.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
         if heals:
             assert any("mends" in note for note in result.warnings), what
         else:
