@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from proxskip.cli import commands, demo_command
+from proxskip.cli import commands, demo_command, reproduce_command
+from proxskip.experiments.workspace import Interrupted
 
 
 def test_scaffnew_wins_the_race() -> None:
@@ -28,3 +32,18 @@ def test_the_command_runs_the_race(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.count("round ") >= 3
     assert "After 150 rounds" in out
+
+
+def test_after_the_race_comes_the_quick_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(demo_command, "race", lambda: iter(()))
+    monkeypatch.setattr(demo_command, "_show", lambda frames: None)
+
+    def reproduce(names: Any, options: Any, progress: Any) -> Any:
+        asked.append(options)
+        raise Interrupted
+
+    monkeypatch.setattr(reproduce_command, "reproduce", reproduce)
+    assert commands.main(["demo", "--out", str(tmp_path / "d")]) == 130
+    assert asked[0].quick
+    assert asked[0].out == tmp_path / "d"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxskip.cli import reproduce_command
+from proxskip.cli.flags import parser
 from proxskip.data import datasets
 from proxskip.methods import GD, FedLin, LocalGD, Scaffnew
 from proxskip.problems.federated import Problem
@@ -20,6 +21,7 @@ from proxskip.results.result import Result
 from proxskip.run import run
 from proxskip.seam import Method
 from proxskip.types import UnsafeStepWarning
+from proxskip.version import __version__
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,9 +37,8 @@ def command(o: Namespace) -> tuple[int, str]:
     if o.race:
         return 0, ""
     print(f"\nNow all figures and tables of the paper on this data, in {Path(o.out)}; this takes some minutes.\n")
-    quick = {"data": "digits", "quick": True, "engine": "cpu", "threads": None, "data_dir": None}
-    rest = {"experiments": [], "family": False, "json": False, "quiet": False, "strict": False, "out": o.out}
-    return reproduce_command.command(Namespace(**quick, **rest))
+    top, _ = parser(__version__)
+    return reproduce_command.command(top.parse_args(["reproduce", "--quick", "--out", str(o.out)]))
 
 
 def race(rounds: int = ROUNDS) -> Iterator[tuple[int, State]]:
