@@ -80,12 +80,22 @@ TORCH = pytest.param(
 """The torch engine among the values of a parameter ``engine``."""
 
 
+LONG_MODULES = {
+    "test_audit", "test_auto", "test_baselines", "test_certificates", "test_chaos", "test_demo", "test_features",
+    "test_five_gcs", "test_interrupt", "test_networks", "test_own_engine", "test_plugins", "test_scaling", "test_seam",
+    "test_sklearn", "test_watch",
+}  # fmt: skip
+"""Modules that ``make quick`` leaves out as a whole."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks that follow from what a test uses."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
+        if item.path.stem in LONG_MODULES:
+            item.add_marker("long")
         for fixture, mark in (("ray_here", "ray"), ("browser", "browser")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)

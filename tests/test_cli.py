@@ -137,6 +137,7 @@ def test_labels_are_mapped_and_reported(call, tiny):
     assert re.fullmatch("[0-9a-f]{64}", summary["data_sha256"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -782,6 +783,7 @@ def test_every_status_of_a_run_has_a_word_and_an_exit_code() -> None:
     assert all(cli_runs.worst([code]) == code for code in codes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [("compare", "gd", "scaffnew"), ("run", "scaffnew", "--seeds", "2")], ids=str)
 def test_an_interrupted_command_goes_on(call, tmp_path, command):
     flags = ("--data", "digits", "--clients", "3", "--rounds", "6", "--json")

@@ -232,6 +232,7 @@ def maps_of(row: Row) -> ErrorMaps:
     return (CompressedMaps if row.name.startswith("locodl") else ErrorMaps)(row)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "row",
     [
