@@ -158,7 +158,7 @@ def observed(problem: Problem, seen: Array, lr: float) -> ObservedRun:
 
 
 def trajectories(make: Make, problem: Problem, period: int, lr: float, steps: int) -> Array:
-    """The parameters of every rank after every step, (ranks, 1 + steps, d); it ends early where one is not finite."""
+    """The parameters of every rank after every step, (ranks, 1 + steps, d); nan after a rank that failed."""
     seen = np.full((problem.n, 1 + steps, problem.d), np.nan)
 
     def rank(r: int) -> None:

@@ -85,7 +85,7 @@ class Flight:
         at = 0
         for name, size in fields.items():
             span, kind = slice(at, at + rows * size), kinds.get(name, np.float64)
-            shape = (rows, d) if size == 8 * d else (rows,)
+            shape = (rows, d) if name in ("X", "H") else (rows,)
             self.mine[name] = self.here[span].view(kind).reshape(shape)
             self.card[name] = self.there[span].view(kind).reshape(shape)
             at += rows * size
