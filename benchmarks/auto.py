@@ -197,8 +197,8 @@ def problems() -> list[Problem]:
         ("lasso, 1000 x 3000, mu = 0", False, 1e-7, lasso, (1000, 3000)),
         ("group l1, 2000 x 4000", False, 1e-7, group, (2000, 4000)),
         ("TV1D, 2000", False, 1e-7, tv1d, (2000, 0.1)),
-        ("low rank, 60", False, 1e-7, low_rank, (60, 0.6, 1e-3)),
-        ("deblurring, 128", False, 1e-5, deblurring, (128, 1e-4)),
+        ("low rank, 50", False, 1e-7, low_rank, (50, 0.6, 1e-3)),
+        ("deblurring, 96", False, 1e-5, deblurring, (96, 1e-4)),
         ("polyhedron, 200", False, 1e-5, polyhedron, (200,)),
     ]
     return out
