@@ -263,7 +263,8 @@ class GpuEngine(Engine):
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
                 look(halt)
-                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - (H[j] - pull * X[j]))
+                shift = H[j] - pull * X[j] if pull else H[j]  # no launch for nothing
+                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - shift)
         return X
 
     def _oracle(self, i: int, x: Any) -> Any:
