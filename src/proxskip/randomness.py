@@ -13,6 +13,7 @@ Function                Keyed by                    Drawn                       
 ``codec_words``         seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
 ``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
 ``dropout_word``        seed, round, step           with the client, masks of dropout    networks as clients
+``client_uniforms``     seed, client, round, ...    speeds, hours and losses of clients  simulated networks
 ``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
 ``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
 ``generator(1)``        fixed                       start of the power method            ``minimize``
@@ -48,7 +49,18 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5, "links": 6, "dropout": 7}
+STREAMS = {
+    "server": 1,
+    "cohort": 2,
+    "codec": 3,
+    "anchor": 4,
+    "rounding": 5,
+    "links": 6,
+    "dropout": 7,
+    "traits": 8,
+    "hours": 9,
+    "faults": 10,
+}
 """A word of the counter, by purpose."""
 
 
@@ -170,3 +182,24 @@ def generator(seed: int) -> np.random.Generator:
 def python_generator(seed: int) -> random.Random:
     """A generator of the standard library, for networkx's random graphs and the simulator's faults."""
     return random.Random(seed)
+
+
+def client_uniforms(
+    seed: int, name: str, clients: Indices, round: int = 0, attempt: int = 0
+) -> npt.NDArray[np.float64]:
+    """Four independent numbers in (0, 1) for each of these clients, shape (4, c): of a simulated network.
+
+    The words of ``philox4x32`` for the counter (purpose, attempt, round, client), for all clients at once.
+
+    Args:
+        name: ``traits`` of a client, whether it is there in some of the ``hours``, or a round's ``faults``.
+    """
+    mask, shift = np.uint64(MASK32), np.uint64(32)
+    c = [np.full(len(clients), v & MASK32, dtype=np.uint64) for v in (0x80000000 | STREAMS[name], attempt, round)]
+    c.append(np.asarray(clients).astype(np.uint64) & mask)
+    k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(p1 >> shift) ^ c[1] ^ np.uint64(k0), p1 & mask, (p0 >> shift) ^ c[3] ^ np.uint64(k1), p0 & mask]
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
+    return (np.stack(c) + 0.5) / 2**32

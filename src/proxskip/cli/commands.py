@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from proxskip import registry
+from proxskip import registry, theory
 from proxskip.cli import output, plan_command, runs
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
@@ -192,9 +192,11 @@ def _resume(o: Namespace) -> int:
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
 def _theory(o: Namespace) -> int:
+    floor = None if o.cohort is None else theory.cohort_sentence(o.n, o.cohort, o.eps)
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
-        output.as_json([asdict(r) for r in rows])
+        more = {} if floor is None else {"cohort_rounds": theory.cohort_rounds(o.n, o.cohort, o.eps)}
+        output.as_json([asdict(r) | more for r in rows])
         return runs.DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
@@ -203,6 +205,8 @@ def _theory(o: Namespace) -> int:
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
+    if floor is not None:
+        print(floor)
     return runs.DONE
 
 

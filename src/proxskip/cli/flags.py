@@ -372,6 +372,7 @@ def _theory(p: Parser) -> None:
     add("--mu", "strong convexity", positive("mu"), required=True)
     add("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6)
     add("--n", "clients; default: 20", whole("n"), default=20)
+    add("--cohort", "clients per round: say how many rounds such cohorts need at least", whole("cohort"), "c")
     add("--d", "number of unknowns; needed for the floats", whole("d"))
     add("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2"))
     add("--K", "local steps; default: sqrt(kappa)", whole("K"))

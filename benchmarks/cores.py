@@ -1,0 +1,186 @@
+"""How the cpu engine uses the cores of this machine: threads, overhead per round, memory bandwidth, against their bars.
+
+    python benchmarks/cores.py              everything; about 4 minutes and 6 GB
+    python benchmarks/cores.py --quick      a tenth of the nonzeros
+
+Rivals take turns in one process; times are the least of the turns. The exit status is 1 if a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from cpu import in_turns, rounds_of, steps_of, synthetic
+from minibatch import problem_of_20
+
+import proxskip as ps
+from proxskip.engines.cpu.engine import CpuEngine, available_cores
+
+Line = tuple[str, float, str, bool | None]
+"""What was measured, the figure, its bar in words, and whether it is met (None without a bar)."""
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def thread_counts() -> list[int]:
+    """1, 2, 4, ... up to the cores that there are."""
+    cores = available_cores()
+    return sorted({1, *(t for t in (2, 4, 8, 16) if t <= cores), min(cores, 16)})
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+def speedups(problem: ps.Problem, K: int, counts: list[int]) -> dict[int, float]:
+    """Steps of all clients on several threads, over those on one; the median over turns."""
+    engines = {t: CpuEngine(t) for t in counts}
+    acts = {t: steps_of(engine, problem, K) for t, engine in engines.items()}
+    times: dict[int, list[float]] = {t: [] for t in counts}
+    for _ in range(11):
+        for t, act in acts.items():
+            start = time.perf_counter()
+            act()
+            times[t].append(time.perf_counter() - start)
+    for engine in engines.values():
+        engine.close()
+    return {t: float(np.median(np.array(times[1]) / np.array(v))) for t, v in times.items()}
+
+
+def threads() -> Iterator[Line]:
+    """Whole clients are dealt to the threads: 20 of them keep two threads busy, 16 threads need more."""
+    bars = {2: 1.8, 16: 11.0}
+    few, name = problem_of_20()
+    for clients in (20, 160):
+        problem = few if clients == 20 else synthetic(49_749, 300, 12, clients)
+        data = name if clients == 20 else "random rows"
+        for t, speedup in speedups(problem, 100, thread_counts()).items():
+            if t == 1:
+                continue
+            share = -(-clients // t)  # clients of the busiest thread
+            most = clients / share
+            bar = bars.get(t, np.inf)
+            said = f"at least {bar:g}" if bar <= most else f"at most {most:.1f} is possible"
+            yield (
+                f"{data}, {clients} clients: {t} threads over one",
+                speedup,
+                said,
+                speedup >= bar if bar <= most else None,
+            )
+
+
+# -- overhead ----------------------------------------------------------------------------------------------------------
+def overhead(rows: int, n: int) -> float:
+    """A round of Scaffnew without its local step, in passes over the state vectors (h and xhat, copied on one thread)."""
+    problem = synthetic(rows, 300, 12, n)
+    engine = CpuEngine()
+    inside = [0.0]
+    descend = engine.descend
+
+    def timed(*given: Any, **more: Any) -> Any:
+        start = time.perf_counter()
+        out = descend(*given, **more)
+        inside[0] += time.perf_counter() - start
+        return out
+
+    act = rounds_of(engine, problem, ps.Scaffnew(gamma=0.1, p=0.99, K=1))
+    engine.descend = timed  # type: ignore[method-assign]
+    state, there = np.ones((2, n, problem.d)), np.empty((2, n, problem.d))
+    rest, passes = [], []
+    for _ in range(15):
+        inside[0], start = 0.0, time.perf_counter()
+        act()
+        rest.append(time.perf_counter() - start - inside[0])
+        passes.append(in_turns({"copy": lambda: np.copyto(there, state)}, 2)["copy"])
+    engine.close()
+    return float(np.min(rest) / np.min(passes))
+
+
+def overheads(rows: int) -> Iterator[Line]:
+    """From 1,000 clients on, at most three passes."""
+    for n in (1_000, 10_000, 100_000):
+        found = overhead(rows, n)
+        yield f"overhead of a round, {n:,} clients, in passes", found, "at most 3", found <= 3.0
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+def copy_bandwidth(workers: int, megabytes: int = 512) -> float:
+    """Bytes per second, read and written, of numpy copies on so many threads at once."""
+    size = megabytes * 2**20 // 8 // workers
+    arrays = [(np.ones(size), np.ones(size)) for _ in range(workers)]
+    with ThreadPoolExecutor(workers) as pool:
+
+        def act() -> None:
+            list(pool.map(lambda pair: np.copyto(*pair), arrays))
+
+        act()
+        return 2 * 8 * size * workers / in_turns({"copy": act}, 7)["copy"]
+
+
+def data_bytes(engine: CpuEngine) -> int:
+    """What the kernels read in a step: every array of the shards that grows with the rows or the entries."""
+    values = list(vars(engine.shards).values())
+    arrays = [u for v in values for u in (v if isinstance(v, tuple) else (v,)) if isinstance(u, np.ndarray)]
+    return sum(u.nbytes for u in arrays)
+
+
+def nonzeros(largest: float) -> Iterator[Line]:
+    """The same shape as in ``growth_in_nonzeros``: 20 clients, d = 300, 12 entries a row."""
+    cores = available_cores()
+    rates: dict[tuple[float, int], float] = {}
+    for nnz in (1e6, largest):
+        problem = synthetic(int(nnz / 12), 300, 12, 20)
+        entries = sum(f.A.nnz for f in problem.clients)
+        K = max(2, int(4e6 / nnz))
+        for t in sorted({1, cores}):
+            engine = CpuEngine(t)
+            took = in_turns({"t": steps_of(engine, problem, K)}, 7)["t"] / K
+            rates[nnz, t] = data_bytes(engine) / took
+            yield f"{entries:,} nonzeros, {t} threads, ns each", 1e9 * took / entries, "", None
+            engine.close()
+    for t in sorted({1, cores}):
+        found = copy_bandwidth(t)
+        yield f"copy bandwidth, {t} threads, GB/s read and written", found / 1e9, "", None
+        share = rates[largest, t] / found
+        bar = t == cores and largest >= 1e8
+        said, met = ("at least 0.6", share >= 0.6) if bar else ("", None)
+        yield f"{largest:.0e} nonzeros, {t} threads, share of it", share, said, met
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--quick", action="store_true", help="a tenth of the nonzeros")
+    options.add_argument("--only", nargs="*", choices=("threads", "overhead", "nonzeros"), help="some of the parts")
+    o = options.parse_args()
+    parts: dict[str, Callable[[], Iterator[Line]]] = {
+        "threads": threads,
+        "overhead": lambda: overheads(100_000 if o.quick else 1_000_000),
+        "nonzeros": lambda: nonzeros(1e7 if o.quick else 1e8),
+    }
+    load = os.getloadavg()[0]
+    print(f"{processor()} ({platform.machine()}), {available_cores()} cores, load {load:.1f}; numpy {np.__version__}\n")
+    print("| what | measured | bar | verdict |\n|---|---|---|---|")
+    missed = 0
+    for name, part in parts.items():
+        for what, figure, bar, met in part() if o.only is None or name in o.only else ():
+            missed += met is False
+            verdict = {True: "met", False: "MISSED", None: ""}[met]
+            print(f"| {what} | {figure:.2f} | {bar} | {verdict} |", flush=True)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
