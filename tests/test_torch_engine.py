@@ -168,6 +168,7 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
 
 def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
+    from proxskip.engines.torch.families import Networks
     from proxskip.engines.torch.steps import StackedSteps
 
     problem = networks("mlp", n=7).with_batch(4)
@@ -181,10 +182,22 @@ def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyP
         whole(steps, Y, *more)
 
     monkeypatch.setattr(StackedSteps, "run", short)
+    losses, picked = Networks.losses_at, []
+
+    def short_of_rows(family: Any, flat: Any, there: Any, picks: Any) -> Any:
+        picked.append(picks.numel())
+        if picks.numel() > 5:
+            raise torch.OutOfMemoryError("no room")
+        return losses(family, flat, there, picks)
+
+    monkeypatch.setattr(Networks, "losses_at", short_of_rows)
     found = ps.run(SCAFFNEW, problem, rounds=3, engine=engine, **HOW)
     assert found.x.tobytes() == wanted.x.tobytes()
     assert all(found.memory[k].tobytes() == v.tobytes() for k, v in wanted.memory.items())
-    assert asked[:3] == [7, 4, 2] and max(asked[3:]) == 2
+    assert asked[:3] == [7, 4, 2]
+    assert max(asked[3:]) == 2
+    assert close(found.trace["f"], wanted.trace["f"], 1e-5)
+    assert picked[-1] <= 5
 
 
 @pytest.mark.gpu
