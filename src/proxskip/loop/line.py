@@ -101,21 +101,26 @@ class Line:
             self._mark()
         self.exchanges = 0
         self.finite = True
-        self.participated[self.cohort] += 1
+        self.participated[self.whom] += 1
+
+    @property
+    def whom(self) -> Any:
+        """The cohort as an index, which is cheaper as a slice where it is everybody."""
+        return slice(None) if self.cohort is self.all else self.cohort
 
     def _mark(self) -> None:
         if self.rounds_begun == 1:
             self.several = self.exchanges > 1
         self.rounds_begun += 1
         self.halt = self.interrupted if self.engine.mark(self.several) else None
-        self.before = vars(self.ledger).copy(), self.owed[self.cohort], self.outcomes, self.outcome
+        self.before = vars(self.ledger).copy(), self.owed[self.whom].copy(), self.outcomes, self.outcome
 
     def undo(self) -> None:
         """Forget the round under way, which was broken off."""
         self.engine.rewind()
-        counted, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        counted, self.owed[self.whom], self.outcomes, self.outcome = self.before
         self.ledger = Ledger(**counted)
-        self.participated[self.cohort] -= 1
+        self.participated[self.whom] -= 1
         self.mixed = None
 
     def __call__(
@@ -130,7 +135,7 @@ class Line:
         work = self.engine.run(request)
         self._count_steps(request.K, work)
         given = self.problem.weights if weights is None else weights
-        rows = [given[self.cohort]] if given.ndim == 1 else given[:, self.cohort]
+        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
         self._count_down(down, len(own or ()))
         self._count_up(work)
         self.ledger.exchanges += 1
@@ -157,7 +162,7 @@ class Line:
         self.engine.tell(half, self.cohort, outcome)
         self.outcomes += 1
         self.outcome = outcome
-        self.owed[self.cohort] = self.outcomes
+        self.owed[self.whom] = self.outcomes
 
     def prox(self, x: Array, t: float) -> Array:
         assert self.problem.psi is not None
@@ -196,14 +201,14 @@ class Line:
     def _count_down(self, down: tuple[Array, ...], numbers: int) -> None:
         """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
-        owed = self.owed[self.cohort]
+        owed = self.owed[self.whom]
         # x+ of the last round is mostly the x of this one, and is sent once
         repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
         new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
         # outcomes of older rounds are not kept, but they have as many vectors as the last one
         late = int(np.count_nonzero(owed)) - new
         vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
-        self.owed[self.cohort] = 0
+        self.owed[self.whom] = 0
         d = down[0].shape[0] if down else self.problem.d
         floats = vectors * d + numbers * c
         self.ledger.vectors_down += vectors

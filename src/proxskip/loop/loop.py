@@ -236,9 +236,10 @@ class Loop:
 
     def looks_finite(self, due: bool) -> bool:
         """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
-        if due or not self._x_is_dear():
-            self.line.timed(self.line.wait)
-            self.x = self._answer(None)
+        if not due and self._x_is_dear():
+            return self.line.finite  # x is still that of the last record
+        self.line.timed(self.line.wait)
+        self.x = self._answer(None)
         if self.line.finite and np.isfinite(self.x).all():
             self.good = self.x
             return True

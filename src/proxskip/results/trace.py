@@ -146,7 +146,8 @@ class Trace:
         """The newest row."""
         if not self._length:
             raise InputError("the trace has no rows yet.")
-        return {name: float(self._table[k, self._length - 1]) for name, k in self._position.items()}
+        # in one go, since a run looks at it after every round; the columns are in the order of their positions
+        return dict(zip(self._position, self._table[:, self._length - 1].tolist(), strict=True))
 
     # ------------------------------------------------------------------------------------------ arrays
 

@@ -176,7 +176,7 @@ class GpuEngine(Engine):
         """All local steps of all members, in the launch to come; of long work all but the last part at once."""
         if self.local is None:
             return Term(STACK, self._descend_any(members, x, h, gamma, K, halt, pull))
-        how: dict[str, Any] = {"seed": self.seed, "round": round}
+        how: dict[str, Any] = {"members": self._members(members), "seed": self.seed, "round": round}
         if pull:
             how["pull"] = pull
         if many(step0) or step0:
@@ -211,8 +211,7 @@ class GpuEngine(Engine):
             if np.ndim(K):
                 part = self.cupy.asarray(np.clip(np.asarray(K) - done, 0, count).astype(np.int32))
             out, began = self.cupy.empty((len(members), self.problem.d)), time.perf_counter()
-            numbered = {"members": self._members(members)} | how | {"step0": first + done}
-            self._launch(Step(local, x, h, gamma, part, out, numbered))
+            self._launch(Step(local, x, h, gamma, part, out, how | {"step0": first + done}))
             self.cupy.cuda.get_current_stream().synchronize()
             took = time.perf_counter() - began
             x, done = Term(STACK, out), done + count
@@ -234,7 +233,7 @@ class GpuEngine(Engine):
             return Term(STACK, self.cupy.stack(rows))
         if self.whole is None:
             self.whole = LocalSteps(self.problem, self.problem.n, full=True, data=self.local.data)
-        how: dict[str, Any] = {"want_gradient": True}
+        how: dict[str, Any] = {"members": self._members(members), "want_gradient": True}
         if np.ndim(wanted):
             how["order"], wanted = self._longest_first(wanted), self.cupy.asarray(wanted.astype(np.int32))
         return self._ask(self.whole, members, x, Term.of(0.0), Term.of(1.0), wanted, how)
@@ -248,7 +247,6 @@ class GpuEngine(Engine):
         if self.pending.step is not None:  # a half with two of them: the first goes ahead
             self._launch(self.pending.step)
         out = self.cupy.empty((len(members), self.problem.d))
-        how = {"members": self._members(members)} | how
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
