@@ -101,7 +101,6 @@ def test_low_rank(example) -> None:
 
 @pytest.mark.slow
 def test_shape_regression(example) -> None:
-    pytest.importorskip("osqp", reason="OSQP projects onto the polyhedron")
     run = example("shape_regression")
     check_picture(run.picture)
     rows = run.rows
