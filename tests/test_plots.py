@@ -62,7 +62,7 @@ def test_curves_are_semilogarithmic_and_labelled():
     (ax,) = figure.axes
     assert ax.get_yscale() == "log"
     assert ax.get_xlabel() == "floats sent, all clients, up and down"
-    assert ax.get_ylabel() == "f(x) \N{MINUS SIGN} f*"
+    assert ax.get_ylabel() == plots.mathtext("f(x) \N{MINUS SIGN} f*")
     x, y = ax.lines[0].get_data()
     assert np.allclose(x, 2.0 * np.arange(30))
     assert np.allclose(y, DECAY, rtol=1e-12)
