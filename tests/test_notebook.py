@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PROGRESS = """\
 import proxskip as ps
 problem = ps.Problem(ps.random_quadratics(4, 3, L=1.0, mu=0.1))
-result = ps.run("gd", problem, seconds=3, every=2000)
+result = ps.run("gd", problem, seconds=3, every=50)
 result
 """
 
