@@ -37,7 +37,6 @@ METHODS = {
     "ProxSGD": ("proxgd", {"batch": BATCH, "max_prox": 800}),
     "SProxSkip": ("sproxskip", {"batch": BATCH, "p": 0.03, "max_prox": 40}),
 }
-COLOURS = {**race.COLOURS, "ProxSGD": "#E69F00"}
 
 
 class Tiling:
@@ -154,7 +153,7 @@ def draw(solved: tuple[ps.Logistic, dict[str, Seen], float], out: Path) -> None:
     *axes, last = figure.subplots(1, 3, width_ratios=(1, 1, 0.85))
     for label, seen in found.items():
         method = METHODS[label][0] if label != "ProxSGD" else label
-        style = {"color": COLOURS[method], "label": label, "linewidth": 2.4 if label == "SProxSkip" else 1.5}
+        style = race.look(method) | {"markevery": race.spread(len(seen.left)), "label": label}
         for ax, x in zip(axes, (seen.seconds, np.arange(1, len(seen.left) + 1)), strict=True):
             ax.loglog(x, np.maximum(seen.left, 1e-4), **style)
     for ax, xlabel in zip(axes, ("seconds", "prox evaluations"), strict=True):

@@ -9,7 +9,6 @@ from proxskip.data import datasets
 from proxskip.experiments import FUNCTIONS
 from proxskip.registry import METHODS
 
-
 ZSH = """\
 (( $+functions[compdef] )) || { autoload -U +X compinit && compinit }
 autoload -U +X bashcompinit && bashcompinit
