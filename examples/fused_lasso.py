@@ -1,4 +1,4 @@
-"""Fused lasso on a chain and on a grid, where every dual step is a conversation between neighbours.
+"""Fused lasso on a chain and on a grid, where every dual step is a conversation between neighbors.
 
     min_x  f(x) + lam sum_{edges (i, j)} |x_i - x_j|  =  f(x) + psi(D x)
 

@@ -3,7 +3,7 @@
     min_x  1/N sum_j log(1 + exp(-b_j a_j'x)) + mu/2 |x|^2 + lam sum_{3 x 3 windows w} |x_w|
 
 tells even digits from odd ones: the 8 x 8 pictures that come with scikit-learn, each also shifted by a pixel in the
-eight directions and turned by 12 degrees to both sides, 48,519 in all. The windows overlap, so neighbours shrink
+eight directions and turned by 12 degrees to both sides, 48,519 in all. The windows overlap, so neighbors shrink
 together (Jenatton, Audibert and Bach, "Structured variable selection with sparsity-inducing norms", 2011), and the prox
 has no closed form: the windows fall into nine tilings of the picture, each a group lasso, and Dykstra's algorithm adds
 them up. Every prox is asked for the same accuracy, and every method has one thread.
