@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import chromium
 import proxskip as ps
 from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
@@ -30,7 +31,7 @@ from proxskip.experiments.progress_estimate import ProgressEstimate
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
 from proxskip.loop import progress
-from proxskip.report import figures, plots
+from proxskip.report import figures, page, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
 from proxskip.tune import grid
@@ -95,6 +96,28 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         use_small_presets(monkeypatch)
         report = reproduce.reproduce(FIGURES, options, lambda *what: said.append(what))
     return Made(options, report, said)
+
+
+@pytest.mark.slow
+def test_a_phone_shows_a_whole_reproduction_in_a_third_of_its_first_height(
+    made: Made, browser: chromium.Browser, tmp_path: Path
+) -> None:
+    """With as many panels and claims as a page of all ten experiments has: 47,000 pixels in its first form."""
+    given = made.report
+    panels = [panel for e in given.experiments for panel in e.panels]
+    more = [
+        replace(given.experiments[k], id=f"more-{k}", panels=panels[:count]) for k, count in enumerate((4, 7, 4, 4))
+    ]
+    claims = [replace(c, id=f"{c.id}-again", experiment=f"more-{k % 4}") for k, c in enumerate(given.claims[:12])]
+    whole = replace(given, experiments=[*given.experiments, *more], claims=[*given.claims, *claims])
+    (tmp_path / "index.html").write_text(page(whole), encoding="utf-8")
+    tab = browser.page(390, 844, touch=True)
+    tab.open(tmp_path / "index.html")
+    tab.settle()
+    assert tab.js("document.querySelectorAll('figure.panel').length") >= 30
+    assert tab.js("document.documentElement.scrollHeight") < 47_000 / 3
+    assert tab.js("document.documentElement.scrollWidth") <= 390
+    tab.close()
 
 
 def without_times(found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Curves of results: one line for each setting, labelled by what differs, with a band over its seeds."""
+"""Curves of results: one line for each setting, labeled by what differs, with a band over its seeds."""
 
 from __future__ import annotations
 

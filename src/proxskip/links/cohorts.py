@@ -145,7 +145,7 @@ class Given:
 
     def apart(self, n: int) -> list[list[int]]:
         """Groups of clients that never meet, directly or through others; there should be only one group."""
-        # Each group is labelled by its smallest client; a cohort joins the groups of its clients.
+        # Each group is labeled by its smallest client; a cohort joins the groups of its clients.
         group = list(range(n))
         for c in self.cohorts:
             joined = {group[i] for i in c}

@@ -1,4 +1,4 @@
-"""Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
+"""Generalized linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
 
 The row weights s_j are 1/N unless given. A shard keeps the regularizer and the classes of the whole data set, so that
 the weighted sum of the functions of the shards is the function of the whole again.

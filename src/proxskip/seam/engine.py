@@ -63,7 +63,7 @@ class Size(NamedTuple):
 
     @staticmethod
     def total(sizes: Iterable[Size | None]) -> Size | None:
-        """Of several clients; None where the vector travelled as it was."""
+        """Of several clients; None where the vector traveled as it was."""
         # all clients run the same half, so either all sizes are known or none
         known = [s for s in sizes if s is not None]
         return Size(*map(sum, zip(*known, strict=True))) if known else None
