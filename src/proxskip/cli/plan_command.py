@@ -9,10 +9,10 @@ from typing import Any
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, NOT_REACHED
 from proxskip.experiments import settings
+from proxskip.links.network import Network
 from proxskip.loop.progress import stage
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
-from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.prox import text as prox_text
 from proxskip.types import InputError

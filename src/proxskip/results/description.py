@@ -198,6 +198,9 @@ COUNTED: tuple[str, ...] = (
 )
 MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
 
+TIMED = ("sim_seconds", "sim_computing", "late", "lost", "void")
+"""Measured where a run has a simulated network."""
+
 
 SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
 """Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
@@ -220,6 +223,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     }
     # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
+    own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
     return {
         **asked,
         **own,
@@ -235,6 +239,7 @@ def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         "rounds": int(row["round"]),
         **{k: int(row[k]) for k in COUNTED},
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
+        **{k: float(row[k]) if k.startswith("sim") else int(row[k]) for k in TIMED if k in row},
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
