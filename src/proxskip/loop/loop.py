@@ -392,6 +392,9 @@ class Loop:
         about = description.summary(
             self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
         )
+        first = {k: float(self.trace[k][0]) for k in ("grad_norm", "gap")}
+        if (floor := description.cohort_floor(self.config, first)) is not None:
+            about["forecast"] = floor
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,

@@ -251,7 +251,7 @@ class Clock:
         if tried <= self.network.patience:
             return None
         what = "one of the clients was missing each time" if self.whole else "too few clients answered each time"
-        return Status.INTERRUPTED, f"round {round} could not be closed in {tried} attempts: {what}."
+        return Status.STALLED, f"round {round} could not be closed in {tried} attempts: {what}."
 
     def row(self) -> dict[str, float]:
         """As columns of a trace."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip import registry
+from proxskip import registry, theory
 from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph
@@ -165,6 +165,24 @@ def _plain(v: Any) -> Any:
     if isinstance(v, tuple):
         return [float(u) if isinstance(u, float) else int(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
+
+
+def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str | None:
+    """The rounds that cohorts need for a run's tolerance whatever p, in words; None where nothing is known of them.
+
+    Args:
+        first: the run's first record.
+    """
+    (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
+    kind = registry.METHODS.get(config["method"])
+    if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
+        return None
+    # the squares of the gradient norm, and f - f* itself, fall as the squared error does
+    asked = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []
+    asked += [stop["target"] / first["gap"]] if stop["target"] and first["gap"] > 0 else []
+    eps = min((e for e in asked if 0 < e < 1), default=None)
+    c = size if rule == "uniform" else n * size
+    return None if eps is None or c >= n else theory.cohort_sentence(n, c, eps)
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------
