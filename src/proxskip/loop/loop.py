@@ -385,6 +385,8 @@ class Loop:
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
+        if self.line.clock is not None:  # attempts that were void since the last record take time too
+            row |= self.line.clock.row()
         server = self.line.fetched(self.server)
         h = self.method.controls(server, memory)
         cluster, happened = self.engine.report()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,11 +158,11 @@ class Clock:
     # -- an exchange ---------------------------------------------------------------------------------------------------
     def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any]) -> HalfCosts:
         """What this half costs with such vectors; found out once."""
-        if half.__name__ not in self.costs:
+        name = (half.func if isinstance(half, partial) else half).__name__
+        if name not in self.costs:
             shapes = [v.shape for v in down]
-            found = HalfCosts.of(half, self.method.remembers, self.problem.d, shapes, own, self.passes)
-            self.costs[half.__name__] = found
-        return self.costs[half.__name__]
+            self.costs[name] = HalfCosts.of(half, self.method.remembers, self.problem.d, shapes, own, self.passes)
+        return self.costs[name]
 
     def ask(
         self, costs: HalfCosts, asked: Indices, steps: Any, down: Array | float, round: int, exchange: int = 0
