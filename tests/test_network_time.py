@@ -41,7 +41,7 @@ def problem() -> ps.Problem:
 
 
 # -- seconds -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("row", thinned(served, 6))
+@pytest.mark.parametrize("row", thinned(served, 9))
 def test_a_free_network_gives_the_plain_trace(row: Row) -> None:
     quadratics = row.quadratic()
     plain, free = run(row, quadratics, rounds=12), run(row, quadratics, rounds=12, network=FREE)
@@ -52,7 +52,7 @@ def test_a_free_network_gives_the_plain_trace(row: Row) -> None:
     assert "sim_seconds" not in plain.trace
 
 
-@pytest.mark.parametrize("row", thinned(served, 3))
+@pytest.mark.parametrize("row", thinned(served, 5))
 def test_a_second_is_made_of_ways_bytes_and_gradients(row: Row) -> None:
     quadratics = row.quadratic()
     n = quadratics.n
@@ -160,10 +160,10 @@ def federated(server: Server, problem: ps.Problem, seen: list[tuple[int, ...] | 
     [
         (ps.Scaffnew(0.9, 0.4), None),
         (ps.Scaffnew(0.9, 0.4), 4),
-        (ps.Scaffold(0.3, 2), None),
-        (ps.FedLin(0.2, 2), None),
+        pytest.param(ps.Scaffold(0.3, 2), None, marks=pytest.mark.slow),
+        pytest.param(ps.FedLin(0.2, 2), None, marks=pytest.mark.slow),
         (ps.Tamuna(0.9, 0.4, chi=0.5, s=2), 3),
-        (ps.GD(0.9), None),
+        pytest.param(ps.GD(0.9), None, marks=pytest.mark.slow),
     ],
     ids=lambda v: getattr(v, "name", str(v)),
 )
@@ -271,6 +271,7 @@ def test_bad_input(problem: ps.Problem, call: Any, said: str) -> None:
 
 
 # -- forecasts ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_forecast_is_the_simulation(problem: ps.Problem) -> None:
     network = ps.Network(latency=ps.Spread(0.05, 0.1), bandwidth=1e4, gradient=ps.Spread(0.01, 0.02), deadline=5.0)
     made = ps.plan(problem, network=network, eps=1e-4)
@@ -303,7 +304,8 @@ def test_cohorts_have_a_floor_whatever_p(problem: ps.Problem) -> None:
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_compare_over_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data", "digits", "--clients", "8", "--l2", "1e-1", "--rounds", "30"]
     out = str(tmp_path / "a")
     network = ["--network", "cross-silo:gradient=0.1"]
@@ -313,6 +315,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     assert "Fastest over the network cross-silo" in shown
     assert (tmp_path / "a" / "compare.png").is_file()
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", "digits", "--clients", "8", "--l2", "1e-1", "--rounds", "5"]
     assert main(["run", "scaffnew", *flags, "--weights", "equal", "--cohort", "4", "--network", "mobile"]) == 0
     assert "network    mobile" in capsys.readouterr().out
     assert main(["theory", "--L", "1", "--mu", "0.1", "--n", "100", "--cohort", "5"]) == 0

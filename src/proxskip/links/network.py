@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -48,13 +48,13 @@ class Network:
         patience: attempts at a round that may fail in a row, since too few clients answer, before a run gives up.
     """
 
-    latency: Any = 0.05
-    bandwidth: Any = 1e6
+    latency: Amount = 0.05
+    bandwidth: Amount = 1e6
     speed: float = 1.0
-    up: Any = None
-    gradient: Any = None
+    up: Amount | None = None
+    gradient: Amount | None = None
     correlation: float = 0.0
-    available: Any = 1.0
+    available: float | Sequence[float] = 1.0
     lost_before: float = 0.0
     lost_after: float = 0.0
     deadline: float | None = None
@@ -127,8 +127,7 @@ class Network:
     @property
     def way_up(self) -> Amount:
         """Bytes per second from a client."""
-        given: Amount = self.bandwidth if self.up is None else self.up
-        return given
+        return self.bandwidth if self.up is None else self.up
 
     # -- draws ---------------------------------------------------------------------------------------------------------
     def traits(self, seed: int, clients: Indices) -> Traits:

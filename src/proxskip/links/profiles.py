@@ -29,8 +29,9 @@ the 90th percentile is always assumed unless its source is named.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import ndtri
@@ -64,7 +65,7 @@ class Spread:
         return np.asarray(self.median * np.exp(sigma * ndtri(share)))
 
 
-Amount = float | Spread | tuple[float, ...]
+Amount: TypeAlias = float | Spread | Sequence[float]
 """One number for all clients, a distribution over them, or one number each."""
 
 
@@ -72,9 +73,9 @@ def values(amount: Amount, clients: Indices, share: Array) -> Array:
     """The amounts of these clients; ``share`` says where each of them lies in a distribution."""
     if isinstance(amount, Spread):
         return amount.at(share)
-    if isinstance(amount, tuple):
-        return np.asarray(amount, dtype=np.float64).take(clients)
-    return np.full(len(clients), float(amount))
+    if isinstance(amount, float | int):
+        return np.full(len(clients), float(amount))
+    return np.asarray(amount, dtype=np.float64).take(clients)
 
 
 def median(amount: Amount) -> float:
