@@ -44,7 +44,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "EngineError",
         ),
     ),
-    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
+    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network", "Spread")),
     (
         "Problems",
         "proxskip",

@@ -7,6 +7,8 @@ from proxskip.experiments.call import reproduce
 from proxskip.links import codecs
 from proxskip.links.cohorts import Bernoulli, Given, Uniform
 from proxskip.links.graphs import Graph, from_matrix, graph
+from proxskip.links.network import Network
+from proxskip.links.profiles import Spread
 from proxskip.methods import (
     APDA,
     EXTRA,
@@ -37,7 +39,6 @@ from proxskip.methods import (
 from proxskip.minimize import End, Minimum, minimize
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
-from proxskip.planning.pilots import Network
 from proxskip.plot import plot
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LeastSquares, Logistic
@@ -103,6 +104,7 @@ __all__ = [
     "Scaffold",
     "Softmax",
     "SplitSkip",
+    "Spread",
     "Status",
     "Style",
     "Tamuna",

@@ -13,11 +13,13 @@ from proxskip import registry, theory
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
+from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit, restored
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.progress import shown
+from proxskip.loop.simulated_time import Clock, asked_by
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle, start_of
@@ -34,6 +36,7 @@ def run(
     warm: Result | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
+    network: Network | str | None = None,
 ) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
@@ -53,6 +56,8 @@ def run(
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
+            that it delays or loses are missing as in a federation.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -65,13 +70,19 @@ def run(
     participation = as_participation(cohort)
     check_callbacks(callbacks)
     problem = as_problem(problem)
-    method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
+    network = as_network(network)
+    method = as_method(method, problem, cohort, seed)
+    asked = participants(method, problem, participation, network)
+    method, notes = prepare(method, problem, asked, allow_unsafe_step)
     stop.check(problem)
-    loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
+    clock = None if network is None else Clock(network, problem, method, seed, participation)
+    loop = Loop(method, problem, stop, seed, asked, make_engine(engine, threads), every, notes, clock)
+    if network is not None and not network.reliable and loop.engine.name == "ray":
+        raise InputError("the actors of Ray cannot lose clients; use another engine, or a network without losses.")
     _warn(loop.notes[len(notes) :])
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
-    loop.config["every"] = every
-    _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
+    loop.config |= {"every": every} | ({} if network is None else {"network": network.plain()})
+    _begin(loop, starting_point(method, problem, asked, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -138,21 +149,39 @@ def _reopened(
         method, participation = description.revive(keep.config)
         limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
         stop = Stop(**limits)
-        method, notes = prepare(method, problem, participation, insist=True)
+        network = None if keep.config.get("network") is None else Network.of(keep.config["network"])
+        asked = participants(method, problem, participation, network)
+        method, notes = prepare(method, problem, asked, insist=True)
         stop.check(problem)
         seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
         every = every if every is None else theory.whole("every", every)
         engine = engine or make_engine(keep.config["engine"], threads)
         spec = keep.config.get("spec") or {}
         assert keep.checkpoint is not None
-        restored.check(keep.checkpoint, method, problem, columns_of(problem))
-    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+        restored.check(keep.checkpoint, method, problem, columns_of(problem, network is not None))
+        clock = None if network is None else Clock(network, problem, method, seed, participation)
+    loop = Loop(method, problem, stop, seed, asked, engine, every, notes, clock)
     loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
-    loop.config["every"] = loop.every
+    loop.config |= {"every": loop.every} | ({} if network is None else {"network": network.plain()})
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
     return loop
+
+
+def as_network(given: Any) -> Network | None:
+    """A network as it is; one by its name."""
+    if isinstance(given, str):
+        return Network.named(given)
+    if given is not None and not isinstance(given, Network):
+        raise InputError(f"network is of type {type(given).__name__}; give a proxskip.Network, or the name of one.")
+    found: Network | None = given
+    return found
+
+
+def participants(method: Method, problem: Problem, cohort: Participation, network: Network | None) -> Participation:
+    """Whom the server asks: the cohort, or what becomes of it where the network may lose clients."""
+    return cohort if not isinstance(method, Method) else asked_by(method, problem, cohort, network)
 
 
 def as_problem(given: Any) -> Problem:

@@ -121,12 +121,17 @@ def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Na
 
 
 def _compare(o: Namespace) -> int:
+    if o.x == "sim_seconds" and o.network is None:
+        raise InputError("sim_seconds is the time over a network; give --network, such as --network mobile.")
     outcomes, problem, labels = _execute(o.methods, o, inside=True)
-    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem))
+    axes = ("rounds", "floats") if o.x is None else (o.x,)
+    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem), axes)
     if o.json:
         output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
         output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
+        if o.network is not None:
+            print(output.fastest([(u.request.name, u.summaries) for u in outcomes], o.network.name))
         _print_files(files)
     return runs.worst([outcome.code for outcome in outcomes])
 
@@ -136,14 +141,14 @@ def _title(problem: Problem) -> str:
     return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
-def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str) -> list[Path]:
+def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
     """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
     written = out / "compare.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
     curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
     # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
-    return [written, *plots.save(plots.panels(curves, ("rounds", "floats"), y, title), out / "compare.png")]
+    return [written, *plots.save(plots.panels(curves, axes, y, title), out / "compare.png")]
 
 
 def _print_files(files: Sequence[Path]) -> None:

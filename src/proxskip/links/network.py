@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 
 from proxskip.links.profiles import NAMED, Amount, Spread, median, values
 from proxskip.randomness import client_uniforms
-from proxskip.theory.numbers import nonnegative, positive
+from proxskip.theory.numbers import nonnegative, positive, whole
 from proxskip.types import Array, Indices, InputError
 
 HOUR = 3600.0
@@ -45,20 +45,22 @@ class Network:
         deadline: seconds after which a round closes without those who have not answered.
         extra: over-selection: 0.3 asks 1.3 c clients where cohorts of c are wanted, and closes with the first c.
         server: bytes per second of the server, each way, which the clients share.
+        patience: attempts at a round that may fail in a row, since too few clients answer, before a run gives up.
     """
 
-    latency: Any = 0.05
-    bandwidth: Any = 1e6
+    latency: Amount = 0.05
+    bandwidth: Amount = 1e6
     speed: float = 1.0
-    up: Any = None
-    gradient: Any = None
+    up: Amount | None = None
+    gradient: Amount | None = None
     correlation: float = 0.0
-    available: Any = 1.0
+    available: float | Sequence[float] = 1.0
     lost_before: float = 0.0
     lost_after: float = 0.0
     deadline: float | None = None
     extra: float = 0.0
     server: float = math.inf
+    patience: int = 5
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -77,6 +79,7 @@ class Network:
             if not 0 <= nonnegative(name, _fields_of(self)[name]) <= 1:
                 raise InputError(f"{name} = {_fields_of(self)[name]:g} must lie in [0, 1].")
         nonnegative("extra", self.extra)
+        whole("patience", self.patience, 0)
         if self.lost_before + self.lost_after >= 1:
             raise InputError("lost_before and lost_after must add up to less than 1, or nobody is left.")
         if self.deadline is not None:
@@ -112,8 +115,7 @@ class Network:
 
     def exchange(self, down: float, up: float) -> float:
         """Seconds of one exchange of ``down`` and ``up`` bytes with a median client."""
-        way_up = self.bandwidth if self.up is None else self.up
-        return 2 * median(self.latency) + down / median(self.bandwidth) + up / median(way_up)
+        return 2 * median(self.latency) + down / median(self.bandwidth) + up / median(self.way_up)
 
     def check(self, n: int) -> None:
         """Refuse lists that do not have one number for each of the n clients."""
@@ -122,22 +124,30 @@ class Network:
             if isinstance(given, tuple) and len(given) != n:
                 raise InputError(f"{name} has {len(given)} numbers for {n} clients.")
 
+    @property
+    def way_up(self) -> Amount:
+        """Bytes per second from a client."""
+        return self.bandwidth if self.up is None else self.up
+
     # -- draws ---------------------------------------------------------------------------------------------------------
     def traits(self, seed: int, clients: Indices) -> Traits:
         """What these clients are like; a client is the same in every round."""
-        shares = np.clip(client_uniforms(seed, "traits", clients), 1e-9, 1 - 1e-9)
-        slow = np.ones((4, len(clients)))
-        if self.correlation:
-            # one normal number that all four have in common, in the direction of a slow client
-            common = ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
-            slow = np.array([[1.0], [-1.0], [-1.0], [1.0]]) * common
-            own = ndtri(shares)
-            shares = ndtr(math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * own)
-        up: Amount = self.bandwidth if self.up is None else self.up
+        shares = self._shares(seed, clients) if self.uneven else np.full((4, len(clients)), 0.5)
         # a link that is not asymmetric has one speed
-        amounts = (self.latency, self.bandwidth, up, 0.0 if self.gradient is None else self.gradient)
+        amounts = (self.latency, self.bandwidth, self.way_up, 0.0 if self.gradient is None else self.gradient)
         places = (shares[0], shares[1], shares[1 if self.up is None else 2], shares[3])
         return Traits(*(values(a, clients, s) for a, s in zip(amounts, places, strict=True)))
+
+    def _shares(self, seed: int, clients: Indices) -> Array:
+        """Where each client lies in the four distributions."""
+        shares = np.clip(client_uniforms(seed, "traits", clients), 1e-9, 1 - 1e-9)
+        if not self.correlation:
+            return shares
+        # one normal number that all four have in common, in the direction of a slow client
+        common = ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
+        slow = np.array([[1.0], [-1.0], [-1.0], [1.0]]) * common
+        mixed = math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * ndtri(shares)
+        return np.asarray(ndtr(mixed))
 
     def online(self, seed: int, clients: Indices, seconds: float) -> npt.NDArray[np.bool_]:
         """Who of these can be reached at this time; it changes with the hour."""
@@ -158,7 +168,7 @@ class Network:
     def of(plain: Mapping[str, Any]) -> Network:
         """From plain data."""
         infinite = {"bandwidth": math.inf, "server": math.inf}  # written as nothing
-        read = {k: Spread(**v) if isinstance(v, Mapping) else v for k, v in plain.items()}
+        read: dict[str, Any] = {k: Spread(**v) if isinstance(v, Mapping) else v for k, v in plain.items()}
         return Network(**(infinite | read))
 
 

@@ -2,7 +2,7 @@
 
 A ticket closes with the clients that answered. It commits if they are enough: they are averaged, and exactly they hear
 the outcome. Otherwise it is void: nobody is counted, and the round is tried again, with another cohort where cohorts
-are drawn, until it was void more than ``PATIENCE`` times in a row.
+are drawn, until it was void too often in a row.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from proxskip.loop import fit, measure, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.listen import Record, heard_by, tell_record
+from proxskip.loop.simulated_time import SIM_COLUMNS, Clock, Void
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
@@ -39,12 +40,13 @@ COLUMNS = (
 )
 
 
-def columns_of(problem: Problem) -> tuple[str, ...]:
-    """The columns of a run's trace: the clients' metrics come last."""
-    taken = [name for name in problem.metrics if name in COLUMNS]
+def columns_of(problem: Problem, timed: bool = False) -> tuple[str, ...]:
+    """The columns of a run's trace, ``timed`` over a simulated network or not: the clients' metrics come last."""
+    columns = COLUMNS + (SIM_COLUMNS if timed else ())
+    taken = [name for name in problem.metrics if name in columns]
     if taken:
         raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
-    return COLUMNS + problem.metrics
+    return columns + problem.metrics
 
 
 _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
@@ -65,15 +67,16 @@ class Loop:
         engine: Engine,
         every: int | None,
         notes: list[str],
+        clock: Clock | None = None,
     ) -> None:
         if every is not None and every < 1:
             raise InputError(f"every = {every} must be at least 1.")
         self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
         self.engine, self.every, self.notes = engine, every, list(notes)
         self.unsafe = bool(notes)
-        self.line = Line(engine, problem, seed, participation)
+        self.line = Line(engine, problem, seed, participation, clock)
         self.notes += fit.without_theorem(method, problem, isinstance(participation, Everyone))
-        self.trace = Trace(columns_of(problem))
+        self.trace = Trace(columns_of(problem, clock is not None))
         self.round = 0
         self.psi0: float | None = None
         self.interrupted = Event()
@@ -126,7 +129,7 @@ class Loop:
         self.server = self.method.start(self.problem, x0)
         self.server |= dual
         self._open(memory)
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in self.server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
@@ -139,9 +142,11 @@ class Loop:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
         self._open(part("memory."))
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
         self.line.restore(part("line."), saved.meta["line"])
+        if self.line.clock is not None:
+            self.line.clock.restore(saved.meta["clock"])
         held = part("server.").items()
         # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
         self.line.outcome = tuple(
@@ -166,8 +171,12 @@ class Loop:
         else:
             self.watch = watch.RunWatch.knowing_nothing()
         self.claims = self.method.claims(self.judged)
-        # cohorts from a list are not drawn at random, which the theorem needs
-        self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
+        # cohorts from a list, and those that a network leaves, are not drawn at random, which the theorem needs
+        clock = self.line.clock
+        given = isinstance(self.line.cohorts, Given) or (clock is not None and not clock.network.reliable)
+        self.claimed = None if given else self.claims.zeta
+        # clients that are away for hours make a run level for as long
+        self.judges_level = clock is None or clock.network.available == 1.0
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
@@ -225,7 +234,13 @@ class Loop:
             except BrokenOff:
                 self.line.undo()
                 continue
+            except Void:
+                if (verdict := self._void()) is not None:
+                    return verdict
+                continue
             self.round += 1
+            if self.line.clock is not None:
+                self.line.clock.committed()
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
                 return watch.not_finite(self.round)
@@ -233,6 +248,15 @@ class Loop:
                 self._record(callbacks)
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
+
+    def _void(self) -> tuple[Status, str] | None:
+        """Nobody is counted in this attempt; the verdict if there were too many of them in a row."""
+        self.line.undo()
+        assert self.line.clock is not None
+        verdict = self.line.clock.given_up(self.round)
+        if verdict is not None and self.trace.last()["round"] < self.round:
+            self._record(())
+        return verdict
 
     def looks_finite(self, due: bool) -> bool:
         """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
@@ -260,7 +284,8 @@ class Loop:
             return Status.CORRUPTED, self.corrupted
         if fresh and self.stop.reached(row) and (verdict := self._proof()) is not None:
             return verdict
-        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.is_level(self.trace):
+        asked = (self.stop.asked or self.claimed is not None) and self.judges_level
+        if fresh and asked and self.watch.is_level(self.trace):
             if not self.watch.is_rounding(row["grad_norm"], self.x):
                 window = self.watch.window or 0.0
                 return Status.STALLED, (
@@ -335,7 +360,8 @@ class Loop:
         """The ledger so far, as columns of the trace."""
         row = self.line.ledger.row()
         passes = row["grad_evals"] / (self.problem.N or self.problem.n)
-        return row | {"round": self.round, "passes": passes}
+        timed = {} if self.line.clock is None else self.line.clock.row()
+        return row | {"round": self.round, "passes": passes} | timed
 
     def _answer(self, memory: Vectors | None) -> Array:
         if "x" in self.server:
@@ -352,6 +378,7 @@ class Loop:
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
         arrays |= {"x0": self.x0, "h0": self.h0}
         meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": line["meta"]}
+        meta |= {} if self.line.clock is None else {"clock": self.line.clock.state()}
         return folder.State(arrays, meta)
 
     def _result(self, status: Status, message: str) -> Result:
@@ -359,6 +386,8 @@ class Loop:
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
+        if self.line.clock is not None:  # attempts that were void since the last record take time too
+            row |= self.line.clock.row()
         server = self.line.fetched(self.server)
         h = self.method.controls(server, memory)
         cluster, happened = self.engine.report()
@@ -366,6 +395,9 @@ class Loop:
         about = description.summary(
             self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
         )
+        first = {k: float(self.trace[k][0]) for k in ("grad_norm", "gap")}
+        if (floor := description.cohort_floor(self.config, first)) is not None:
+            about["forecast"] = floor
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.loop.line import Ledger
+from proxskip.loop.simulated_time import SIM_COLUMNS
 from proxskip.problems.federated import Problem
 from proxskip.results.checkpoint import Checkpoint, CheckpointError
 from proxskip.seam import Method
@@ -75,9 +76,24 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
         if np.any(saved.arrays["line.owed"] > meta["line"]["outcomes"]) or np.any(saved.arrays["line.owed"] < 0):
             _refuse("a client is owed an outcome that there never was")
         _ledger(meta["line"]["ledger"])
+        if set(SIM_COLUMNS) <= set(columns):
+            _clock(meta["clock"])
         names = sorted(k for k in saved.arrays if k.startswith("line.outcome"))
         if any(saved.arrays[k].ndim != 1 or saved.arrays[k].dtype.kind != "f" for k in names):
             _refuse("an outcome is no vector")
+
+
+def _clock(found: Mapping[str, Any]) -> None:
+    """The simulated time of a run over a network."""
+    if set(found) != {*SIM_COLUMNS, "attempt"}:
+        _refuse("its clock has other fields")
+    _count("attempt", found["attempt"])
+    for name in SIM_COLUMNS:
+        v = found[name]
+        if v is None and name.startswith("slowest"):
+            continue
+        if isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v < np.inf:
+            _refuse(f"{name} is {str(v)[:40]}")
 
 
 def _ledger(found: Mapping[str, Any]) -> None:

@@ -19,7 +19,6 @@ from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
-from proxskip.protocol.audit import Route
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Outcome, ServerState
@@ -27,6 +26,7 @@ from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
 from proxskip.run import checked_x0, prepare
 from proxskip.seam import Method
+from proxskip.seam.idle import Route
 from proxskip.types import Array, InputError
 
 Step = tuple[ServerState, list[Ask]]

@@ -36,6 +36,7 @@ X_AXES = {
     "iterations": (("iterations",), "iterations (local steps of one client)"),
     "prox": (("prox_evals",), "prox evaluations"),
     "seconds": (("seconds",), "seconds, without evaluation"),
+    "sim_seconds": (("sim_seconds",), "seconds over the simulated network"),
 }
 """For each choice of the x axis: the columns of the trace, which are added up, and the axis label."""
 
@@ -194,6 +195,10 @@ def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, 
 
 
 def _line(trace: Trace, x: str, y: str, floor: float) -> tuple[Array, Array]:
+    if x == "sim_seconds" and x not in trace:
+        raise InputError(
+            "a run has no sim_seconds, the time over a network; run it with network=, or choose another x."
+        )
     u = np.sum([trace[column] for column in X_AXES[x][0]], axis=0)
     good = np.isfinite(trace[y])
     return u[good], np.log(np.maximum(trace[y][good], floor))

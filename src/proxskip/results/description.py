@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from proxskip import registry
+from proxskip import registry, theory
 from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph
@@ -167,6 +167,24 @@ def _plain(v: Any) -> Any:
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
 
 
+def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str | None:
+    """The rounds that cohorts need for a run's tolerance whatever p, in words; None where nothing is known of them.
+
+    Args:
+        first: the run's first record.
+    """
+    (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
+    kind = registry.METHODS.get(config["method"])
+    if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
+        return None
+    # the squares of the gradient norm, and f - f* itself, fall as the squared error does
+    asked = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []
+    asked += [stop["target"] / first["gap"]] if stop["target"] and first["gap"] > 0 else []
+    eps = min((e for e in asked if 0 < e < 1), default=None)
+    c = size if rule == "uniform" else n * size
+    return None if eps is None or c >= n else theory.cohort_sentence(n, c, eps)
+
+
 # -- summary -----------------------------------------------------------------------------------------------------------
 def summary(
     config: dict[str, Any],
@@ -198,6 +216,9 @@ COUNTED: tuple[str, ...] = (
 )
 MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
 
+TIMED = ("sim_seconds", "sim_computing", "late", "lost", "void")
+"""Measured where a run has a simulated network."""
+
 
 SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
 """Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
@@ -220,6 +241,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     }
     # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
+    own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
     return {
         **asked,
         **own,
@@ -235,6 +257,7 @@ def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         "rounds": int(row["round"]),
         **{k: int(row[k]) for k in COUNTED},
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
+        **{k: float(row[k]) if k.startswith("sim") else int(row[k]) for k in TIMED if k in row},
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
