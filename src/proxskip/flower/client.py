@@ -14,7 +14,9 @@ from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import kind, l2, smoothness
-from proxskip.protocol import Client, Worker, wire
+from proxskip.protocol import wire
+from proxskip.protocol.client import ClientNode
+from proxskip.protocol.worker import Worker
 from proxskip.results import description
 from proxskip.types import InputError, Oracle
 
@@ -72,7 +74,7 @@ def client_app(
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a worker is made for every message: all that it must not forget is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
-        client = Client(method, worker, int(words["itemsize"]), limit, noise)
+        client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None
         before = memory.load(context, folder, run, i)
         after, answers = client.step(before, raw)

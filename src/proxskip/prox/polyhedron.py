@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
+import scipy
 
 from proxskip.prox.contract import Iterative
 from proxskip.prox.parts import INSIDE, as_point, max_abs, norm, sized
