@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from proxskip.compiled import without_numba
 from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
@@ -48,6 +49,7 @@ def client_app(
         noise: clip what is sent and add noise to it, for differential privacy.
     """
     _check_mods(mods)
+    without_numba()  # Flower starts a process for every message
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 
