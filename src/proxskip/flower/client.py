@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +27,8 @@ MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
 """Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
+TASK = "flwr.supernode.runtime.run_clientapp"
+"""The module by which a SuperNode runs the app, in a process of its own for every message."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -49,7 +53,10 @@ def client_app(
         noise: clip what is sent and add noise to it, for differential privacy.
     """
     _check_mods(mods)
-    without_numba()  # Flower starts a process for every message
+    if TASK in sys.modules:
+        # this process handles one message: spare it the collector's passes over all that Flower has imported
+        gc.freeze()
+        without_numba()
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 
