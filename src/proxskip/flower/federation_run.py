@@ -71,7 +71,10 @@ class FederationRun:
         self.last_error = ""
         self.errors: dict[int, int] = {}
         self.closed = mailbox.clock()  # when the last round was closed
-        self.longest_pause = min(0.5, float(getattr(mailbox.grid, "pull_interval", 0.5)))  # some grids have one
+        self.longest_pause = min(
+            find_clients.LONGEST_PAUSE,
+            float(getattr(mailbox.grid, "pull_interval", 0.5)),  # some grids have one
+        )
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+import scipy
 
 from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
@@ -63,7 +63,7 @@ class Graph:
         eigenvalues = np.linalg.eigvalsh(W)
         # an edge both ways, also where rounding has left one of the two weights zero
         linked = (W != 0) | (W.T != 0)
-        rows = csr_array(W)
+        rows = scipy.sparse.csr_array(W)
         derived: dict[str, Any] = {
             "W": W,
             "n": len(W),
@@ -368,7 +368,7 @@ def _check_weights(W: Array) -> None:
 def _check_connected(W: Array) -> None:
     from scipy.sparse import csgraph
 
-    parts, label = csgraph.connected_components(csr_array(W), directed=False)
+    parts, label = csgraph.connected_components(scipy.sparse.csr_array(W), directed=False)
     if parts > 1:
         sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))
         raise InputError(

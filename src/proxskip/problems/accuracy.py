@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
-import scipy.sparse
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
@@ -23,7 +21,7 @@ from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.sharded import RemoteClient
 from proxskip.problems.softmax import Softmax
 from proxskip.prox import conjugate_prox
-from proxskip.types import Array
+from proxskip.types import Array, is_sparse
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 FUNCTION_ULPS = 16.0
@@ -256,7 +254,7 @@ def dual_residual(psi: Any, D: Any, x: Array, y: Array, g: Any, error: float) ->
 
 def _product_error(D: Any, v: Array, product: Array) -> float:
     """A bound for a matrix; an assumption for an operator, whose arithmetic is unknown."""
-    if isinstance(D, np.ndarray) or scipy.sparse.issparse(D):
+    if isinstance(D, np.ndarray) or is_sparse(D):
         return _norm((D.shape[1] + 2) * UNIT * (abs(D) @ np.abs(v)))
     return ASSUMED_ULPS * UNIT * (_norm(product) + _norm(v))
 

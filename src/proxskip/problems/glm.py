@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import scipy
-import scipy.sparse
 
 from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError, is_sparse
 
 CHEAP_UP_TO = 200
 """Features (or rows, if there are fewer) up to which the exact L takes no longer than a few gradients."""
@@ -152,7 +151,7 @@ class LinearModel:
     def row_squares(self) -> Array:
         """|a_j|^2 of each row."""
         self._need_rows()
-        if scipy.sparse.issparse(self.A):
+        if is_sparse(self.A):
             return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
         return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
 
@@ -353,7 +352,7 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
             raise InputError("an operator A must be real, in float64, and without intercept.")
         check_adjoint("A", A)
         return A
-    if scipy.sparse.issparse(A):
+    if is_sparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
         M.sum_duplicates()  # a canonical form, so that equal data give equal bytes
         M.sort_indices()
@@ -369,13 +368,13 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         raise InputError("A holds NaN or infinite values; remove or repair those rows.")
     if intercept:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
-        M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
+        M = scipy.sparse.hstack([M, ones], format="csr") if is_sparse(M) else np.hstack([M, ones])
     return M
 
 
 def _rows_between(A: Any, lo: int, hi: int) -> Any:
     """Rows lo to hi - 1, sharing the memory of A."""
-    if not scipy.sparse.issparse(A):
+    if not is_sparse(A):
         return A[lo:hi]
     # CSR rows are contiguous, so slices of the three arrays suffice; scipy's A[lo:hi] would copy.
     start, stop = A.indptr[lo], A.indptr[hi]

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import scipy
-import scipy.sparse
 
 from proxskip.randomness import generator
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)
 EXACT_UP_TO = 4096
@@ -23,7 +22,7 @@ large, and it fails with probability below 1e-10 (Kuczynski and Wozniakowski, 19
 
 def is_matrix(A: Any) -> bool:
     """Whether A is a dense or sparse matrix, whose entries can be read, and not just an operator."""
-    return isinstance(A, np.ndarray) or bool(scipy.sparse.issparse(A))
+    return isinstance(A, np.ndarray) or is_sparse(A)
 
 
 def gram(A: Any, s: Array) -> Array:
@@ -35,13 +34,13 @@ def gram(A: Any, s: Array) -> Array:
 def _scaled_rows(A: Any, s: Array) -> Any:
     """diag(sqrt(s)) A in float64, dense or sparse as A is."""
     root = np.sqrt(s)
-    if scipy.sparse.issparse(A):
+    if is_sparse(A):
         return scipy.sparse.diags_array(root) @ A.astype(np.float64)
     return np.asarray(A, dtype=np.float64) * root[:, None]
 
 
 def _dense(M: Any) -> Array:
-    return np.asarray(M.toarray() if scipy.sparse.issparse(M) else M, dtype=np.float64)
+    return np.asarray(M.toarray() if is_sparse(M) else M, dtype=np.float64)
 
 
 def largest(A: Any, s: Array, c: float, reg: Array) -> float:

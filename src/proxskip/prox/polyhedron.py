@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
+import scipy
 
 from proxskip.prox import active_set
 from proxskip.prox.contract import Iterative

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip import registry, theory
 from proxskip.links.codecs import BUILT_IN
@@ -25,7 +25,7 @@ from proxskip.problems.oracles import dtype_of
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
 
 
@@ -104,7 +104,7 @@ def _operator(D: Any) -> str | None:
     if D is None:
         return None
     name = f"{type(D).__name__} of shape {tuple(D.shape)}"
-    if not (scipy.sparse.issparse(D) or isinstance(D, np.ndarray)):
+    if not (is_sparse(D) or isinstance(D, np.ndarray)):
         return name
     digest = hashlib.sha256()
     for p in matrix_parts(D):

@@ -9,7 +9,8 @@ All of it is arithmetic on unsigned integers, exact on every machine.
 """
 
 import numpy as np
-from numba import njit
+
+from proxskip.compiled import njit
 
 MIN_BITS = 6
 """The network permutes at least 2^6 numbers: a smaller one is visibly not uniform."""

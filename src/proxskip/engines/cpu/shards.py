@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.minibatches import minibatch
@@ -21,7 +21,7 @@ from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.softmax import Softmax
-from proxskip.types import Array, Indices
+from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
 ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
@@ -60,7 +60,7 @@ class Census:
         if not isinstance(first, LinearModel) or not all(_alike(f, first) for f in problem.clients):
             return Census(None, problem.n, 0, 0, False)
         models: list[Any] = list(problem.clients)
-        sparse, C = scipy.sparse.issparse(first.A), isinstance(first, Softmax)
+        sparse, C = is_sparse(first.A), isinstance(first, Softmax)
         entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
         common = hashlib.sha256(first.reg.tobytes()).hexdigest()
         unit = sparse and all(bool(np.all(f.A.data == 1.0)) for f in models)
@@ -89,7 +89,7 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
         return None
     first: Any = problem.clients[0]
     most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
-    if most_rows and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
+    if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
@@ -102,7 +102,7 @@ def _alike(f: Any, first: LinearModel) -> bool:
         and f.dtype == first.dtype
         and np.array_equal(f.reg, first.reg)
         and np.ptp(f.s) == 0
-        and scipy.sparse.issparse(f.A) == scipy.sparse.issparse(first.A)
+        and is_sparse(f.A) == is_sparse(first.A)
     )
 
 
@@ -127,7 +127,7 @@ class Rows:
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.b = np.concatenate([f.b for f in models]).astype(self.dtype)
         self.reg = first.reg.astype(self.dtype)
-        sparse = scipy.sparse.issparse(first.A)
+        sparse = is_sparse(first.A)
         self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
         # one kernel serves all kinds, so the arrays of the other kinds are there too, without entries
         self.dense = np.zeros((0, 0), self.dtype) if self.kind else np.concatenate([f.A for f in models])

@@ -19,6 +19,7 @@ import numpy as np
 import ray
 from ray.experimental import internal_kv
 
+from proxskip.compiled import without_numba
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
@@ -98,6 +99,7 @@ class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
     def __init__(self, number: int, cores: int = 1, memory: int | None = None, mark: str = "") -> None:
+        without_numba()
         self.most = None
         if memory is not None:
             spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
