@@ -3,7 +3,7 @@
     python benchmarks/minibatch.py                   the cpu engine, one thread
     python benchmarks/minibatch.py --engine gpu      needs CuPy and an NVIDIA GPU
 
-Full steps and minibatches take turns, so that all see the same machine; a ratio is the median over the turns. Without
+Full steps and minibatches take turns, so that all see the same machine; a ratio is that of the least times. Without
 w8a (``proxskip.datasets.load``) random rows of its shape take its place. The exit status is 1 if a bar is missed.
 """
 
@@ -73,11 +73,11 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--engine", choices=BARS, default="cpu")
     options.add_argument("--steps", type=int, default=200, metavar="K", help="steps of a call (200)")
-    options.add_argument("--turns", type=int, default=15, help="of which the median is taken (15)")
+    options.add_argument("--turns", type=int, default=15, help="of which the least time counts (15)")
     options.add_argument("--batches", type=int, nargs="*", help="other sizes of minibatches, without a bar")
     o = options.parse_args()
     full, name = problem_of_20()
-    bars = {b: np.inf for b in o.batches} if o.batches else BARS[o.engine]
+    bars = dict.fromkeys(o.batches, np.inf) if o.batches else BARS[o.engine]
     make = on_gpu if o.engine == "gpu" else on_cpu
     acts, kinds = {}, {}
     for b in (0, *bars):
@@ -86,15 +86,15 @@ def main() -> int:
     for _ in range(o.turns):
         for b, act in acts.items():
             times[b] = np.append(times[b], seconds(act) / o.steps)
-    print(f"{name}, {full.n} clients, engine {o.engine}: a step of all clients, medians of {o.turns} turns\n")
+    print(f"{name}, {full.n} clients, engine {o.engine}: a step of all clients, the least of {o.turns} turns\n")
     print("| rows | us per step | of a full step | at most | verdict | layout |\n|---|---|---|---|---|---|")
-    print(f"| all | {1e6 * np.median(times[0]):.2f} | | | | {kinds[0]} |")
+    print(f"| all | {1e6 * times[0].min():.2f} | | | | {kinds[0]} |")
     missed = 0
     for b, bar in bars.items():
-        ratio = float(np.median(times[b] / times[0]))
+        ratio = float(times[b].min() / times[0].min())
         missed += ratio > bar
         said = ("", "") if np.isinf(bar) else (f"{bar:g}", "MISSED" if ratio > bar else "met")
-        print(f"| {b:,} | {1e6 * np.median(times[b]):.2f} | {ratio:.3f} | {said[0]} | {said[1]} | {kinds[b]} |")
+        print(f"| {b:,} | {1e6 * times[b].min():.2f} | {ratio:.3f} | {said[0]} | {said[1]} | {kinds[b]} |")
     return int(missed > 0)
 
 

@@ -24,12 +24,17 @@ Function                Keyed by                    Drawn                       
 
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
-Minibatches. The rows are the first b values of a keyed permutation of 0..m-1, so that any of them can be computed
-alone (on a GPU, by a retried call, in another process). The permutation is an alternating Feistel network on the
-smallest power of two that holds m, iterated until it lands below m ("cycle walking"). Its round keys are Philox4x32-10
-words with key = seed and counter = (block, step, round, client) (Salmon et al., 2011). Compare Mitchell et al.,
-"Bandwidth-optimal random shuffling for GPUs", 2021, who shuffle with the same construction. The code here is the plain
-numpy form, against which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``) are tested.
+Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
+which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The words
+of both versions are Philox4x32-10 with key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
+
+1. The first b values of a keyed permutation of 0..m-1: an alternating Feistel network on the smallest power of two that
+   holds m, iterated until it lands below m ("cycle walking"); its round keys are twelve words. Compare Mitchell et al.,
+   "Bandwidth-optimal random shuffling for GPUs", 2021, who shuffle with the same construction. Nearly uniform.
+2. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the ACM, 1987)
+   draws b rows, or, if b > m/2, the m - b rows that are left out. One word for each row; a word that would favor some
+   rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words
+   are uniform, every subset is exactly equally likely.
 """
 
 from __future__ import annotations
@@ -45,6 +50,8 @@ from proxskip.types import Indices
 
 Words = npt.NDArray[np.uint64]
 
+SAMPLING = 2
+"""The version by which the minibatches of a new problem are drawn; 1 is that of version 0.1 of the package."""
 FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
@@ -62,11 +69,16 @@ STREAMS = {
     "faults": 10,
 }
 """A word of the counter, by purpose."""
+REDRAW = 0x40000000
+"""In the first word of the counter: words for draws that are repeated, by the number of the draw."""
 
 
-def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]:
-    """Philox4x32-10: four random 32-bit words from a counter of four words and a 64-bit key."""
-    c0, c1, c2, c3 = (int(c) & MASK32 for c in counter)
+def philox4x32(counter: tuple[Any, int, int, int], seed: int) -> tuple[Any, Any, Any, Any]:
+    """Philox4x32-10: four random 32-bit words from a counter of four words and a 64-bit key.
+
+    The first word of the counter may be an array (uint64), and then the words are.
+    """
+    c0, c1, c2, c3 = (c & MASK32 if isinstance(c, np.ndarray) else int(c) & MASK32 for c in counter)
     k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
@@ -80,8 +92,56 @@ def round_keys(seed: int, client: int, round: int, step: int) -> list[int]:
     return [w for block in range(FEISTEL_ROUNDS // 4) for w in philox4x32((block, step, round, client), seed)]
 
 
-def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
-    """b different rows out of m, in the order in which they are drawn."""
+def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int, sampling: int | None = None) -> Indices:
+    """b different rows out of m.
+
+    Args:
+        sampling: the version, by default ``SAMPLING``. In version 1 the rows come in the order of their draws, in
+            version 2 so if b <= m/2, and in ascending order otherwise.
+    """
+    if (SAMPLING if sampling is None else sampling) == 1:
+        return _permuted(seed, client, round, step, m, b)
+    if 2 * b <= m:
+        return _subset(seed, client, round, step, m, b)
+    kept = np.ones(m, dtype=bool)
+    kept[_subset(seed, client, round, step, m, m - b)] = False
+    return np.flatnonzero(kept)
+
+
+def _subset(seed: int, client: int, round: int, step: int, m: int, n: int) -> Indices:
+    """n different rows out of m by Floyd's algorithm: every subset is equally likely."""
+    # draw i is a number from 0 to m - n + i; word r of block q belongs to draw q + r * blocks
+    blocks = -(-n // 4)
+    words = philox4x32((np.arange(blocks, dtype=np.uint64), step, round, client), seed)
+    sides = np.arange(m - n + 1, m + 1, dtype=np.uint64)
+    products = np.concatenate([np.broadcast_to(w, (blocks,)) for w in words])[:n].astype(np.uint64) * sides
+    numbers = products >> np.uint64(32)
+    for i in np.flatnonzero((products & np.uint64(MASK32)) < sides):  # few: whether the word is one to draw again
+        numbers[i] = _redrawn(int(products[i]), int(sides[i]), int(i), (step, round, client), seed)
+    return _floyd(numbers.tolist(), m)
+
+
+def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], seed: int) -> int:
+    """A number below ``side``, all equally likely: products whose low word is below 2^32 mod side are drawn again."""
+    attempt, least = 0, (2**32 - side) % side
+    while product & MASK32 < least:
+        # four words at a time; the key's high word counts these calls
+        words = philox4x32((REDRAW | i, *counter), seed + (attempt // 4 << 32))
+        product = words[attempt % 4] * side
+        attempt += 1
+    return product >> 32
+
+
+def _floyd(numbers: list[int], m: int) -> Indices:
+    """Different rows from numbers of which the i-th is any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    drawn: dict[int, None] = {}
+    for last, t in enumerate(numbers, m - len(numbers)):
+        drawn[last if t in drawn else t] = None
+    return np.fromiter(drawn, dtype=np.int64, count=len(drawn))
+
+
+def _permuted(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
+    """The first b values of a keyed permutation of 0..m-1."""
     keys = round_keys(seed, client, round, step)
     bits = max(SMALLEST_BITS, (m - 1).bit_length())
     v = _feistel(np.arange(b, dtype=np.uint64), keys, bits)

@@ -145,6 +145,8 @@ def _reopened(
     with restored.of_a_run():
         restored.check_numbers(keep.config)
         keep.config = description.with_defaults(keep.config)
+        if problem.batch is not None:  # a run goes on with the minibatches that it began with
+            problem = problem.with_sampling(keep.config["problem"].get("sampling", 1))
         folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
         method, participation = description.revive(keep.config)
         limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more

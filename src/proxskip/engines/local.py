@@ -72,7 +72,7 @@ class OneClient(Sender):
     def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
         self.oracle: Any = problem.clients[i]
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
-        self.batch = problem.batch
+        self.batch, self.sampling = problem.batch, problem.sampling
         self.rows = problem.rows_each[i]
         self.random = problem.is_random and is_random(self.oracle)
 
@@ -150,7 +150,7 @@ class OneClient(Sender):
     def _rows(self) -> Any:
         """The next minibatch; they are numbered through a half, whatever its number of descents."""
         assert self.batch is not None
-        picks = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch)
+        picks = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch, self.sampling)
         self.step += 1
         return picks
 

@@ -82,7 +82,7 @@ def client_app(
         i, run = int(words["client"]), bytes.fromhex(words["run"])
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a worker is made for every message: all that it must not forget is in the memory on disk
-        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
+        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"], sampling=words.get("sampling", 1))
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None
         before = memory.load(context, folder, run, i)

@@ -21,6 +21,7 @@ from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import MessageLedger, summary
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
+from proxskip.randomness import SAMPLING
 from proxskip.results import checkpoint, description
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
@@ -79,7 +80,7 @@ class FederationRun:
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
-            "batch": strategy.batch, "itemsize": server.itemsize,
+            "batch": strategy.batch, "sampling": SAMPLING, "itemsize": server.itemsize,
         }  # fmt: skip
 
     def go(self) -> FederationResult:
@@ -98,6 +99,8 @@ class FederationRun:
         event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
+            # a run goes on with the minibatches that it began with; version 0.1 wrote no number
+            self.words["sampling"] = saved.meta["config"].get("sampling", 1) if self.batch else SAMPLING
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
@@ -118,9 +121,14 @@ class FederationRun:
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
-            "closing": self.server.closing, "batch": self.batch,
+            "closing": self.server.closing, "batch": self.batch, **self._sampling(),
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
         }  # fmt: skip
+
+    def _sampling(self) -> dict[str, int]:
+        """The version by which minibatches are drawn, unless there are none or it is that of version 0.1."""
+        sampling = self.words["sampling"]
+        return {"sampling": sampling} if self.batch is not None and sampling > 1 else {}
 
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import display, theory
+from proxskip import display, randomness, theory
 from proxskip.problems import oracles, solve, spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
@@ -40,6 +41,7 @@ class Problem:
         whole: sum_i w_i f_i as a single oracle, where there is one; faster for many small clients.
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
+        sampling: the version by which minibatches are drawn (see ``randomness``); a resumed run keeps its own.
 
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
     >>> problem.n, problem.d, problem.L, problem.mu
@@ -55,6 +57,7 @@ class Problem:
     whole: Any = None
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
+    sampling: int = field(default_factory=lambda: randomness.SAMPLING)
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -85,6 +88,8 @@ class Problem:
             raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
+        if self.sampling not in (1, 2):
+            raise InputError(f"sampling = {self.sampling} is not known; this version draws minibatches by 1 or 2.")
         if self.batch > min(sizes):
             i = int(np.argmin(sizes))
             raise InputError(
@@ -297,6 +302,14 @@ class Problem:
         other = replace(self, batch=batch)
         if "solution" in self.__dict__:
             other.__dict__["solution"] = self.solution  # sampling does not change the minimizer
+        return other
+
+    def with_sampling(self, sampling: int) -> Problem:
+        """The same problem with minibatches drawn by this version of ``randomness``."""
+        other = copy(self)  # with all constants that are known: the distribution is the same
+        object.__setattr__(other, "sampling", sampling)
+        if self.batch is not None:
+            other._check_batch()
         return other
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:

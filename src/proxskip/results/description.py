@@ -74,6 +74,8 @@ def identity(problem: Problem) -> dict[str, Any]:
         "lambda": problem.l2,
         "dtype": str(dtype_of(f)),
         "batch": problem.batch,
+        # version 1 is not written, so that the folders of 0.1 can be resumed
+        **({"sampling": problem.sampling} if problem.batch is not None and problem.sampling > 1 else {}),
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),

@@ -10,7 +10,7 @@ file too: numba's cache on disk is per file.
 
 from proxskip.compiled import njit
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
-from proxskip.engines.cpu.minibatches import minibatch, philox4x32
+from proxskip.engines.cpu.minibatches import draw_rows, philox4x32
 from proxskip.randomness import STREAMS
 
 _COIN = 0x80000000 | STREAMS["anchor"]
@@ -50,10 +50,10 @@ def descend_anchored(
         x, w, gw, h = X[j], W[j], GW[j], H[j]
         for k in range(K[j]):
             number = step0[j] + k
-            minibatch(seed, number0 + i, round, number, m, 0, batch, picks, room)
+            draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
             rows_gradient(batch, picks, first, x, per_block, data, at_x, part, p)
             rows_gradient(batch, picks, first, w, per_block, data, at_w, part, p)
-            moves = coin(seed, number0 + i, round, number, room[0]) < q[j]
+            moves = coin(seed, number0 + i, round, number, room[1]) < q[j]
             for c in range(d):
                 slope = at_x[c] - at_w[c] + reg[c] * (x[c] - w[c]) + gw[c] - h[c]
                 if moves:

@@ -30,8 +30,15 @@ LAZY = 1 << 18
 """Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
 
-WORTH_CUTTING = 4e6
-"""Entries of a round from which the members are dealt to the threads in several pieces each, as they become free."""
+# To give a thread a piece of work takes tens of microseconds of Python, in which no other thread is given one. Sixteen
+# threads would be waiting for each other if the pieces were as small as two threads can have them.
+ENTRIES_PER_THREAD = 1e5
+"""Entries of a round for which another thread is worth it."""
+ENTRIES_PER_PIECE = 2e6
+"""Entries from which a thread has several pieces, up to MAX_PIECES, so that those who finish early take another one."""
+MAX_PIECES = 16
+NUMBERS_PER_THREAD = 1 << 18
+"""Numbers of a cohort's stack for which another thread is worth it."""
 
 
 SHORT_WORK = 2e7
@@ -252,12 +259,13 @@ class CpuEngine(NearEngine):
         else:
             load = K * shards.work[members]
             total = float(load.sum())
-            pieces = 16 if self.threads > 1 and total > WORTH_CUTTING else 1
+            threads = int(np.clip(total / ENTRIES_PER_THREAD, 1, self.threads))
+            pieces = int(np.clip(total / (ENTRIES_PER_PIECE * threads), 1, MAX_PIECES)) if threads > 1 else 1
             if total * self.overhead <= SHORT_WORK:
                 work = shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
             else:
                 work = self._in_calls(shards, members, x0, X, H, gamma, K, round, step0, halt)
-            self._spread(work, balanced(load, pieces * self.threads))
+            self._spread(work, balanced(load, pieces * threads))
         return X.astype(np.float64, copy=False)
 
     def _in_calls(
@@ -382,6 +390,10 @@ class CpuEngine(NearEngine):
             self.abandoned.clear()
             raise
 
+    def _threads_for(self, numbers: int) -> int:
+        """Threads that are worth it for arithmetic on a stack of so many numbers."""
+        return max(1, min(self.threads, numbers // NUMBERS_PER_THREAD))
+
     def _of(self, cohort: Indices) -> Any:
         if self.problem.d > 1 and len(cohort) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
             return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
@@ -399,7 +411,7 @@ class CpuEngine(NearEngine):
             if isinstance(v, Lazy):
                 sheet.store(v, self.kept[name], kept=True)
         if sheet.out and sheet.fits:
-            self._spread(sheet.work(), balanced(np.ones(shape[0]), self.threads))
+            self._spread(sheet.work(), balanced(np.ones(shape[0]), self._threads_for(shape[0] * shape[1])))
         elif sheet.out:
             raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
         for name, v in memory.items():
@@ -430,7 +442,7 @@ class CpuEngine(NearEngine):
         """One written-down stack at once."""
         sheet = Sheet(out.shape[1], members)
         sheet.store(v, out, kept=False)
-        self._spread(sheet.work(), balanced(np.ones(len(out)), self.threads))
+        self._spread(sheet.work(), balanced(np.ones(len(out)), self._threads_for(out.size)))
 
     def sum(self, w: Array, U: Array) -> Array:
         """Block after block, the blocks spread over threads."""
@@ -438,7 +450,7 @@ class CpuEngine(NearEngine):
         w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
         self._spread(
             lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks),
-            balanced(np.ones(len(blocks)), self.threads),
+            balanced(np.ones(len(blocks)), self._threads_for(U.size)),
         )
         return sum_in_order(blocks)
 

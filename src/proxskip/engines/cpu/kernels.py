@@ -25,7 +25,7 @@ import math
 import numpy as np
 
 from proxskip.compiled import njit
-from proxskip.engines.cpu.minibatches import minibatch
+from proxskip.engines.cpu.minibatches import draw_rows, minibatch, subset
 
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""
@@ -216,11 +216,10 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
 
 @njit(**_FAST)
 def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
-    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k, over the batch.
+    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k; returns what to multiply.
 
-    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The minibatch
-    is the first ``batch`` values of a permutation of the rows, and the rows that are not in it are the other values.
-    Whichever are fewer are drawn: counted from zero up, or from all rows down.
+    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The rows of the
+    minibatch or the others, whichever are fewer, are drawn: counted from zero up, or from all rows down.
     """
     first, m = row0[i], row0[i + 1] - row0[i]
     one = share.dtype.type(1.0)
@@ -232,12 +231,19 @@ def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, sh
         start, n, one = batch, m - batch, -one
         for r in range(hi - lo):
             share[r] = count[lo + r]
-    minibatch(seed, number0 + i, round, k, m, start, n, picks, room)
+    sampling, keys, v, left, right, at, seen, _, _ = room
+    if sampling == 1:
+        minibatch(seed, number0 + i, round, k, m, start, n, picks, (keys, v, left, right, at))
+    else:
+        subset(seed, number0 + i, round, k, m, n, seen, picks)
     for q in range(n):
         share[place[first + picks[q]]] += one
     part = share.dtype.type(1.0 / batch)
+    if sampling > 1:  # the gradient has fewer entries to multiply
+        return part
     for r in range(hi - lo):
         share[r] *= part
+    return share.dtype.type(1.0)
 
 
 @njit(**_FAST)
@@ -261,17 +267,20 @@ def descend_tiles(
         # a minibatch's weights are those of this client alone; the full gradient's are those of all clients
         own, at = (share, groups[blocks[i]]) if batch > 0 else (scale, 0)
         for k in range(K[j]):
+            part = share.dtype.type(1.0)
             for c in range(d):
                 total[c] = 0.0
             if batch > 0:
-                lo8, hi8 = 8 * at, 8 * groups[blocks[i + 1]]
-                number = step0[j] + k
-                weigh_rows(i, number, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
+                lo8, hi8, k0 = 8 * at, 8 * groups[blocks[i + 1]], step0[j] + k
+                part = weigh_rows(i, k0, lo8, hi8, row0, place, count, batch, seed, round, number0, share, picks, room)
             # the gradient is the sum of its blocks', in their order, as where threads share them
             for u in range(blocks[i], blocks[i + 1]):
                 block_tiles(u, x, d, groups, row_data, column_data, b, own, at, loss, longest, z, bits, power, g)
                 for c in range(d):
                     total[c] += g[c]
+            if part != 1.0:
+                for c in range(d):
+                    total[c] *= part
             step(x, 0, d, gamma[j], total, reg, H[j])
         for c in range(d):
             X[j, c] = x[c]
@@ -414,7 +423,7 @@ def descend_rows(
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                minibatch(seed, number0 + i, round, step0[j] + k, m, 0, batch, picks, room)
+                draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
             # the first block's gradient into ``total``, the others' added one after another
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
             for q in range(1, blocks):

@@ -1,9 +1,8 @@
 """Compiled minibatches: the rows of client i at step k of round r, as a function of the seed and (i, r, k) alone.
 
-``randomness.minibatch`` is the plain numpy form and the judge of this one. Twelve Philox words, keyed by the seed and
-(i, r, k), are the round keys of a Feistel network, which permutes the numbers below a power of two. Those that land at
-m or beyond are sent through it again until they land below ("cycle walking"), which makes it a permutation of 0..m-1.
-The minibatch is its first b values; any value can be computed without the others, and no generator has a state.
+``randomness.minibatch`` is the plain form and the judge of both versions of this one; its module says what they draw.
+Version 1 (``minibatch``) computes values of a keyed permutation, any of which can be had without the others. Version 2
+(``subset``) is Floyd's algorithm: a table of bytes, one for each row, says which were drawn, and is all zero in between.
 
 All of it is arithmetic on unsigned integers, exact on every machine.
 """
@@ -11,6 +10,7 @@ All of it is arithmetic on unsigned integers, exact on every machine.
 import numpy as np
 
 from proxskip.compiled import njit
+from proxskip.randomness import REDRAW
 
 MIN_BITS = 6
 """The network permutes at least 2^6 numbers: a smaller one is visibly not uniform."""
@@ -20,9 +20,16 @@ _32 = np.uint64(32)
 _PHILOX_M0, _PHILOX_M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _PHILOX_W0, _PHILOX_W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 # the Feistel network's round function: two odd multipliers and two shifts
-_u32 = np.uint32
+_u32, _u64 = np.uint32, np.uint64
 _SCRAMBLE_0, _SCRAMBLE_1 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 _SHIFT_0, _SHIFT_1 = np.uint32(15), np.uint32(13)
+_REDRAW = np.uint32(REDRAW)
+# the top six bits of this constant times 2^k tell k: a de Bruijn sequence (Leiserson, Prokop, Randall 1998)
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_PLACES = np.zeros(64, np.uint64)
+_PLACES[[((int(_DE_BRUIJN) << _k) & (2**64 - 1)) >> 58 for _k in range(64)]] = range(64)
+ROWS_PER_PICK = 256
+"""A minibatch of fewer rows is read in the order of the draws: looking through a bit for each row would take longer."""
 
 
 @njit(inline="always")
@@ -58,11 +65,98 @@ def permute(v, n, keys, bits, left, right):
         v[q] = _u32((left[q] << low) | right[q])
 
 
+# -- version 2: subsets ------------------------------------------------------------------------------------------------
+@njit(inline="always")
+def _trailing_zeros(v):
+    """The number of zeros below the lowest one of a 64-bit word that is not zero."""
+    return _PLACES[((v & (~v + _u64(1))) * _DE_BRUIJN) >> _u64(58)]
+
+
+@njit(nogil=True, cache=True)
+def _redrawn(product, side, i, step, round, client, seed):
+    """``randomness._redrawn``: a number below ``side``, all of them equally likely."""
+    words = np.empty(4, np.uint64)
+    attempt, least = 0, (_u64(0x100000000) - side) % side
+    while product & _WORD < least:
+        if attempt % 4 == 0:
+            philox4x32(_REDRAW | _u32(i), step, round, client, seed + (_u64(attempt // 4) << _32), words)
+        product = words[attempt % 4] * side
+        attempt += 1
+    return product >> _32
+
+
+@njit(nogil=True, cache=True)
+def subset(seed, client, round, step, m, n, seen, out):
+    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
+    seed = _u64(seed)
+    blocks = (n + 3) // 4
+    key0, key1 = _u32(seed & _WORD), _u32(seed >> _32)
+    for q in range(blocks):
+        c0, c1, c2, c3 = _u32(q), _u32(step), _u32(round), _u32(client)
+        k0, k1 = key0, key1
+        for _ in range(10):
+            p0, p1 = _PHILOX_M0 * _u64(c0), _PHILOX_M1 * _u64(c2)
+            c0, c1 = _u32(_u32(p1 >> _32) ^ c1 ^ k0), _u32(p1)
+            c2, c3 = _u32(_u32(p0 >> _32) ^ c3 ^ k1), _u32(p0)
+            k0, k1 = _u32(k0 + _u32(_PHILOX_W0)), _u32(k1 + _u32(_PHILOX_W1))
+        # word r of the block is that of draw q + r * blocks, a number below its side
+        for r in range(4):
+            word = c0 if r == 0 else c1 if r == 1 else c2 if r == 2 else c3
+            i = q + r * blocks
+            side = _u64(m - n + 1 + i)
+            product = _u64(word) * side
+            if product & _WORD < side and i < n:  # rare, and not even then always to be drawn again
+                out[i] = _u32(_redrawn(product, side, i, step, round, client, seed))
+            else:
+                out[i] = _u32(product >> _32)
+    # Floyd: a number that was drawn already becomes the last one that could be drawn, which was not
+    for i in range(n):
+        last = _u32(m - n + i)
+        row = last if seen[out[i]] else out[i]
+        seen[row] = 1
+        out[i] = row
+    for i in range(n):
+        seen[out[i]] = 0
+
+
+@njit(nogil=True, cache=True)
+def pick_rows(seed, client, round, step, m, b, place, room, out):
+    """The places of a minibatch's b rows of m into ``out``, which has room for three more.
+
+    Args:
+        place: where each row lies; without entries, where its number says.
+        room: m zero bytes, and a word of zeros for every 64 rows; both are zero again afterwards.
+    """
+    seen, marks = room
+    rest = 2 * b > m
+    n = m - b if rest else b
+    subset(seed, client, round, step, m, n, seen, out)
+    if place.shape[0] > 0:
+        for i in range(n):
+            out[i] = place[out[i]]
+    if not rest and m > ROWS_PER_PICK * b:
+        return
+    # in the order of their places: neighbours in memory, and where these are sorted by length, rows of equal length
+    for i in range(n):
+        marks[out[i] >> _u32(6)] |= _u64(1) << _u64(out[i] & _u32(63))
+    flip, at = _u64(0xFFFFFFFFFFFFFFFF) if rest else _u64(0), 0
+    for v in range((m + 63) // 64):
+        bits = marks[v] ^ flip
+        marks[v] = 0
+        if m - 64 * v < 64:
+            bits &= (_u64(1) << _u64(m - 64 * v)) - _u64(1)
+        while bits != 0:
+            out[at] = _u32(64 * v) + _u32(_trailing_zeros(bits))
+            bits &= bits - _u64(1)
+            at += 1
+
+
+# -- version 1: a permutation ------------------------------------------------------------------------------------------
 @njit(nogil=True, cache=True)
 def minibatch(seed, client, round, step, m, start, n, out, room):
     """Values start .. start+n-1 of the keyed permutation of 0..m-1, into ``out``.
 
-    ``room`` holds buffers for twelve keys and four times n numbers (``shards.room_to_draw``). All n numbers take each
+    ``room`` holds buffers for twelve keys and four times n numbers. All n numbers take each
     step of the network together, so that the loops are vectorized.
     """
     keys, v, left, right, at = room
@@ -88,6 +182,19 @@ def minibatch(seed, client, round, step, m, start, n, out, room):
             out[at[q]] = v[q]
             v[beyond], at[beyond] = v[q], at[q]
             beyond += v[q] >= m
+
+
+@njit(nogil=True, cache=True)
+def draw_rows(seed, client, round, step, first, m, b, out, room):
+    """The places of b of the client's m rows into ``out``, by the version that ``room`` says (``shards.Drawing``).
+
+    ``first`` is the number of its first row among all clients'.
+    """
+    sampling, keys, v, left, right, at, seen, marks, place = room
+    if sampling == 1:
+        minibatch(seed, client, round, step, m, 0, b, out, (keys, v, left, right, at))
+    else:
+        pick_rows(seed, client, round, step, m, b, place[first : first + m], (seen, marks), out)
 
 
 @njit(nogil=True, cache=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import scipy
 
 from proxskip.engines.cpu import anchored, kernels
-from proxskip.engines.cpu.minibatches import minibatch
+from proxskip.engines.cpu.minibatches import draw_rows
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -126,6 +126,7 @@ class Rows:
         sizes = np.array([f.N for f in models])
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.b = np.concatenate([f.b for f in models]).astype(self.dtype)
+        self.drawing = Drawing.of(problem, sizes)
         self.reg = first.reg.astype(self.dtype)
         sparse = is_sparse(first.A)
         self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
@@ -141,9 +142,23 @@ class Rows:
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
+        if self.drawing.sampling > 1 and self.kind == kernels.SPARSE:
+            indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
+
+    def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
+        """Each client's rows sorted by length: the loops over neighbours' entries then end where they are expected to."""
+        length = np.diff(indptr)
+        owner = np.repeat(np.arange(len(self.row0) - 1), np.diff(self.row0))
+        order = np.lexsort((length, owner))
+        place = np.empty(len(order), np.uint32)
+        place[order] = np.arange(len(order)) - self.row0[owner]
+        self.drawing = replace(self.drawing, place=place)
+        self.b = self.b[order]
+        entry = ranges(indptr[order], length[order])
+        return np.concatenate([[0], np.cumsum(length[order])]), indices[entry], values[entry]
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
@@ -185,7 +200,7 @@ class Rows:
 
     def _buffers(self, d: int) -> tuple[Any, ...]:
         g = np.empty((2, d), self.dtype)
-        return g[0], g[1], np.empty(self.batch, np.uint32), np.empty(max(1, self.C)), room_to_draw(self.batch)
+        return g[0], g[1], self.drawing.picks(), np.empty(max(1, self.C)), self.drawing.room()
 
     def spread(
         self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
@@ -195,11 +210,11 @@ class Rows:
         first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
         taken = self.batch or m
         blocks = max(1, taken // self.per_block)
-        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), np.empty(self.batch, np.uint32)
-        p, room = np.empty((blocks, max(1, self.C))), room_to_draw(self.batch)
+        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), self.drawing.picks()
+        p, room = np.empty((blocks, max(1, self.C))), self.drawing.room()
         for k in range(K):
             if self.batch:
-                minibatch(seed, self.number0 + i, round, step0 + k, m, 0, self.batch, picks, room)
+                draw_rows(seed, self.number0 + i, round, step0 + k, first, m, self.batch, picks, room)
 
             def block(q: int, _: int) -> None:
                 kernels.block_gradient(
@@ -234,6 +249,7 @@ class Tiles:
         self.reg = first.reg.astype(self.dtype)
         indptr, indices, values = _stacked([f.A for f in models])
         sizes = np.array([f.N for f in models])
+        self.drawing = Drawing.of(problem, sizes)
         owner = np.repeat(np.arange(len(models)), sizes)
         b = np.concatenate([f.b for f in models])
         # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
@@ -343,10 +359,9 @@ class Tiles:
         """The arguments of ``kernels.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
         if not self.batch:
             nothing = np.zeros(0, self.dtype)
-            return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, room_to_draw(0)
-        share, picks = np.empty(self.most + 1, self.dtype), np.empty(self.batch, np.uint32)
+            return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, self.drawing.room()
         given = self.row0, self.place, self.count, self.batch, seed, round, self.number0
-        return *given, share, picks, room_to_draw(self.batch)
+        return *given, np.empty(self.most + 1, self.dtype), self.drawing.picks(), self.drawing.room()
 
     def _buffers(self) -> tuple[Any, ...]:
         # ``power`` is ``bits`` read as doubles: see ``kernels.slopes``
@@ -374,14 +389,17 @@ class Tiles:
                 self.longest, z, bits, power, g,
             )  # fmt: skip
 
+        part = self.dtype.type(1.0)
         for k in range(K):
             if self.batch:
-                kernels.weigh_rows(i, step0 + k, ROWS_PER_TILE * at, ROWS_PER_TILE * end, *draw)
+                part = kernels.weigh_rows(i, step0 + k, ROWS_PER_TILE * at, ROWS_PER_TILE * end, *draw)
             share(block, [(q, q + 1) for q in range(count)])
             # in the order of the blocks, as ``descend_tiles`` adds them
             total[:] = 0.0
             for own in buffers:
                 total += own[2]
+            if part != 1.0:
+                total *= self.dtype.type(part)
             kernels.step(y, 0, self.d, gamma, total, self.reg, h)
         x[:] = y[:-1]
 
@@ -390,9 +408,31 @@ class Tiles:
         return bool(self.blocks[i + 1] - self.blocks[i] > 1)
 
 
-def room_to_draw(batch: int) -> tuple[Any, ...]:
-    """Buffers for ``minibatches.minibatch``: twelve keys, and four times ``batch`` numbers."""
-    return np.empty(12, np.uint64), *np.empty((4, batch), np.uint32)
+@dataclass(frozen=True)
+class Drawing:
+    """How minibatches are drawn, and room for it: see ``minibatches.draw_rows``."""
+
+    sampling: int
+    batch: int
+    rows: int
+    """The most rows of a client."""
+    place: Any = field(default_factory=lambda: NO_PICKS)
+    """Where each row lies among its client's; without entries, where its number says."""
+
+    @staticmethod
+    def of(problem: Problem, sizes: Any) -> Drawing:
+        """For the problem's minibatches; without them there is no room."""
+        return Drawing(problem.sampling, problem.batch, int(sizes.max())) if problem.batch else Drawing(1, 0, 0)
+
+    def picks(self) -> Any:
+        """Room for the rows, and three more (``minibatches.subset``)."""
+        return np.empty(self.batch + 3, np.uint32)
+
+    def room(self) -> tuple[Any, ...]:
+        """The version; keys and four times the batch for version 1; zeros for version 2; the places."""
+        old, new = (self.batch, 0) if self.sampling == 1 else (0, self.rows)
+        zeros = np.zeros(new, np.uint8), np.zeros(-(-new // 64), np.uint64)
+        return self.sampling, np.empty(12, np.uint64), *np.empty((4, old), np.uint32), *zeros, self.place
 
 
 def _per_member(step0: int | Indices, members: int) -> Indices:

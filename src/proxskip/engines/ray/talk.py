@@ -229,8 +229,9 @@ class Talk:
         lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
         memory = {k: v[lo:hi] for k, v in self.saved.items()}
         start = self.count[a] - len(self.log[a])
+        problem = self.problem
         return self.pool.handles[a].begin.remote(
-            self.run_id, start, self.seed, self.problem.d, self.problem.batch, self.census, memory
+            self.run_id, start, self.seed, problem.d, problem.batch, problem.sampling, self.census, memory
         )
 
     def lay(self, graph: Graph) -> None:

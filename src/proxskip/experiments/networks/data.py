@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from proxskip.engines.cpu.minibatches import minibatch
-from proxskip.engines.cpu.shards import room_to_draw
+from proxskip.engines.cpu.minibatches import draw_rows
+from proxskip.engines.cpu.shards import Drawing
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
@@ -39,9 +39,10 @@ class ShuffledRows:
         """The rows of a minibatch for each client, (n, b); rows repeat where a client has fewer than b."""
         n, m = self.clients.shape
         few = min(b, m)
-        drawn, room = np.empty((n, few), dtype=np.uint32), room_to_draw(few)
+        # version 1, by which the published curves were made
+        drawn, room = np.empty((n, few), dtype=np.uint32), Drawing(1, few, m).room()
         for i in range(n):
-            minibatch(seed, i, round, step, m, 0, few, drawn[i], room)
+            draw_rows(seed, i, round, step, 0, m, few, drawn[i], room)
         # a client with fewer than b rows sees all of them, in the order drawn, again and again
         return np.take_along_axis(self.clients, np.tile(drawn.astype(np.int64), (1, -(-b // m)))[:, :b], axis=1)
 
