@@ -221,13 +221,13 @@ def codec_words(
 def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
     """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
-    return word / 2**32
+    return float(word) / 2**32
 
 
 def dropout_word(seed: int, round: int, step: int) -> int:
     """A signed 64-bit word for every local step, from which, with a client's number, its dropout masks are hashed."""
     high, low, *_ = philox4x32((0x80000000 | STREAMS["dropout"], step, round, 0), seed)
-    word = (high << 32) | low
+    word = (int(high) << 32) | int(low)
     return word - 2**64 if word >= 2**63 else word
 
 

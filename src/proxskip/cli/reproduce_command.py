@@ -34,8 +34,8 @@ def command(o: Namespace) -> tuple[int, str]:
     names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
     names = names or o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
-    # candidates on a card run together anyway
-    jobs = o.jobs or (available_cores() if o.family and o.engine != "gpu" else 1)
+    # networks have the cores or the card for themselves
+    jobs = o.jobs or (1 if set(names) & set(NETWORKS) else available_cores())
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():
