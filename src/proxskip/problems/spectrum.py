@@ -13,6 +13,7 @@ from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
 EPS = float(np.finfo(np.float64).eps)
+NOT_FINITE = "the data are so large that A'A is not finite; divide them by their largest entry."
 EXACT_UP_TO = 4096
 """Up to this many features (or rows, if there are fewer), eigenvalues are computed exactly."""
 LANCZOS_SLACK = 0.01
@@ -28,11 +29,11 @@ def is_matrix(A: Any) -> bool:
 
 def gram(A: Any, s: Array) -> Array:
     """A' diag(s) A as a dense matrix."""
-    B = _scaled_rows(A, s)
+    B = scaled_rows(A, s)
     return _dense(B.T @ B)
 
 
-def _scaled_rows(A: Any, s: Array) -> Any:
+def scaled_rows(A: Any, s: Array) -> Any:
     """diag(sqrt(s)) A in float64, dense or sparse as A is."""
     root = np.sqrt(s)
     if scipy.sparse.issparse(A):
@@ -53,7 +54,7 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
             if d <= EXACT_UP_TO and not (d > N and even):
                 return top_eigenvalue(c * gram(A, s) + np.diag(reg))
             if N <= EXACT_UP_TO and even:
-                B = _scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
+                B = scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
                 return c * top_eigenvalue(_dense(B @ B.T)) + float(reg[0])
         return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
 
@@ -91,7 +92,7 @@ def top_eigenvalue(S: Array) -> float:
 def _eigenvalue(S: Array, k: int) -> float:
     """The k-th eigenvalue of a dense symmetric matrix, in increasing order."""
     if not np.isfinite(S).all():
-        raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+        raise InputError(NOT_FINITE)
     try:
         return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(k, k))[0])
     except np.linalg.LinAlgError:
@@ -122,7 +123,7 @@ def lanczos(matvec: Callable[[Array], Any], d: int, k: int, seed: int = 0) -> fl
             w = w - B.T @ (B @ w)
         norm = float(np.linalg.norm(w))
         if not np.isfinite(norm):
-            raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+            raise InputError(NOT_FINITE)
         # what is left is rounding when it is tiny beside the matrix, whose size the entries so far show
         size = max(size, abs(alpha[-1]), norm)
         if norm <= 1e-14 * size:
