@@ -187,7 +187,7 @@ def test_every_row_goes_to_exactly_one_client(N, n, by, seed):
         assert "without rows" in str(error)
         return
     sizes = np.diff(row0)
-    assert len(sizes) == n and row0[0] == 0 and row0[-1] == model.N
+    assert (len(sizes), row0[0], row0[-1]) == (n, 0, model.N)
     assert sorted(order.tolist()) == list(range(model.N))
     assert (sizes > 0).all()
     if by != "dirichlet":

@@ -13,7 +13,7 @@ from typing import Any, overload
 import numpy as np
 import scipy.sparse
 
-from proxskip.problems import oracles
+from proxskip.problems import kernels, oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
@@ -134,6 +134,22 @@ class Packed(Clients):
         store = oracles.in_double(self.store)
         return self if store is self.store else Packed(store, self.row0)
 
+    def add_to(self, digest: Any) -> None:
+        """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
+        name = np.array(list(type(self.store).__name__.encode()), np.uint8)
+        reg = self.store.reg.view(np.uint8)
+        for sub, row0 in self._parts(0, len(self)):
+            lo, hi = row0[:-1], row0[1:]
+            b, s = (np.array(v).view(np.uint8) for v in (sub.b, sub.s))
+            same = np.zeros_like(lo)
+            parts = [(name, same, same + len(name)), (b, 8 * lo, 8 * hi)]
+            parts += [(reg, same, same + len(reg)), (s, 8 * lo, 8 * hi)]
+            parts += _matrix_bytes(sub.A, row0)
+            starts, ends = (np.stack([p[k] for p in parts]) for k in (1, 2))
+            out = np.empty(int((ends - starts).sum()), np.uint8)
+            kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
+            digest.update(out)
+
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:
         """Smoothness of each client."""
@@ -194,6 +210,25 @@ def sums(v: Array, row0: Indices) -> Array:
     for m, who in by_size(row0):
         out[who] = v[rows_of(row0, who, m)].reshape(len(who), m).sum(axis=1)
     return out
+
+
+def _matrix_bytes(A: Any, row0: Indices) -> list[tuple[Any, Indices, Indices]]:
+    """The arrays of ``sharded.matrix_parts`` of every client, as bytes, with where each client's begin and end."""
+    lo, hi = row0[:-1], row0[1:]
+    if not scipy.sparse.issparse(A):
+        width = A.shape[1] * A.itemsize
+        return [(np.array(A).reshape(-1).view(np.uint8), width * lo, width * hi)]
+    # each client's own indptr begins with 0, and has an entry more than rows
+    at = np.arange(len(lo))
+    ends = A.indptr.astype(np.int64)
+    rows = np.repeat(ends[lo], hi - lo + 1)
+    places = np.arange(len(rows)) - np.repeat(at, hi - lo + 1)
+    indptr = ends[places] - rows
+    return [
+        (indptr.view(np.uint8), 8 * (lo + at), 8 * (hi + at + 1)),
+        (A.indices.astype(np.int64).view(np.uint8), 8 * ends[lo], 8 * ends[hi]),
+        (np.array(A.data).view(np.uint8), A.data.itemsize * ends[lo], A.data.itemsize * ends[hi]),
+    ]
 
 
 def _row_factors(sub: LinearModel, row0: Indices) -> Array:

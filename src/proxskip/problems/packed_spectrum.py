@@ -5,7 +5,6 @@ The branches are those of ``spectrum.largest`` and ``spectrum.smallest``, and so
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -92,17 +91,13 @@ def eigenvalue_each(S: Array, k: int) -> Array:
         room = np.empty(int(sizes[0])), np.empty(int(sizes[1]), np.int32)
         kernels.eigenvalues(lo, hi, S, k + 1, dsyevr, *room, out, info)
 
-    threads = min(n, _cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
+    threads = min(n, spectrum.available_cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
     ends = [n * t // threads for t in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(part, ends[:-1], ends[1:]))
     for q in np.flatnonzero(info):  # as in ``spectrum``: the solver for all eigenvalues does not give up
         out[q] = scipy.linalg.eigh(S[q], eigvals_only=True, driver="ev")[k]
     return out
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _blocks(store: LinearModel, row0: Indices, tall: int = 0) -> Iterator[tuple[int, Indices, Any, Array]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import scipy
 import scipy.sparse
 
+from proxskip.problems import kernels
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError
 
@@ -16,6 +19,10 @@ EPS = float(np.finfo(np.float64).eps)
 NOT_FINITE = "the data are so large that A'A is not finite; divide them by their largest entry."
 EXACT_UP_TO = 4096
 """Up to this many features (or rows, if there are fewer), eigenvalues are computed exactly."""
+MAX_SPARSE_PRODUCT = 1 << 24
+"""Stored entries up to which Gram matrices are products of sparse matrices."""
+GRAM_PARTS = 8
+"""Beyond that, parts of the rows whose Gram matrices are added up."""
 LANCZOS_SLACK = 0.01
 LANCZOS_FAILURE = 1e-10
 """Beyond that, Lanczos from a random start bounds the largest eigenvalue from above. The bound is at most 1 % too
@@ -29,8 +36,30 @@ def is_matrix(A: Any) -> bool:
 
 def gram(A: Any, s: Array) -> Array:
     """A' diag(s) A as a dense matrix."""
+    if scipy.sparse.issparse(A) and A.nnz > MAX_SPARSE_PRODUCT and A.shape[1] <= EXACT_UP_TO:
+        return _gram_of_rows(A, s)
     B = scaled_rows(A, s)
     return _dense(B.T @ B)
+
+
+def _gram_of_rows(A: Any, s: Array) -> Array:
+    """The same without a product of sparse matrices, which would hold A several times."""
+    parts = np.zeros((GRAM_PARTS, A.shape[1], A.shape[1]))
+    ends = [A.shape[0] * k // GRAM_PARTS for k in range(GRAM_PARTS + 1)]
+
+    def add(k: int) -> None:
+        kernels.add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
+
+    # always the same parts in the same order, so that the bytes do not depend on the number of threads
+    with ThreadPoolExecutor(min(GRAM_PARTS, available_cores())) as pool:
+        list(pool.map(add, range(GRAM_PARTS)))
+    lower = np.tril(parts.sum(axis=0))
+    return np.asarray(lower + np.tril(lower, -1).T)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def scaled_rows(A: Any, s: Array) -> Any:

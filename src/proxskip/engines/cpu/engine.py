@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
+from proxskip.problems.spectrum import available_cores
 from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -462,11 +462,6 @@ def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
 def numbers(v: Any, members: int) -> list[float]:
     """One number for each member, of a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
