@@ -22,7 +22,7 @@ from proxskip.loop.progress import shown
 from proxskip.loop.simulated_time import Clock, asked_by
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import is_oracle, start_of
+from proxskip.problems.oracles import is_oracle
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
@@ -265,11 +265,7 @@ def _torch_engine() -> Engine:
 
 def own_start(problem: Problem) -> Array:
     """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
-    first = start_of(problem.clients[0])
-    for f in problem.clients[1:]:  # one at a time: they may be large, and many
-        other = start_of(f)
-        if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
-            raise InputError("the clients start from different weights; give x0.")
+    first = problem.own_start()
     return np.zeros(problem.d) if first is None else np.array(first, dtype=np.float64)
 
 

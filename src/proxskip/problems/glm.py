@@ -6,9 +6,7 @@ the weighted sum of the functions of the shards is the function of the whole aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -171,6 +169,10 @@ class LinearModel:
         """The second derivative of each row's loss in its margin."""
         raise NotImplementedError
 
+    def row_slopes(self, x: Array) -> Array:
+        """The derivative of each row's loss in its margin at x."""
+        return self.slopes(self.margins(x), self.b)
+
     def value(self, x: Array) -> float:
         """f(x)."""
         return float(np.sum(self.s * self.losses(self.margins(x))) + 0.5 * np.sum(self.reg * x * x))
@@ -210,25 +212,27 @@ class LinearModel:
 
     def take(self, rows: Indices) -> Self:
         """The shard with these rows: the same unknowns, regularizer and classes, with the row weights in proportion."""
-        return self.deal([rows])[0]
-
-    def deal(self, parts: Sequence[Indices]) -> list[Self]:
-        """One shard per part. The rows are sorted once, and every shard is a view of a piece."""
-        self._need_rows()
-        if not parts or not all(map(len, parts)):
+        if not len(rows):
             raise InputError("a shard needs at least one row; this one has none.")
+        shard = self.ordered(rows)
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
-        order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
-        A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
-        common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
-        shards = []
-        for lo, hi in pairwise(ends.tolist()):
-            shard = object.__new__(type(self))  # not __init__: the data were checked before
-            shard.__dict__.update(common)
-            shard.A, shard.b = _rows_between(A, lo, hi), b[lo:hi]
-            shard.s = np.full(hi - lo, 1.0 / (hi - lo)) if even else s[lo:hi] / s[lo:hi].sum()
-            shards.append(shard)
-        return shards
+        even = np.ptp(self.s) == 0
+        shard.s = np.full(len(rows), 1.0 / len(rows)) if even else shard.s / shard.s.sum()
+        return shard
+
+    def ordered(self, rows: Indices) -> Self:
+        """These rows in this order, with the weights that they have; all rows in their order share the memory."""
+        self._need_rows()
+        other = self.reweighted(self.s)
+        if not (len(rows) == self.N and np.array_equal(rows, np.arange(self.N))):
+            other.A, other.b, other.s = self.A[rows], self.b[rows], self.s[rows]
+        return other
+
+    def between(self, lo: int, hi: int) -> Self:
+        """Rows lo to hi - 1 with the weights that they have, sharing the memory."""
+        other = self.reweighted(self.s[lo:hi])
+        other.A, other.b = _rows_between(self.A, lo, hi), self.b[lo:hi]
+        return other
 
     def double(self) -> Self:
         """The same model with its data in double precision."""

@@ -18,13 +18,13 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import scipy
 
-from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems import oracles
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, InputError, is_sparse
+from proxskip.types import Array, Indices, InputError, is_sparse
 
 MAX_LABELS = 1000
 """A shard with more different labels than this has targets, not classes, and does not report them."""
@@ -361,15 +361,9 @@ class Sharded(Elsewhere):
         """Not computed: it would take thousands of passes over all shards."""
         return None
 
-    @cached_property
-    def _sampling(self) -> list[theory.ExpectedSmoothness]:
-        return [theory.expected_smoothness(*self._rows_of(i), float("nan")) for i in range(self.n)]
-
-    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
-        f = self.clients[i]
-        assert isinstance(f, RemoteClient)
-        assert self.batch is not None
-        return f.fact.N or 1, self.batch, f.fact.L, f.fact.L_rows
+    def _row_constants(self) -> tuple[Indices, Array]:
+        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
+        return np.array([known.N or 1 for known in facts]), np.array([known.L_rows for known in facts])
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""

@@ -22,6 +22,7 @@ from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
+from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
@@ -93,6 +94,9 @@ def fingerprint(problem: Problem) -> str:
     digest = hashlib.sha256()
     # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
+    if isinstance(problem.clients, Packed):
+        problem.clients.add_to(digest)
+        return digest.hexdigest()
     for f in problem.clients:
         if isinstance(f, RemoteClient):
             digest.update(f.fact.digest.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +20,9 @@ from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pull
 from proxskip.engines.near import NearEngine
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
-from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.oracles import is_thread_safe
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
+from proxskip.problems.spectrum import available_cores
 from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -198,10 +198,10 @@ class CpuEngine(NearEngine):
         """
         super().open(problem, memory, seed)
         self.number0 = number0
-        self.rows = np.array(problem.rows_each, dtype=np.int64)
+        self.rows = problem.rows_each
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
-        self.shareable = all(is_thread_safe(f) for f in problem.clients)
+        self.shareable = problem.is_thread_safe
         self.buffers: dict[int, Array] = {}
         self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
@@ -474,11 +474,6 @@ def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
 def numbers(v: Any, members: int) -> list[float]:
     """One number for each member, of a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:

@@ -24,7 +24,8 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
 from proxskip.problems import spectrum
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Request, Size, Work, look
