@@ -34,6 +34,7 @@ def run(
     warm: Result | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
+    memory_limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
@@ -53,6 +54,8 @@ def run(
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
+            lies in files without a name, in ``out`` or where temporary files are.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -67,10 +70,10 @@ def run(
     problem = as_problem(problem)
     method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
     stop.check(problem)
-    loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
+    loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes, memory_limit)
     _warn(loop.notes[len(notes) :])
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
-    loop.config["every"] = every
+    loop.config |= {"every": every} | ({} if memory_limit is None else {"memory_limit": memory_limit})
     _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
@@ -82,15 +85,17 @@ def _warn(notes: Sequence[str]) -> None:
 
 
 def _begin(
-    loop: Loop, start: tuple[Array, Array, Vectors], out: str | Path | None, force: bool, checkpoint_every: int | None
+    loop: Loop, start: tuple[Array, Array | None, Vectors], out: str | Path | None, force: bool, every: int | None
 ) -> None:
     """Start the loop, and make its folder if there is to be one."""
     if out is not None:
-        folder.check(out, force, checkpoint_every)
+        folder.check(out, force, every)
     with loop.closed_on_error():
         loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
         if out is not None:
-            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep = folder.create(out, loop.config, force, every)
+            if loop.store is not None:
+                loop.store.folder = loop.keep.path
             loop.keep.begin(loop.state())
 
 
@@ -122,7 +127,8 @@ def resume(
         keep.close()
         raise
     with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
+        assert keep.checkpoint is not None
+        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, loop.memory_limit))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -146,9 +152,10 @@ def _reopened(
         spec = keep.config.get("spec") or {}
         assert keep.checkpoint is not None
         restored.check(keep.checkpoint, method, problem, columns_of(problem))
-    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+    limit = keep.config.get("memory_limit")
+    loop = Loop(method, problem, stop, seed, participation, engine, every, notes, limit)
     loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
-    loop.config["every"] = loop.every
+    loop.config |= {"every": loop.every} | ({} if limit is None else {"memory_limit": limit})
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
@@ -244,8 +251,8 @@ def own_start(problem: Problem) -> Array:
 
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
-) -> tuple[Array, Array, Vectors]:
-    """x0, h0 and, for a dual method, the server's y, checked; ``warm`` gives what fits of an earlier result."""
+) -> tuple[Array, Array | None, Vectors]:
+    """x0, h0 (None for zeros) and, for a dual method, the server's y, checked; ``warm`` gives what fits of a result."""
     dual: Vectors = {}
     if problem.D is not None:
         if h0 is not None:
@@ -256,7 +263,9 @@ def starting_point(
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h
     x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
-    h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
+    if h0 is None:
+        return x, None, dual
+    h = np.atleast_2d(np.array(h0, dtype=np.float64))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
     if h.any() and "h" not in method.remembers:
