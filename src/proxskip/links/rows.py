@@ -45,6 +45,7 @@ class RowStore:
         self.arrays: Vectors = {name: np.zeros((0, d)) for name in initial}
         self.files: dict[str, _MappedFile] = {}
         self.touched = 0
+        self.admitted: tuple[Indices | None, Indices] = (None, self.place[:0])  # the last cohort, and its places
         self.log: list[tuple[Indices, Vectors]] | None = None
 
     @staticmethod
@@ -56,6 +57,9 @@ class RowStore:
     # -- rows ----------------------------------------------------------------------------------------------------------
     def admit(self, clients: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change; who has none gets one."""
+        if clients is self.admitted[0]:  # again in the same round: they are logged and counted already
+            self.changed[self.admitted[1]] = True
+            return self.admitted[1]
         places: Indices = self.place[clients]
         new = clients[places < 0]
         if len(new):
@@ -65,6 +69,7 @@ class RowStore:
         if self.log is not None:
             self.log.append((places, {k: v[places] for k, v in self.arrays.items()}))
         self._release(len(places))
+        self.admitted = clients, places
         return places
 
     def _append(self, new: Indices) -> None:
@@ -85,7 +90,7 @@ class RowStore:
     # -- rounds that are broken off ------------------------------------------------------------------------------------
     def mark(self, keep: bool) -> None:
         """A round begins; with ``keep``, ``rewind`` can bring back what it changes."""
-        self.log = [] if keep else None
+        self.log, self.admitted = [] if keep else None, (None, self.place[:0])
 
     def rewind(self) -> None:
         """The rows as they were at ``mark``."""
