@@ -24,6 +24,10 @@ Function                Keyed by                    Drawn                       
 
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
+Cohorts. ``subset`` draws c of n with O(c) words of the stream: numbers below n until c different ones have been seen.
+By symmetry every set of c is equally likely. Problems of fewer than ``FEW_CLIENTS`` clients, and runs that were begun
+before there was a choice, draw by scheme 1 instead: the first c of a permutation of all n.
+
 Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
 which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The words
 of both versions are Philox4x32-10 with key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
@@ -56,6 +60,8 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
+FEW_CLIENTS = 10_000
+"""Problems of fewer clients draw their cohorts by scheme 1, as every version did; the others by scheme 2."""
 STREAMS = {
     "server": 1,
     "cohort": 2,
@@ -184,6 +190,27 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
         return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, round, STREAMS[name]]))
     _reset(into.bit_generator, seed, [0, 0, round, STREAMS[name]])
     return into
+
+
+def subset(rng: np.random.Generator, n: int, c: int) -> Indices:
+    """c different numbers below n in increasing order, every set of them equally likely, from O(c) words."""
+    if 2 * c > n:  # those left out are fewer
+        taken = np.ones(n, dtype=bool)
+        taken[subset(rng, n, n - c)] = False
+        return np.flatnonzero(taken)
+    whole = np.uint64(2**64 - 2**64 % n - 1)  # words above are drawn again: n does not divide them evenly
+    drawn = np.zeros(0, dtype=np.uint64)
+    while True:
+        words: Words = rng.bit_generator.random_raw(c + c * c // n + 16)
+        drawn = np.concatenate([drawn, words[words <= whole] % np.uint64(n)])
+        # number and place in one word, so that one sort finds where each number was drawn first
+        order = np.sort(drawn.astype(np.int64) * len(drawn) + np.arange(len(drawn)))
+        number, place = np.divmod(order, len(drawn))
+        new = np.append(True, number[1:] != number[:-1])
+        number, place = number[new], place[new]
+        if len(number) >= c:
+            found: Indices = number[place < np.sort(place)[c]] if len(number) > c else number
+            return found
 
 
 def _reset(bits: Any, seed: int, counter: list[int]) -> None:

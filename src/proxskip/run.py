@@ -37,6 +37,7 @@ def run(
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
     network: Network | str | None = None,
+    memory_limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
@@ -58,6 +59,8 @@ def run(
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.
+        memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
+            lies in files without a name, in ``out`` or where temporary files are.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -76,12 +79,13 @@ def run(
     method, notes = prepare(method, problem, asked, allow_unsafe_step)
     stop.check(problem)
     clock = None if network is None else Clock(network, problem, method, seed, participation)
-    loop = Loop(method, problem, stop, seed, asked, make_engine(engine, threads), every, notes, clock)
+    runs_on = make_engine(engine, threads)
+    loop = Loop(method, problem, stop, seed, asked, runs_on, every, notes, clock, memory_limit)
     if network is not None and not network.reliable and loop.engine.name == "ray":
         raise InputError("the actors of Ray cannot lose clients; use another engine, or a network without losses.")
     _warn(loop.notes[len(notes) :])
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
-    loop.config |= {"every": every} | ({} if network is None else {"network": network.plain()})
+    loop.config |= {"every": every} | _told(network, memory_limit)
     _begin(loop, starting_point(method, problem, asked, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
@@ -92,16 +96,24 @@ def _warn(notes: Sequence[str]) -> None:
         _warnings.warn(note, NoTheoremWarning, stacklevel=3)
 
 
+def _told(network: Network | None, memory_limit: int | None) -> dict[str, Any]:
+    """What a run's description says of them; nothing where they were not given."""
+    said: dict[str, Any] = {} if network is None else {"network": network.plain()}
+    return said if memory_limit is None else said | {"memory_limit": memory_limit}
+
+
 def _begin(
-    loop: Loop, start: tuple[Array, Array, Vectors], out: str | Path | None, force: bool, checkpoint_every: int | None
+    loop: Loop, start: tuple[Array, Array | None, Vectors], out: str | Path | None, force: bool, every: int | None
 ) -> None:
     """Start the loop, and make its folder if there is to be one."""
     if out is not None:
-        folder.check(out, force, checkpoint_every)
+        folder.check(out, force, every)
     with loop.closed_on_error():
         loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
         if out is not None:
-            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep = folder.create(out, loop.config, force, every)
+            if loop.store is not None:
+                loop.store.folder = loop.keep.path
             loop.keep.begin(loop.state())
 
 
@@ -133,7 +145,8 @@ def resume(
         keep.close()
         raise
     with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
+        assert keep.checkpoint is not None
+        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, loop.memory_limit))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -162,9 +175,10 @@ def _reopened(
         assert keep.checkpoint is not None
         restored.check(keep.checkpoint, method, problem, columns_of(problem, network is not None))
         clock = None if network is None else Clock(network, problem, method, seed, participation)
-    loop = Loop(method, problem, stop, seed, asked, engine, every, notes, clock)
+    limit = keep.config.get("memory_limit")
+    loop = Loop(method, problem, stop, seed, asked, engine, every, notes, clock, limit)
     loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
-    loop.config |= {"every": loop.every} | ({} if network is None else {"network": network.plain()})
+    loop.config |= {"every": loop.every} | _told(network, limit)
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
@@ -271,8 +285,8 @@ def own_start(problem: Problem) -> Array:
 
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
-) -> tuple[Array, Array, Vectors]:
-    """x0, h0 and, for a dual method, the server's y, checked; ``warm`` gives what fits of an earlier result."""
+) -> tuple[Array, Array | None, Vectors]:
+    """x0, h0 (None for zeros) and, for a dual method, the server's y, checked; ``warm`` gives what fits of a result."""
     dual: Vectors = {}
     if problem.D is not None:
         if h0 is not None:
@@ -283,7 +297,9 @@ def starting_point(
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h
     x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
-    h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
+    if h0 is None:
+        return x, None, dual
+    h = np.atleast_2d(np.array(h0, dtype=np.float64))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
     if h.any() and "h" not in method.remembers:

@@ -170,7 +170,7 @@ class OneClient(Sender):
 
     def own(self, values: Any) -> Any:
         """This client's entry."""
-        return values if np.ndim(values) == 0 else values[self.i]
+        return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
 
 def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:

@@ -16,8 +16,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from proxskip.links.cohorts import Everyone, Given, Participation
+from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit, measure, watch
+from proxskip.loop import by_rows, fit, measure, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.listen import Record, heard_by, tell_record
@@ -26,9 +27,10 @@ from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
+from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import BrokenOff, Engine, Method
+from proxskip.seam import BrokenOff, Claims, Engine, Method
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
@@ -68,9 +70,11 @@ class Loop:
         every: int | None,
         notes: list[str],
         clock: Clock | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         if every is not None and every < 1:
             raise InputError(f"every = {every} must be at least 1.")
+        by_rows.check_limit(memory_limit, engine, participation)
         self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
         self.engine, self.every, self.notes = engine, every, list(notes)
         self.unsafe = bool(notes)
@@ -86,6 +90,9 @@ class Loop:
         self.unproved = 0
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
+        self.memory_limit = memory_limit
+        self.store: RowStore | None = None
+        self.rows_per_pass = problem.N or problem.n
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -100,13 +107,17 @@ class Loop:
             self.close()
             raise
 
-    def _open(self, memory: Vectors) -> None:
+    def _open(self, memory: Vectors, store: RowStore | None) -> None:
         """Open the engine for this run alone: two runs would overwrite each other's memory."""
         with _CLAIM:
             if id(self.engine) in _IN_USE:
                 raise EngineInUse("this engine serves another run; give every run that goes on at once its own engine.")
             _IN_USE[id(self.engine)] = self.engine
         self.engine.open(self.problem, memory, self.seed)
+        self.store = store
+        if store is not None:
+            self.engine.keep_rows(store)
+            self.notes += by_rows.said(self.method, self.problem)
 
     def close(self) -> None:
         """Give the engine and the folder back."""
@@ -118,33 +129,29 @@ class Loop:
                 self.keep.close()
 
     # -- where it begins -----------------------------------------------------------------------------------------------
-    def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
-        """The state before the first round."""
-        n, d = self.problem.n, self.problem.d
-        memory = {k: np.zeros((n, d)) for k in self.method.remembers}
-        if "h" in memory:
-            memory["h"] = h0
-        if "x" in memory:
-            memory["x"] = np.tile(x0, (n, 1))
+    def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
+        """The state before the first round; h0 is zero if it is None."""
+        store = by_rows.store_of(self.method, self.problem, self.line.cohorts, self.engine, h0, self.memory_limit, x0)
+        memory = {} if store is not None else by_rows.all_rows(self.method, self.problem, x0, h0)
         self.server = self.method.start(self.problem, x0)
         self.server |= dual
-        self._open(memory)
+        self._open(memory, store)
         self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in self.server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
 
-    def restore(self, saved: Any) -> None:
-        """The state of a checkpoint."""
+    def restore(self, saved: Any, rows: RowsState | None = None) -> None:
+        """The state of a checkpoint; ``rows`` where its parts hold what the clients remember."""
 
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        self._open(part("memory."))
+        self._open(part("memory."), None if rows is None else rows.store)
         self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
-        self.line.restore(part("line."), saved.meta["line"])
+        self.line.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
         if self.line.clock is not None:
             self.line.clock.restore(saved.meta["clock"])
         held = part("server.").items()
@@ -156,7 +163,7 @@ class Loop:
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.audit.scale = float(saved.meta.get("scale", 0.0))
-        self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
+        self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
         self.x = self.good = self._answer(self.engine.memory())
         if saved.note:
             self.notes.append(saved.note)
@@ -166,11 +173,16 @@ class Loop:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
         if self.problem.knows_L:
-            G = self.judged.client_gradients(self.x0)
-            self.watch = watch.RunWatch.of(self.method, self.judged, G, self.h0, residual0)
+            if self.store is None:
+                start = watch.start_of(self.judged, self.judged.client_gradients(self.x0), self.h0)
+            else:
+                start = by_rows.start_of(self.engine, self.problem, self.x0)
+            self.watch = watch.RunWatch.of(self.method, self.judged, start, residual0)
         else:
             self.watch = watch.RunWatch.knowing_nothing()
         self.claims = self.method.claims(self.judged)
+        if self.store is not None:
+            self.claims = replace(self.claims, lyapunov=Claims().lyapunov)
         # cohorts from a list, and those that a network leaves, are not drawn at random, which the theorem needs
         clock = self.line.clock
         given = isinstance(self.line.cohorts, Given) or (clock is not None and not clock.network.reliable)
@@ -359,7 +371,7 @@ class Loop:
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
         row = self.line.ledger.row()
-        passes = row["grad_evals"] / (self.problem.N or self.problem.n)
+        passes = row["grad_evals"] / self.rows_per_pass
         timed = {} if self.line.clock is None else self.line.clock.row()
         return row | {"round": self.round, "passes": passes} | timed
 
@@ -371,15 +383,19 @@ class Loop:
     # -- where it ends -------------------------------------------------------------------------------------------------
     def state(self) -> folder.State:
         """All that a resumed run needs."""
-        line = self.line.state()
+        line, rows = self.line.state(), None
         arrays = {f"server.{k}": v for k, v in self.line.fetched(self.server).items()}
-        arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+        if self.store is not None:
+            rows = RowsState(self.store, {k: line["arrays"].pop(k) for k in NUMBERS})
+        else:
+            arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+            arrays["h0"] = np.zeros((self.problem.n, self.problem.d)) if self.h0 is None else self.h0
         arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
-        arrays |= {"x0": self.x0, "h0": self.h0}
+        arrays["x0"] = self.x0
         meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": line["meta"]}
         meta |= {} if self.line.clock is None else {"clock": self.line.clock.state()}
-        return folder.State(arrays, meta)
+        return folder.State(arrays, meta, rows)
 
     def _result(self, status: Status, message: str) -> Result:
         memory = self.engine.memory()

@@ -11,7 +11,7 @@ import numpy as np
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.stop import Stop
-from proxskip.loop.watch import RunWatch, grown
+from proxskip.loop.watch import RunWatch, grown, start_of
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import knows_L
@@ -169,7 +169,7 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     state = state.but(measured=state.round, grad_norm=norm, f=f)
     if state.round == 0 and problem.mu is not None:
         G = np.array([state.answers[i][0][0] for i in state.asked])
-        state = state.but(ceiling=RunWatch.of(method, problem, G, 0.0, norm).blown_up)
+        state = state.but(ceiling=RunWatch.of(method, problem, start_of(problem, G, None), norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
     # a norm that may be nothing but rounding falls no further, and the tolerance is smaller still

@@ -48,7 +48,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": cohort(participation),
+        "cohort": cohort(participation, problem.n),
         "spec": spec,
     }
 
@@ -131,11 +131,16 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
             "of the method that made it."
         )
     method: Method = kind(**given) if decay is None else Decaying(kind(**given), decay)
-    who, value = next(iter(saved["cohort"].items()))
+    scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
+    if scheme not in (1, 2):
+        raise InputError(
+            f"this run draws its cohorts by scheme {scheme}, which this version of proxskip does not know."
+        )
+    who, value = next((k, v) for k, v in saved["cohort"].items() if k != "scheme")
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
-        "uniform": Uniform,
-        "bernoulli": Bernoulli,
+        "uniform": lambda c: Uniform(c, scheme),
+        "bernoulli": lambda q: Bernoulli(q, scheme),
         "given": Given.of,
     }
     return method, makers[who](value)
@@ -153,11 +158,13 @@ def _revived(v: Any) -> Any:
     return tuple(v) if isinstance(v, list) else v
 
 
-def cohort(participation: Any) -> dict[str, Any]:
-    """A rule for cohorts as plain data: its name, and its one parameter."""
+def cohort(participation: Any, n: int) -> dict[str, Any]:
+    """A rule for cohorts of n clients as plain data: its name, its one parameter, and its scheme unless that is 1."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
+    scheme = participation.scheme_for(n)
+    rule = {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
+    return rule if scheme == 1 else rule | {"scheme": scheme}
 
 
 def _plain(v: Any) -> Any:
