@@ -24,8 +24,8 @@ Function                Keyed by                    Drawn                       
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
 
 Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
-which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The words
-of both versions are Philox4x32-10 with key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
+which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The
+words of both versions are Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
 
 1. The first b values of a keyed permutation of 0..m-1: an alternating Feistel network on the smallest power of two that
    holds m, iterated until it lands below m ("cycle walking"); its round keys are twelve words. Compare Mitchell et al.,
@@ -121,7 +121,7 @@ def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], see
 
 
 def _floyd(numbers: list[int], m: int) -> Indices:
-    """Different rows from numbers of which the i-th is any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    """Different rows from n numbers, the i-th any of 0..m-n+i: one that was drawn already becomes m - n + i."""
     drawn: dict[int, None] = {}
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None
@@ -209,14 +209,14 @@ def codec_words(
 def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
     """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
-    return word / 2**32
+    return float(word / 2**32)
 
 
 def dropout_word(seed: int, round: int, step: int) -> int:
     """A signed 64-bit word for every local step, from which, with a client's number, its dropout masks are hashed."""
     high, low, *_ = philox4x32((0x80000000 | STREAMS["dropout"], step, round, 0), seed)
     word = (high << 32) | low
-    return word - 2**64 if word >= 2**63 else word
+    return int(word - 2**64 if word >= 2**63 else word)
 
 
 def generator(seed: int) -> np.random.Generator:

@@ -380,7 +380,9 @@ class Sharded(Elsewhere):
             data, _ = look_at(self.source, i)
             width = features_of(self.source, known)
             made.append(load_client(self.source, i, data, width, known.classes))
-        return Problem(made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info, sampling=self.sampling)
+        return Problem(
+            made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info, sampling=self.sampling
+        )
 
 
 def features_of(source: Source, known: Fact) -> int:
