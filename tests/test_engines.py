@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +19,11 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics, thinned
+from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, minibatches, shards
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.shards import room_to_draw
+from proxskip.engines.cpu.shards import Drawing
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.randomness import minibatch, philox4x32
 
@@ -240,35 +244,79 @@ def test_philox_is_philox() -> None:
 def test_compiled_minibatches_are_the_plain_ones(
     seed: int, client: int, round: int, step: int, size: int, share: float
 ) -> None:
-    b = max(1, int(share * min(size, 200)))
-    plain = minibatch(seed, client, round, step, size, b)
-    out = np.empty(b, dtype=np.uint32)
-    minibatches.minibatch(seed, client, round, step, size, 0, b, out, room_to_draw(b))
-    assert np.array_equal(plain, out)
-    others = np.empty(size - b, dtype=np.uint32)
-    minibatches.minibatch(seed, client, round, step, size, b, size - b, others, room_to_draw(size - b))
-    assert np.array_equal(np.sort(np.concatenate([out, others])), np.arange(size))
-    assert len(set(plain.tolist())) == b
-    assert plain.min() >= 0
-    assert plain.max() < size
+    b = max(1, int(share * size))
+    key = (seed, client, round, step)
+    for sampling in (1, 2):
+        plain = minibatch(*key, size, b, sampling)
+        drawing = Drawing(sampling, b, size)
+        out, room = drawing.picks(), drawing.room()
+        minibatches.draw_rows(*key, 0, size, b, out, room)
+        # version 2 is read in the order of the rows, unless they are few of many
+        in_order = sampling == 2 and size <= minibatches.ROWS_PER_PICK * b
+        assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
+        assert not room[6].any()  # ready for the next draw
+        assert not room[7].any()
+        assert len(set(plain.tolist())) == b
+        assert plain.min() >= 0
+        assert plain.max() < size
+    old, others = Drawing(1, size - b, size), np.empty(size - b, dtype=np.uint32)
+    minibatches.minibatch(*key, size, b, size - b, others, old.room()[1:6])
+    assert np.array_equal(np.sort(np.concatenate([minibatch(*key, size, b, 1), others])), np.arange(size))
 
 
-def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
+@pytest.mark.parametrize(("m", "n"), [(5, 2), (6, 3), (7, 1), (4, 0)])
+def test_every_subset_is_equally_likely(m: int, n: int) -> None:
+    """Floyd's algorithm, enumerated: with all numbers that can be drawn, every subset comes equally often."""
+    numbers = itertools.product(*(range(m - n + i + 1) for i in range(n)))
+    times = Counter(frozenset(randomness._floyd(list(t), m).tolist()) for t in numbers)
+    assert len(times) == math.comb(m, n)
+    assert len(set(times.values())) == 1
+
+
+@pytest.mark.parametrize("side", [3, 2**31 - 1, 2**31 + 12345, 3 * 2**30])
+def test_every_number_below_a_side_is_equally_likely(side: int) -> None:
+    """Of all 2^32 words, as many lead to each number; the others are drawn again."""
+    least = (2**32 - side) % side
+    for t in (0, 1, side // 2, side - 2, side - 1):
+        first, last = -(-t * 2**32 // side), -(-(t + 1) * 2**32 // side)
+        some = range(first, last) if last - first < 10 else (first, first + 1, last - 1)
+        kept = [w for w in some if w * side % 2**32 >= least]
+        assert all(randomness._redrawn(w * side, side, 0, (0, 0, 0), 0) == t for w in kept)
+        assert last - first - (len(some) - len(kept)) == 2**32 // side
+
+
+def test_numbers_that_are_drawn_again_are_the_plain_ones() -> None:
+    """With nearly 2^31 rows every fourth number is drawn again, some of them several times."""
+    m = 2**31 - 1
+    seen = np.zeros(m, np.uint8)  # pages that are not touched take no memory
+    for step in range(20):
+        out = np.empty(67, np.uint32)
+        minibatches.subset(9, 1, 2, step, m, 64, seen, out)
+        assert np.array_equal(out[:64], minibatch(9, 1, 2, step, m, 64, 2))
+
+
+def drawn(seed: int, step: int, m: int, b: int, sampling: int = 2) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
-    out = np.empty(b, dtype=np.uint32)
-    minibatches.minibatch(seed, 1, step // 100, step % 100, m, 0, b, out, room_to_draw(b))
-    return out
+    drawing = Drawing(sampling, b, m)
+    out = drawing.picks()
+    minibatches.draw_rows(seed, 1, step // 100, step % 100, 0, m, b, out, drawing.room())
+    return out[:b]
 
 
 def test_minibatches_are_uniform() -> None:
-    """Every ordered pair of 5 rows, and every first row of 100, equally often."""
+    """Every ordered pair of 5 rows, every set of 2 or of 3, and every first row of 100, equally often."""
     draws = 20_000
-    pairs = np.array([drawn(3, k, 5, 2) for k in range(draws)])
+    pairs = np.array([drawn(3, k, 5, 2, 1) for k in range(draws)])
     cells = np.bincount(5 * pairs[:, 0] + pairs[:, 1], minlength=25)
     assert np.all(cells[::6] == 0)
     assert scipy.stats.chisquare(np.delete(cells, range(0, 25, 6))).pvalue > 1e-3
-    firsts = np.array([drawn(4, k, 100, 1)[0] for k in range(draws)])
-    assert scipy.stats.chisquare(np.bincount(firsts, minlength=100)).pvalue > 1e-3
+    for b in (2, 3):
+        sets = Counter(frozenset(drawn(3, k, 5, b).tolist()) for k in range(draws))
+        assert len(sets) == 10
+        assert scipy.stats.chisquare(list(sets.values())).pvalue > 1e-3
+    for sampling in (1, 2):
+        firsts = np.array([drawn(4, k, 100, 1, sampling)[0] for k in range(draws)])
+        assert scipy.stats.chisquare(np.bincount(firsts, minlength=100)).pvalue > 1e-3
 
 
 def test_minibatches_of_clients_rounds_steps_and_seeds_differ() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, thinned
+from proxskip import randomness
 from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -305,11 +306,23 @@ def test_the_update_in_one_pass_on_cuda() -> None:
 
 # -- draws -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", DEVICES)
-def test_rows_are_those_of_the_reference(device: str) -> None:
+@pytest.mark.parametrize("sampling", [1, 2])
+def test_rows_are_those_of_the_reference(device: str, sampling: int) -> None:
     clients, sizes = np.array([0, 3, 70000]), np.array([9, 64, 5000])
     make = draws.on_card if device == "cuda" else draws.here
     for seed in (0, 7, 2**40 + 3):
-        found = make(seed, torch.device(device))(3, 11, 5, clients, sizes, 8).cpu().numpy()
-        for k in range(3):
-            for j, i in enumerate(clients):
-                assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), 8))
+        draw = make(seed, torch.device(device), sampling)
+        for b in (4, 8):  # at most half of the rows of each, and most of the first client's
+            found = draw(3, 11, 5, clients, sizes, b).cpu().numpy()
+            for k in range(3):
+                for j, i in enumerate(clients):
+                    assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), b, sampling))
+
+
+def test_floyds_algorithm_for_many_at_once() -> None:
+    rng = np.random.Generator(np.random.Philox(0))
+    for m, n in ((7, 3), (12, 6), (40, 20), (9, 1)):
+        numbers = np.stack([rng.integers(0, m - n + i + 1, (5, 30)) for i in range(n)], axis=-1)
+        found = draws.resolved(torch.as_tensor(numbers), torch.full((1, 30, 1), m)).numpy()
+        for k, j in np.ndindex(5, 30):
+            assert np.array_equal(found[k, j], randomness._floyd(numbers[k, j].tolist(), m))

@@ -29,8 +29,8 @@ By symmetry every set of c is equally likely. Problems of fewer than ``FEW_CLIEN
 before there was a choice, draw by scheme 1 instead: the first c of a permutation of all n.
 
 Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
-which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The words
-of both versions are Philox4x32-10 with key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
+which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The
+words of both versions are Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
 
 1. The first b values of a keyed permutation of 0..m-1: an alternating Feistel network on the smallest power of two that
    holds m, iterated until it lands below m ("cycle walking"); its round keys are twelve words. Compare Mitchell et al.,
@@ -139,7 +139,7 @@ def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], see
 
 
 def _floyd(numbers: list[int], m: int) -> Indices:
-    """Different rows from numbers of which the i-th is any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    """Different rows from n numbers, the i-th any of 0..m-n+i: one that was drawn already becomes m - n + i."""
     drawn: dict[int, None] = {}
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None

@@ -216,10 +216,11 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
 
 @njit(**_FAST)
 def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
-    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k; returns what to multiply.
+    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k.
 
-    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The rows of the
-    minibatch or the others, whichever are fewer, are drawn: counted from zero up, or from all rows down.
+    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The rows of
+    the minibatch or the others, whichever are fewer, are drawn: counted from zero up, or from all rows down. Returns
+    the factor by which the gradient is to be multiplied.
     """
     first, m = row0[i], row0[i + 1] - row0[i]
     one = share.dtype.type(1.0)

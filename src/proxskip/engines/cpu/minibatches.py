@@ -2,7 +2,7 @@
 
 ``randomness.minibatch`` is the plain form and the judge of both versions of this one; its module says what they draw.
 Version 1 (``minibatch``) computes values of a keyed permutation, any of which can be had without the others. Version 2
-(``subset``) is Floyd's algorithm: a table of bytes, one for each row, says which were drawn, and is all zero in between.
+(``subset``) is Floyd's algorithm: a table of bytes, one for each row, says which were drawn; in between it is all zero.
 
 All of it is arithmetic on unsigned integers, exact on every machine.
 """

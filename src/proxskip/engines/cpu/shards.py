@@ -162,7 +162,7 @@ class Rows:
         return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
-        """Each client's rows sorted by length: the loops over neighbours' entries then end where they are expected to."""
+        """Each client's rows sorted by length: loops over the entries of neighbours then end where it is expected."""
         length = np.diff(indptr)
         owner = np.repeat(np.arange(len(self.row0) - 1), np.diff(self.row0))
         order = np.lexsort((length, owner))

@@ -9,9 +9,10 @@ Every client's work is shared by a *group* of thread blocks; each block owns a s
 Both gathers read *tiles* (see ``tiles``): 32 lanes, each a run of packed indices, 1 to 32 lanes to an output, the sums
 of the lanes joined by a butterfly. A slice's tiles are copied into shared memory once and read by all K steps. A group
 is one block; or a thread-block cluster, whose blocks push their parts into each other's shared memory and count the
-bytes that arrive; or, for few large clients, any number of blocks that meet in global memory. Minibatches, and clients
-of a few rows, go row by row: margins by eight lanes per row, then every warp adds its rows to a gradient of its own,
-and the warps' gradients are added in order. No float is ever added atomically, so that every run gives the same bytes.
+bytes that arrive; or, for few large clients, any number of blocks that meet in global memory. A minibatch of many of a
+client's rows reads tiles too, with weight zero for the rows that are not in it. Small minibatches, and clients of a few
+rows, go row by row: margins by eight lanes per row, then every warp adds its rows to a gradient of its own, and the
+warps' gradients are added in order. No float is ever added atomically, so that every run gives the same bytes.
 The local steps may use fused multiply-adds; means and the arithmetic of the halves may not, since their bytes are those
 of the CPU: ``__dmul_rn`` and ``__dadd_rn`` are never fused.
 
@@ -21,12 +22,14 @@ are done, and together they take the means and do the arithmetic of server and c
 
 A block's shared memory, from its start: x (with a zero after each class), h, reg; the two inboxes of a cluster; then,
 for tiles, the slice's tiles, indices, values, labels, weights and columns' numbers, and z; or, row by row, the starts,
-lengths and slopes of a chunk of rows, and a gradient for each warp that writes. What does not fit lies in global
-memory, and macros say so. When the steps are done the same memory holds the products of a mean.
+lengths and slopes of a chunk of rows, and a gradient for each warp that writes; then, for minibatches, the numbers and
+the table of their draws. What does not fit lies in global memory, and macros say so. When the steps are done the same
+memory holds the products of a mean.
 
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks per cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
-there too), THREADS, PACK, TAIL (the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
+there too), DRAW (the version of the minibatches, or 0), DRAWG (their table is in global memory), THREADS, PACK, TAIL
+(the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ LOSSES = {"logistic": 0, "squared": 1, "softmax": 2}
 PLAN = (
     "F", "Q", "reg", "reg_stride", "meta", "row_tiles", "row_idx", "row_val", "col_tiles", "col_idx", "col_val", "b",
     "w", "colmap", "row_warps", "col_warps", "batch", "row0", "indptr", "indices", "values", "labels", "shares",
-    "chunk", "writers", "part", "xg", "hg", "zg", "zstride", "privg", "counters", "G", "groups",
+    "chunk", "writers", "part", "xg", "hg", "zg", "zstride", "privg", "counters", "G", "groups", "numbers",
+    "most_draws", "table_size", "drawg",
 )  # fmt: skip
 """The entries of the plan, one int64 each: sizes, and addresses on the device."""
 
@@ -218,7 +222,7 @@ __device__ __forceinline__ real gather(const index_t* idx, const real* val, int4
     return sum;
 }
 
-// ---- minibatches: the keyed permutation of randomness.py -----------------------------------------------------------
+// ---- minibatches, see randomness.py ---------------------------------------------------------------------------------
 __device__ void philox(u32 c0, u32 c1, u32 c2, u32 c3, u64 seed, u32* out) {
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
     for (int i = 0; i < 10; ++i) {
@@ -251,6 +255,81 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
         v = (left << low) | right;
     } while (v >= m);
     return v;
+}
+
+// Version 2, Floyd's algorithm for n of m rows. Draw i has a number from 0 to m - n + i; it takes that row, unless the
+// row is taken, and then its last row, m - n + i. All draws are resolved at once: a table with open addressing holds
+// the first draw of every number, and whether a row is taken follows from it.
+#define NOBODY 0xffffffffu
+#if DRAWG
+#define PEEK(p) __ldcg(p)  // other blocks write it: read from the second-level cache
+#else
+#define PEEK(p) (*(const volatile u32*)(p))
+#endif
+struct Draws {
+    u32 *numbers, *table;
+    u32 mask, m, n;
+};
+// the numbers of a step's draws, by threads `me` of `all`, and an empty table
+__device__ void draw_numbers(const Draws& d, u32 step, u32 round, u32 client, u64 seed, u32 me, u32 all) {
+    const u32 blocks = (d.n + 3) / 4;
+    for (u32 q = me; q < blocks; q += all) {
+        u32 words[4];
+        philox(q, step, round, client, seed, words);
+#pragma unroll
+        for (u32 r = 0; r < 4; ++r) {
+            const u32 i = q + r * blocks, side = d.m - d.n + 1 + i;
+            if (i >= d.n) continue;
+            u64 product = (u64)words[r] * side;
+            // rare: a word that would favor some numbers is drawn again
+            if ((u32)product < side) {
+                const u32 least = (0u - side) % side;
+                u32 more[4];
+                for (u32 attempt = 0; (u32)product < least; ++attempt) {
+                    if (attempt % 4 == 0)
+                        philox(0x40000000u | i, step, round, client, seed + ((u64)(attempt / 4) << 32), more);
+                    product = (u64)more[attempt % 4] * side;
+                }
+            }
+            d.numbers[i] = (u32)(product >> 32);
+        }
+    }
+    for (u32 s = me; s <= d.mask; s += all) d.table[s] = NOBODY;
+}
+// every draw into the table, at the place of its number: the first of equal numbers stays, in whatever order they come
+__device__ void enter_draws(const Draws& d, u32 me, u32 all) {
+    for (u32 i = me; i < d.n; i += all) {
+        const u32 v = PEEK(d.numbers + i);
+        for (u32 s = v & d.mask;; s = (s + 1) & d.mask) {
+            const u32 other = atomicCAS(d.table + s, NOBODY, i);
+            if (other == NOBODY) break;
+            if (PEEK(d.numbers + other) == v) {
+                atomicMin(d.table + s, i);
+                break;
+            }
+        }
+    }
+}
+__device__ u32 first_draw(const Draws& d, u32 v) {
+    for (u32 s = v & d.mask;; s = (s + 1) & d.mask) {
+        const u32 i = PEEK(d.table + s);
+        if (i == NOBODY || PEEK(d.numbers + i) == v) return i;
+    }
+}
+// whether draw i takes its last row: its number was drawn before, or is the last row of an earlier draw that took it
+__device__ bool takes_last(const Draws& d, u32 i) {
+    const u32 low = d.m - d.n;
+    while (true) {
+        const u32 v = PEEK(d.numbers + i);
+        if (v == low + i || first_draw(d, v) < i) return true;
+        if (v < low) return false;
+        i = v - low;
+    }
+}
+__device__ u32 row_of(const Draws& d, u32 i) { return takes_last(d, i) ? d.m - d.n + i : PEEK(d.numbers + i); }
+__device__ bool is_drawn(const Draws& d, u32 row) {
+    const u32 low = d.m - d.n;
+    return first_draw(d, row) != NOBODY || (row >= low && takes_last(d, row - low));
 }
 
 // ---- means -------------------------------------------------------------------------------------------------------
@@ -293,7 +372,7 @@ __device__ double in_order(double* stage, const double* w, int first, int last, 
 enum {
     F_, Q_, REG, REG_STRIDE, META, ROW_TILES, ROW_IDX, ROW_VAL, COL_TILES, COL_IDX, COL_VAL, B_, W_, COLMAP, ROW_WARPS,
     COL_WARPS, BATCH, ROW0, INDPTR, INDICES, VALUES, LABELS, SHARES, CHUNK, WRITERS, PART, XG, HG, ZG_, ZSTRIDE, PRIVG,
-    COUNTERS, G_, GROUPS
+    COUNTERS, G_, GROUPS, NUMBERS, MOST_DRAWS, TABLE_SIZE, DRAWG_
 };
 
 // the next piece of shared memory, 16 bytes aligned
@@ -391,9 +470,13 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         const real* labels = (const real*)plan[LABELS] + first;
         const real* shares = (const real*)plan[SHARES] + first;
         const int batch = want_gradient ? 0 : (int)plan[BATCH], chunk = (int)plan[CHUNK], writers = (int)plan[WRITERS];
-        const i64 taken = batch ? batch : m;
+        // of more than half of the rows, all are read, and those that are drawn are left out
+        const bool rest = DRAW == 2 && 2 * (i64)batch > m;
+        const i64 taken = batch && !rest ? batch : m;
         const i64 q0 = taken * rank / G, q1 = taken * (rank + 1) / G;
+#if DRAW == 1
         __shared__ u32 keys[12];
+#endif
         i64* starts = (i64*)take(top, chunk * 8);
         int* lengths = (int*)take(top, chunk * 4);
         real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
@@ -448,6 +531,36 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
         for (i64 c = tid; c < (i64)writers * d; c += THREADS) own[c] = 0;
 #endif
+#if DRAW == 2
+        // the draws of a step: prepared while the step before is finished, where the table is the block's own
+#if !ROWS
+        const i64* row0 = (const i64*)plan[ROW0] + client;
+        const i64 rows_of_client = row0[1] - row0[0];
+        const i64 batch = plan[BATCH];
+        const bool rest = 2 * batch > rows_of_client;
+        const u32* numbers = (const u32*)plan[NUMBERS] + b0;  // each row's number among its client's
+#else
+        const i64 rows_of_client = m;
+#endif
+        Draws draws;
+        draws.m = (u32)rows_of_client;
+        draws.n = (u32)(rest ? rows_of_client - batch : batch);
+        draws.mask = (u32)plan[TABLE_SIZE] - 1;
+#if DRAWG
+        draws.numbers = (u32*)plan[DRAWG_] + (i64)group * (plan[MOST_DRAWS] + plan[TABLE_SIZE]);
+        draws.table = draws.numbers + plan[MOST_DRAWS];
+        const u32 drawer = rank * THREADS + tid, drawers = G * THREADS;
+#else
+        draws.numbers = (u32*)take(top, plan[MOST_DRAWS] * 4);
+        draws.table = (u32*)take(top, plan[TABLE_SIZE] * 4);
+        const u32 drawer = tid, drawers = THREADS;
+#endif
+        auto prepare = [&](int k) {
+            draw_numbers(draws, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
+                         seeds ? seeds[j] : seed1, drawer, drawers);
+        };
+        if (batch && K > 0) prepare(0);
+#endif
 #if GRID
         real* part = (real*)plan[PART] + (i64)group * G * d;
         real* shared_x = (real*)plan[XG] + (i64)group * Q * F1;
@@ -489,11 +602,33 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         };
 
         for (int k = 0; k < K; ++k) {
+#if DRAW == 2
+            if (batch) {
+#if DRAWG
+                if (k > 0) {
+                    prepare(k);
+                    group_sync(counter, target += G);
+                }
+                enter_draws(draws, drawer, drawers);
+                group_sync(counter, target += G);
+#else
+                enter_draws(draws, drawer, drawers);
+                __syncthreads();
+#endif
+            }
+#if !ROWS
+            // each row's weight into z, where its slope comes to stand: zero unless it is in the minibatch
+            for (int s = tid; s < m; s += THREADS) z[s] = is_drawn(draws, __ldg(numbers + s)) == rest ? (real)0 : w[s];
+            __syncthreads();
+#endif
+#endif
 #if ROWS
+#if DRAW == 1
             // the minibatch's keys: three threads, four words each
             if (batch && tid < 3)
                 philox(tid, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
                        seeds ? seeds[j] : seed1, keys + 4 * tid);
+#endif
             __syncthreads();
             for (i64 base = q0; base < q1; base += chunk) {
                 const int size = (int)(q1 - base < chunk ? q1 - base : chunk);
@@ -502,8 +637,17 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 for (int i0 = (tid >> 5) * 4; i0 < size; i0 += WARPS * 4) {
                     const int i = i0 + (lane >> 3);
                     const bool live = i < size;
+#if DRAW == 1
                     const i64 r = !live ? 0 : batch ? permuted((u32)(base + i), keys, (u32)m) : base + i;
-                    const i64 e0 = live ? indptr[r] : 0, e1 = live ? indptr[r + 1] : 0;
+                    const bool read = live;
+#elif DRAW == 2
+                    const i64 r = !live ? 0 : batch && !rest ? row_of(draws, (u32)(base + i)) : base + i;
+                    const bool read = live && !(batch && rest && is_drawn(draws, (u32)r));
+#else
+                    const i64 r = live ? base + i : 0;
+                    const bool read = live;
+#endif
+                    const i64 e0 = read ? indptr[r] : 0, e1 = read ? indptr[r + 1] : 0;
                     for (int q = 0; q < Q; ++q) {
                         real s = 0;
                         for (i64 e = e0 + sub; e < e1; e += 8) {
@@ -554,6 +698,9 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
                 __syncthreads();
             }
+#if DRAW == 2 && !DRAWG
+            if (batch && k + 1 < K) prepare(k + 1);
+#endif
             // the warps' gradients, added in the order of the warps, and made zero for the next step
             for (int c = tid; c < d; c += THREADS) {
                 real g = 0;
@@ -569,16 +716,19 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 const int4 tile = row_tiles[t];
                 const int log = tile.z & 7, o = lane >> log;
                 const bool lead = (lane & ((1 << log) - 1)) == 0 && o < (tile.z >> 3);
+                // a minibatch's weights stand in z until the slopes do
+                const real* weights = DRAW == 2 ? z : w;
 #if LOSS == 2
+                const real share = lead ? weights[tile.w + o] : (real)0;
                 for (int q = 0; q < Q; ++q) {
                     real s = gather<true>(row_idx, row_val, tile, lane, x + q * F1);
                     if (lead) z[q * zrow + tile.w + o] = s;
                 }
-                if (lead) softmax_row(z + tile.w + o, zrow, Q, (int)b[tile.w + o], w[tile.w + o]);
+                if (lead) softmax_row(z + tile.w + o, zrow, Q, (int)b[tile.w + o], share);
 #else
                 real s = gather<true>(row_idx, row_val, tile, lane, x);
                 if (lead) {
-                    const real share = w[tile.w + o];
+                    const real share = weights[tile.w + o];
 #if LOSS == 0
                     z[tile.w + o] = -share * falling(share > 0 ? s : -s);  // b_j = +-1 rides on the share's sign
 #else
@@ -588,6 +738,9 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
             }
             __syncthreads();
+#if DRAW == 2 && !DRAWG
+            if (k + 1 < K) prepare(k + 1);
+#endif
             // columns: the block's part of the gradient; colmap says which column an output is
             for (int t = ca; t < cz; ++t) {
                 const int4 tile = col_tiles[t];

@@ -7,7 +7,8 @@ How a launch is chosen, once per problem:
 * Where no cluster holds a client, or few clients have many entries each, its blocks are a share of the whole card and
   meet in global memory (``grid``). What does not fit into shared memory then stays in global memory: x and h if they
   alone are too large; the data if they do not fit beside them and z; and then z, if need be.
-* Minibatches go row by row, since every step reads other rows; so do many clients of a few rows each.
+* Small minibatches go row by row, since every step reads other rows; so do many clients of a few rows each. A minibatch
+  of many of a client's rows reads tiles, with weight zero for the other rows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ MAX_ROWS_WITHOUT_TILES = 24
 """Mean number of rows per client up to which many clients are read row by row."""
 ROWS_PER_CHUNK = 512
 """Rows whose margins and slopes a block holds at a time where it goes row by row."""
+MIN_BATCH_SHARE = 0.1
+"""The share of the clients' rows from which a minibatch reads tiles."""
 REGISTERS_PER_PROCESSOR = 65536
 PACK = 4
 """Entries of a lane that are loaded at once."""
@@ -115,8 +118,10 @@ class LocalSteps:
         self.n = problem.n
         self.data = data or ClientRows.of(models)
         self.unit = self.data.unit
+        self.draw = problem.sampling if self.batch else 0
         few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
-        self.by_rows = bool(self.batch) or few_rows
+        small = self.batch * self.n < MIN_BATCH_SHARE * len(self.data.labels)
+        self.by_rows = few_rows or self.draw == 1 or (self.draw > 1 and small)
         self.writers = 0
         self.reg = np.stack([f.reg for f in models])
         if np.all(self.reg == self.reg[0]):
@@ -124,6 +129,7 @@ class LocalSteps:
         self.parallel = max(1, parallel)
         self.asked = blocks, threads, grid
         self.kept: dict[str, Any] = {}
+        self.draws_global = False
         if self.by_rows:
             self._plan_rows()
         else:
@@ -143,6 +149,25 @@ class LocalSteps:
         inbox = _up(2 * cluster * self.d * self.r) if cluster > 1 else 0
         return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
 
+    def _plan_draws(self) -> int:
+        """The numbers of a step's draws and their table, at least twice as large; their bytes in shared memory."""
+        if self.draw < 2:
+            return 0
+        sizes = np.diff(self.data.row0)
+        most = max(1, int(np.minimum(self.batch, sizes - self.batch).max()))
+        self.kept |= {"most_draws": most, "table_size": _power(2 * most, 32, 2**31)}
+        return _up(4 * most) + _up(4 * self.kept["table_size"])
+
+    def _place_draws(self, draws: int, room: int) -> int:
+        """The bytes that the draws take of the shared memory that is left: where they do not fit, none."""
+        self.draws_global = draws > room
+        if self.draws_global:
+            import cupy
+
+            items = self.groups * (self.kept["most_draws"] + self.kept["table_size"])
+            self.kept["drawg"] = cupy.zeros(items, dtype=np.uint32)
+        return 0 if self.draws_global else draws
+
     def _plan_rows(self) -> None:
         """Row by row. A block has at least 64 rows of a batch, and about eight threads per row."""
         blocks, threads, grid = self.asked
@@ -151,13 +176,16 @@ class LocalSteps:
         limit = self.card.shared - 64
         # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
         fixed = _up(ROWS_PER_CHUNK * 8) + _up(ROWS_PER_CHUNK * 4) + _up(self.Q * ROWS_PER_CHUNK * self.r)
+        draws = self._plan_draws()
         if grid is None:
-            grid = self._state(C) + fixed + self.d * self.r > limit
+            grid = self._state(C) + fixed + draws + self.d * self.r > limit
         self.threads = threads or _power(mean // C * 8, 64, 512)
         warps = self.threads // 32
         self.grid, self.G, self.whole_x = grid, C, not grid
         if grid:
             self._count_groups(max(1, self.card.processors // self.parallel))
+        fixed += self._place_draws(draws, limit - fixed if grid else draws)
+        if grid:
             self.whole_x = self._state(1) + fixed + self.d * self.r <= limit
         # as many warps write gradients of their own as these fit into shared memory
         room = limit - fixed - self._state(1 if grid else C)
@@ -179,7 +207,8 @@ class LocalSteps:
     def _plan_tiles(self) -> None:
         """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
         blocks, threads, grid = self.asked
-        data = self.data.merged()
+        data = self.data.sampled(self.batch) if self.draw else self.data.merged()
+        draws = self._plan_draws()
         nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
         mean = max(1, len(data.indices) // self.n)
         limit = self.card.shared
@@ -191,7 +220,7 @@ class LocalSteps:
         about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
 
         def fits(c: int) -> bool:
-            return bool(self._state(c) + about / c <= limit)
+            return bool(self._state(c) + draws + about / c <= limit)
 
         # 9 stands for no cluster: the client's blocks meet in global memory
         if blocks is None and not fits(C):
@@ -207,7 +236,7 @@ class LocalSteps:
             layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
             bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
             z = _up(1) + (m + 1) * self.Q * self.r
-            self.shared = self._state(1 if self.grid else C) + int((bytes_ + z).max())
+            self.shared = self._state(1 if self.grid else C) + draws + int((bytes_ + z).max())
             if self.grid or self.shared <= limit:
                 break
             if blocks is not None:
@@ -219,8 +248,10 @@ class LocalSteps:
         self.whole_x = True
         if self.grid:
             self._count_groups(self.G)
-            self.whole_x = self._state(1) <= limit
-            state = self._state(1) if self.whole_x else 0
+            # first what the draws need, then x and h, then the rows
+            draws = self._place_draws(draws, limit // 4)
+            self.whole_x = self._state(1) + draws <= limit
+            state = draws + (self._state(1) if self.whole_x else 0)
             data_global = state + int((bytes_ + z).max()) > limit
             z_global = data_global and state + int(z.max()) > limit
             self.shared = state + (0 if z_global else int(z.max())) + (0 if data_global else int(bytes_.max()))
@@ -252,6 +283,9 @@ class LocalSteps:
         # the logistic loss's labels, +1 and -1, are the signs of the weights
         put("w", layout.shares * layout.labels if self.loss == 0 else layout.shares)
         put("colmap", layout.colmap)
+        if self.draw:
+            put("numbers", layout.numbers)
+            put("row0", self.data.row0)
         put("row_warps", layout.rows.warps)
         put("col_warps", layout.columns.warps)
 
@@ -306,6 +340,8 @@ class LocalSteps:
             "THREADS": self.threads,
             "PACK": PACK,
             "BLOCKS": self._blocks_together(),
+            "DRAW": self.draw,
+            "DRAWG": int(self.draws_global),
             **macros,
         }
 

@@ -33,6 +33,8 @@ class ClientRows:
     values: Array
     labels: Array
     shares: Array
+    numbers: Indices
+    """Each row's number among its client's."""
     features: int
 
     @property
@@ -50,13 +52,15 @@ class ClientRows:
         """From linear models; dense data become rows without gaps."""
         matrices = [f.A if scipy.sparse.issparse(f.A) else _full(f.A) for f in models]
         lengths = [np.diff(M.indptr) for M in matrices]
+        each = np.array([f.N for f in models], dtype=np.int64)
         return ClientRows(
-            row0=_starts([f.N for f in models]),
+            row0=_starts(each),
             indptr=_starts(np.concatenate(lengths)),
             indices=np.concatenate([M.indices for M in matrices]).astype(np.int64),
             values=np.concatenate([M.data for M in matrices]).astype(np.float64),
             labels=np.concatenate([f.b for f in models]).astype(np.float64),
             shares=np.concatenate([f.s for f in models]).astype(np.float64),
+            numbers=ranges(np.zeros_like(each), each),
             features=int(matrices[0].shape[1]),
         )
 
@@ -66,6 +70,12 @@ class ClientRows:
         kept, live, group = merged_rows(self.indptr, self.indices, self.values, owner, self.labels)
         shares: Array = np.bincount(group, weights=self.shares[live], minlength=len(kept)).astype(np.float64)
         return self._take(kept, owner, length, shares)
+
+    def sampled(self, batch: int) -> ClientRows:
+        """Without empty rows, each with the share that it has in a minibatch; equal rows are drawn one by one."""
+        length = np.diff(self.indptr)
+        kept = np.flatnonzero(length)
+        return self._take(kept, self.owner, length, np.full(len(kept), 1.0 / batch))
 
     @property
     def owner(self) -> Indices:
@@ -81,6 +91,7 @@ class ClientRows:
             values=self.values[at],
             labels=self.labels[kept],
             shares=shares,
+            numbers=self.numbers[kept],
             features=self.features,
         )
 
@@ -174,6 +185,7 @@ class Layout:
     col_val: Any
     labels: Array
     shares: Array
+    numbers: Any
     colmap: Any
     meta: Any
 
@@ -212,9 +224,10 @@ class Layout:
         padded = -(-F // 8) * 8
         colmap = np.zeros((S, padded), dtype=narrow)
         colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
-        labels, shares = np.zeros(int(b0[-1])), np.zeros(int(b0[-1]))
+        labels, shares, numbers = np.zeros(int(b0[-1])), np.zeros(int(b0[-1])), np.zeros(int(b0[-1]), np.uint32)
         labels[b0[slice_of] + rows.place] = data.labels
         shares[b0[slice_of] + rows.place] = data.shares
+        numbers[b0[slice_of] + rows.place] = data.numbers
         meta = np.stack([*rows.extents(), *columns.extents(), b0[:-1], m], axis=1)
         row_idx, row_val = rows.packed(data.indices, F, narrow), rows.packed(data.values, 0, kind)
         col_idx = columns.packed(entry_place[by_column], blank, narrow)
@@ -234,6 +247,7 @@ class Layout:
             col_val=None if unit else col_val,
             labels=labels.astype(kind),
             shares=shares.astype(kind),
+            numbers=numbers,
             colmap=colmap,
             meta=meta.astype(np.int64),
         )
