@@ -101,7 +101,7 @@ def picture(name: str, out: Path) -> None:
     for (label, r), (color, _) in zip(found.items(), LOOKS, strict=True):
         if r.success and not label.startswith("Scaffnew, p"):
             right.axhline(r.summary()["sim_seconds"], color=color, ls="--", label=label)
-    right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to a gradient norm of {EPS:g}")
+    right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to {EPS:g}")
     right.set_title("where local steps pay", fontsize=10)
     right.legend(frameon=False, fontsize=9)
     figure.suptitle(f"Network {name}: digits, 20 clients", fontsize=11)
