@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
-from proxskip.loop.loop import Loop
+from proxskip.loop.loop import Loop, catch_signals
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.replay import Replay
 from proxskip.loop.stop import RUN_RULES, Stop
@@ -26,7 +27,7 @@ from proxskip.results import description, folder
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Results, Status
 from proxskip.run import as_method, as_network, as_problem, participants, prepare, run, starting_point
-from proxskip.seam import Method
+from proxskip.seam import BrokenOff, Method, look
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
 if TYPE_CHECKING:
@@ -248,23 +249,39 @@ def _on_gpu(tasks: Sequence[SweepTask], problem: Problem, given: dict[str, Any])
     for r, t in zip(runs, tasks, strict=True):
         if t.out is not None:
             r.keep = folder.create(t.out, r.loop.config, given["force"], None)
-    _together(runs, batch)
+    interrupted = Event()
+    restore = catch_signals(interrupted)
+    try:
+        together(runs, batch, interrupted)
+    finally:
+        restore()
     return [r.result for r in runs]
 
 
-def _together(runs: list[Run], batch: Batch) -> None:
-    """All runs to their ends, their local steps in common launches."""
+def together(runs: list[Run], batch: Batch, interrupted: Event) -> None:
+    """All runs to their ends, their local steps in common launches; to their last communications if interrupted."""
+    for r in runs:
+        r.loop.interrupted = r.loop.line.interrupted = interrupted
+    try:
+        _fly(runs, batch, interrupted)
+    except BrokenOff:
+        for r in runs:
+            r.break_off()
+
+
+def _fly(runs: list[Run], batch: Batch, interrupted: Event) -> None:
     from proxskip.engines.gpu.batch import Flight
 
     # while one half of the runs is on the card, the other half's server and client halves are computed here
     halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
-    flights = [Flight(batch, len(part) * batch.problem.n) for part in halves]
+    flights = [Flight(batch, len(part) * batch.problem.n, interrupted) for part in halves]
     waiting: list[list[Run]] = [[] for _ in halves]
     active = True
     with np.errstate(all="ignore"):
         while active:
             active = False
             for k, flight in enumerate(flights):
+                look(interrupted)
                 if waiting[k]:
                     for r, (_, answer) in zip(_by_kind(waiting[k]), flight.land(), strict=True):
                         r.lane.answers.append(answer)
@@ -300,6 +317,7 @@ class Run:
         self.replay: Replay | None = None
         self.keep: folder.Folder | None = None
         self.result: Result
+        self.over = False
 
     @property
     def question(self) -> Job:
@@ -335,8 +353,18 @@ class Run:
                 loop._record(())
                 self.recorded = loop.round
 
+    def break_off(self) -> None:
+        """End where the round under way began."""
+        if self.over:
+            return
+        if self.replay is not None:
+            self.loop.line.undo()
+            self.replay = None
+        self._end(*(self.loop._verdict() or (Status.INTERRUPTED, "interrupted.")))
+
     def _end(self, status: Status, message: str) -> bool:
         loop = self.loop
+        self.over = True
         if loop.trace.last()["round"] < loop.round and status is not Status.DIVERGED:
             loop._record(())
             status, message = loop._verdict() or (status, message)

@@ -208,7 +208,7 @@ class Loop:
 
     def _ended(self, callbacks: Sequence[Any]) -> Result:
         self.line.interrupted = self.interrupted
-        restore = self._catch_signals()
+        restore = catch_signals(self.interrupted)
         try:
             with np.errstate(all="ignore"):
                 status, message = self._rounds(callbacks)
@@ -419,23 +419,27 @@ class Loop:
             self.line.participated.copy(), tuple(self.notes), about,
         )  # fmt: skip
 
-    def _catch_signals(self) -> Callable[[], None]:
-        """The first SIGINT or SIGTERM ends the run and breaks off a long round; a second one ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            return lambda: None
 
-        def caught(number: int, frame: FrameType | None) -> None:
-            if self.interrupted.is_set():
-                raise KeyboardInterrupt
-            self.interrupted.set()
+def catch_signals(interrupted: Event) -> Callable[[], None]:
+    """The first SIGINT or SIGTERM sets the event, a second one ends the program at once; call what it returns to undo.
 
-        old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
+    Signals can only be caught in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
 
-        def restore() -> None:
-            for s, handler in old.items():
-                signal.signal(s, handler)
+    def caught(number: int, frame: FrameType | None) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
 
-        return restore
+    old = {s: signal.signal(s, caught) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for s, handler in old.items():
+            signal.signal(s, handler)
+
+    return restore
 
 
 def _with_bits(columns: dict[str, Any]) -> dict[str, Any]:

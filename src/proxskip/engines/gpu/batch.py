@@ -7,20 +7,30 @@ them twice changes nothing. A client's arithmetic does not depend on who shares 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.gpu.launch import LocalSteps
-from proxskip.engines.gpu.limits import everywhere, only_plain_steps, only_plain_vectors, rows_taken
+from proxskip.engines.gpu.limits import (
+    SECONDS_BETWEEN_LOOKS,
+    entries_of,
+    everywhere,
+    only_plain_steps,
+    only_plain_vectors,
+    rows_taken,
+    steps_between_looks,
+)
 from proxskip.engines.local import Sender
 from proxskip.engines.near import NearEngine
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import rows_of
-from proxskip.seam import Request
+from proxskip.seam import Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -49,7 +59,7 @@ class Batch:
         need_cupy()
         if not LocalSteps.fit(problem):
             raise InputError('a sweep on the GPU needs linear models of one loss and dtype; use engine="cpu".')
-        self.problem = problem
+        self.problem, self.entries = problem, entries_of(problem)
         self.local = LocalSteps(problem, runs * problem.n)
         # without minibatches a local step takes the full gradient, so that one kernel serves both
         self.whole: LocalSteps | None = None if problem.batch else self.local
@@ -63,15 +73,19 @@ class Batch:
             self.whole = LocalSteps(self.problem, self.local.parallel, full=True, data=self.local.data)
         return self.whole
 
+    def steps_at_first(self, rows: int) -> int:
+        """About how many local steps of so many rows are done between two looks."""
+        return steps_between_looks(self.entries * rows / self.problem.n)
+
 
 class Flight:
     """One stream with room for the questions of some runs: ``launch``, then ``land``."""
 
-    def __init__(self, batch: Batch, rows: int) -> None:
+    def __init__(self, batch: Batch, rows: int, halt: Event | None = None) -> None:
         import cupy  # type: ignore[import-not-found]
         import cupyx  # type: ignore[import-not-found]
 
-        self.batch, d = batch, batch.problem.d
+        self.batch, self.halt, d = batch, halt, batch.problem.d
         self.stream = cupy.cuda.Stream(non_blocking=not batch.local.grid)
         # eight-byte fields before four-byte ones, so that each of them begins aligned
         fields = {"X": 8 * d, "H": 8 * d, "gamma": 8, "seeds": 8, "K": 4, "members": 4, "order": 4, "rounds": 4}
@@ -121,14 +135,32 @@ class Flight:
             for name, v in mine.items():
                 self.card[name][first:last].set(v[first:last], stream=self.stream)
         card = {k: v[first:last] for k, v in self.card.items()}
-        out = self.batch.steps(wanted).descend(
-            last - first, card["X"], card["H"], card["gamma"], card["K"], members=card["members"],
-            order=card["order"], seeds=card["seeds"], rounds=card["rounds"], want_gradient=wanted,
-        )  # fmt: skip
+        out = self._steps(mine["K"][first:last].copy(), card, wanted)
         out.get(stream=self.stream, out=self.answer[first:last], blocking=False)
         # ``out`` must live until its copy has landed
         self.flown.append((jobs, out))
         return last
+
+    def _steps(self, K: Indices, card: dict[str, Any], wanted: bool) -> Any:
+        """The steps of all rows; of long work all but the last part at once, with a look at ``halt`` between parts.
+
+        A step depends on x and on its number alone, so that the bytes are those of one launch.
+        """
+        local, x, done, most = self.batch.steps(wanted), card["X"], 0, int(K.max())
+        how = {name: card[name] for name in ("members", "order", "seeds", "rounds")}
+        count = self.batch.steps_at_first(len(K))
+        while most - done > count:
+            look(self.halt)
+            began = time.perf_counter()
+            card["K"].set(np.clip(K - done, 0, count).astype(np.int32), stream=self.stream)
+            x = local.descend(len(K), x, card["H"], card["gamma"], card["K"], step0=done, **how)
+            self.stream.synchronize()
+            took = time.perf_counter() - began
+            done, count = done + count, max(1, int(count * min(4.0, SECONDS_BETWEEN_LOOKS / max(took, 1e-9))))
+        if done:
+            card["K"].set(np.maximum(K - done, 0).astype(np.int32), stream=self.stream)
+            how["step0"] = done
+        return local.descend(len(K), x, card["H"], card["gamma"], card["K"], want_gradient=wanted, **how)
 
     def land(self) -> list[tuple[Job, Array]]:
         """Wait for the answers."""
@@ -175,6 +207,7 @@ class Lane(NearEngine):
 
     name = "gpu"
     together = True
+    atomic = True
 
     def __init__(self) -> None:
         self.answers: list[Array] = []
@@ -196,9 +229,10 @@ class Lane(NearEngine):
         self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
         self.row_count = int(self.rows.sum())
 
-    def mark(self, several: bool) -> bool:
-        """Its rounds share launches with others, and are finished."""
-        return False
+    def rewind(self) -> None:
+        """The round under way is not to be: neither its memory nor the answers to its questions."""
+        super().rewind()
+        self.answers, self.question = [], None
 
     def client(self, members: Indices, request: Request, place: int) -> LaneCohort:
         """The whole cohort; its half is run from its beginning."""

@@ -21,7 +21,15 @@ from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.gpu.limits import entries_of, many, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.gpu.limits import (
+    SECONDS_BETWEEN_LOOKS,
+    entries_of,
+    many,
+    one_step0,
+    only_plain_steps,
+    rows_taken,
+    steps_between_looks,
+)
 from proxskip.engines.local import Sender, key_of, pull_to_zero
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.gossip import Mixer
@@ -31,12 +39,6 @@ from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import rows_of
 from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
-
-SECONDS_BETWEEN_LOOKS = 0.1
-"""How long one launch should take at most: after it the engine looks whether the run was interrupted."""
-STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
-"""A local step on a fast card takes about this long and one over that per stored entry; where this is far off, the
-second launch knows better."""
 
 
 class CardCohort(Sender):
@@ -183,8 +185,7 @@ class GpuEngine(Engine):
             how["step0"] = one_step0(step0)
         if many(K):
             how["order"] = self._longest_first(K)
-        entries = self.entries * len(members) / self.problem.n
-        count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
+        count = steps_between_looks(self.entries * len(members) / self.problem.n)
         if not self.settling and (int(np.max(K)) if many(K) else K) > count:
             x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)
         if many(K):

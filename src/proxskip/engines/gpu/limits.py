@@ -1,4 +1,4 @@
-"""What the GPU's local steps cannot do, refused with a sentence; and how many rows they take."""
+"""What the GPU's local steps cannot do, refused with a sentence; how many rows they take, and how long."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from proxskip.links.codecs import Identity
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.types import Indices, InputError
+
+SECONDS_BETWEEN_LOOKS = 0.1
+"""How long one launch should take at most: after it the engine looks whether the run was interrupted."""
+STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
+"""A local step on a fast card takes about this long and one over that per stored entry; where this is far off, the
+second launch knows better."""
 
 
 def only_plain_steps(more: Mapping[str, Any]) -> None:
@@ -59,3 +65,8 @@ def entries_of(problem: Problem) -> float:
     """Stored entries of the clients' data, as far as they are linear models."""
     models = [f for f in problem.clients if isinstance(f, LinearModel)]
     return float(sum(f.A.nnz if scipy.sparse.issparse(f.A) else f.A.size for f in models))
+
+
+def steps_between_looks(entries: float) -> int:
+    """About how many local steps on so many stored entries take half the time between two looks."""
+    return max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
