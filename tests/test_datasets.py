@@ -466,7 +466,7 @@ def test_a_download_that_drips_is_given_up(bare: Path, server: Server, monkeypat
     with pytest.raises(InputError, match="bytes per second, less than 1000; try again later"):
         fetch("toy", base_url=server.url)
     monkeypatch.setattr(download, "DEADLINE", 0.1)
-    with pytest.raises(InputError, match="was not here after 0 seconds"):
+    with pytest.raises(InputError, match="had not arrived after 0 seconds"):
         fetch("toy", base_url=server.url)
     assert left_in(bare) == []
 

@@ -239,7 +239,7 @@ def test_wrong_sweeps_are_refused_before_any_work(tmp_path: Path) -> None:
 
     class Mine(ps.Quadratic): ...  # no other process can find this class
 
-    with pytest.raises(InputError, match="handed to other processes"):
+    with pytest.raises(InputError, match="sent to other processes"):
         ps.sweep(["gd"], Problem([Mine([1.0, 2.0], [1.0, 1.0])]), rounds=3, seeds=2, jobs=2)
 
 

@@ -152,4 +152,4 @@ def test_what_no_theorem_covers_is_hollow() -> None:
 
 def test_the_family_has_experiments_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "fig1a", "--family", "--out", "nowhere"]) == 2
-    assert "name none" in capsys.readouterr().err
+    assert "give no names" in capsys.readouterr().err

@@ -306,7 +306,7 @@ RING = graph("ring", 5).W
         (changed(RING, (3, 2, 0.25)), r"not symmetric.*0\.0?.*8\.33e-02 apart"),
         (changed(RING, (3, 3, 0.36)), "row 3 .* sums to 1.0266"),
         (changed(RING, (0, 0, 1e308), (0, 1, 1e308), (1, 0, 1e308)), "row 0 .* sums to inf"),
-        (np.eye(4), "not connected: its 4 parts of 1, 1, 1, 1 clients would quietly"),
+        (np.eye(4), "not connected: its 4 parts of 1, 1, 1, 1 clients would silently"),
         (
             np.kron(np.diag([1, 0, 0]) + np.diag([0, 1, 1]), np.full((2, 2), 0.5)),
             "3 parts of 2, 2, 2 clients",

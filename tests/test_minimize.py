@@ -848,8 +848,8 @@ def test_a_prox_that_stops_after_some_iterations_is_doubted_in_the_result() -> N
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         found = ps.minimize(gentle(), theirs.TV(dims=(20,), sigma=0.5), np.zeros(20), method="fista", tol=1e-6)
-    assert any("nobody knows how exact" in said for said in found.warnings)
-    assert any("nobody knows how exact" in str(w.message) for w in heard)
+    assert any("the accuracy of its prox is unknown" in said for said in found.warnings)
+    assert any("the accuracy of its prox is unknown" in str(w.message) for w in heard)
 
 
 def test_a_coarse_inner_tolerance_is_named() -> None:

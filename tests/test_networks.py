@@ -235,7 +235,7 @@ def test_without_pytorch_it_is_one_sentence(tmp_path: Path, monkeypatch: Any, ca
 @pytest.mark.parametrize("more", [["mlp"], ["--family"]])
 def test_the_networks_have_experiments_of_their_own(more: list[str], capsys: Any) -> None:
     assert main(["reproduce", *more, "--networks", "--out", "nowhere"]) == 2
-    assert "name none" in capsys.readouterr().err
+    assert "give no names" in capsys.readouterr().err
 
 
 @pytest.mark.torch

@@ -252,7 +252,7 @@ def test_bad_problems_get_one_sentence():
         ps.Problem([])
     with pytest.raises(ps.InputError, match="2 positive finite numbers"):
         ps.Problem([two, two], weights=[1.0, -1.0])
-    with pytest.raises(ps.InputError, match="is no oracle"):
+    with pytest.raises(ps.InputError, match="is not an oracle"):
         ps.Problem([two, "three"])
     with pytest.raises(ps.InputError, match="D was given without psi"):
         ps.Problem([two], D=np.eye(2))

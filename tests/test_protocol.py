@@ -168,7 +168,7 @@ def test_methods_without_a_server_and_forms_that_do_not_exist_are_refused() -> N
         federate(ps.Decaying(ps.Scaffnew.theory(problem), 0.1), problem)
     with pytest.raises(ps.InputError, match="cannot run on cohorts"):
         federate(ps.FedLin.theory(problem), problem, closing="deadline")
-    with pytest.raises(ps.InputError, match="needs everybody's h"):
+    with pytest.raises(ps.InputError, match="needs the h of all clients"):
         federate(ps.Scaffnew(0.1, 0.5), problem.with_psi(ps.prox.L1(0.1)), closing="deadline")
     with pytest.raises(ps.InputError, match="cohorts close at their deadline"):
         federate(ps.Scaffnew(0.1, 0.5), problem, closing="everyone", cohort=2)
@@ -998,7 +998,7 @@ def test_notes_have_an_end() -> None:
     for k in range(2_000):
         state = state.note(f"note {k}")
     assert len(state.notes) == 1_001
-    assert state.notes[-1] == "more happened than is said here."
+    assert state.notes[-1] == "further events are not listed."
 
 
 def test_a_message_is_measured_by_what_it_unpacks_to() -> None:

@@ -579,7 +579,7 @@ class Moody:
         ("fails", r"^client 1 failed with ZeroDivisionError: the data are gone\.$"),
         pytest.param(
             "sleeps",
-            r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; look at its machine",
+            r"^the actor with client 1 did not (finish round \d+|answer) within 8 seconds; check its machine",
             marks=pytest.mark.slow,
         ),
     ],

@@ -368,7 +368,7 @@ def test_the_shard_that_hangs_is_named(actors: int, made: Any, monkeypatch: Any)
     engine.load(shard, n=6)  # its processes are there
     engine.deadline = 10.0
     monkeypatch.setattr(ray_pool, "ENQUIRY_SECONDS", 60.0)
-    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 10 seconds; look at its machine"
+    sentence = r"^the shard of client 3 \(hanging\(3\)\) was not loaded within 10 seconds; check its machine"
     with pytest.raises(EngineError, match=sentence):
         engine.load(hanging, n=6)
 

@@ -535,7 +535,7 @@ def test_flags_default_as_on_the_command_line() -> None:
     assert {k: v for k, v in build.DEFAULTS.items() if k != "rounds"} == {
         k: parsed[k] for k in build.DEFAULTS if k != "rounds"
     }
-    with pytest.raises(ps.InputError, match="roundz is no flag"):
+    with pytest.raises(ps.InputError, match="roundz is not a flag"):
         build.flags(roundz=3)
 
 

@@ -209,7 +209,7 @@ def test_every_difference_is_named(key: str, value: Any) -> None:
 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run folder"):
+    with pytest.raises(InputError, match="not a run folder"):
         ps.resume(tmp_path / "nowhere", ps.Problem(quadratics(2)))
 
 

@@ -281,7 +281,7 @@ def test_different_networks_get_a_sentence() -> None:
     with pytest.raises(ps.InputError, match="unknowns"):
         ps.Problem([wide, narrow])
     loss = Model(wide.module, torch.nn.functional.l1_loss, torch.ones(2, 3), torch.ones(2, 2))
-    with pytest.raises(ps.InputError, match="another module, loss or l2"):
+    with pytest.raises(ps.InputError, match="a different module, loss or l2"):
         ps.run(ps.LocalGD(0.1, 2), ps.Problem([wide, loss]), rounds=1, engine="torch")
 
 

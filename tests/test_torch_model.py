@@ -100,7 +100,7 @@ def test_metrics_on_rows_held_out() -> None:
     ],
 )
 def test_steps_of_theorems_are_refused_with_a_sentence(act: Any) -> None:
-    with pytest.raises(ps.InputError, match="nobody knows the L of this module"):
+    with pytest.raises(ps.InputError, match="the L of this module is unknown"):
         act(ps.Problem(clients()))
 
 

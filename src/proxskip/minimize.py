@@ -300,7 +300,12 @@ def _success(run: Descent, certificate: float, tol: float) -> tuple[Status, str,
     checked, gamma = run.solo.checked, 1.0 / (run.f.L or 1.0)
     said = f"the certificate is {certificate:.2e}, at most tol"
     if checked is not None and checked.said and checked.error / gamma > tol:
-        return Status.INEXACT, f"{said}, but it counts on a prox that is none: {checked.said}", run.best, certificate
+        return (
+            Status.INEXACT,
+            f"{said}, but it relies on an operator that is not a prox: {checked.said}",
+            run.best,
+            certificate,
+        )
     return Status.CONVERGED, f"{said}.", run.best, certificate
 
 
@@ -394,7 +399,7 @@ def _doubts(run: Descent) -> list[str]:
     theirs = psi.operator if isinstance(psi, Adapted) else None
     if hasattr(theirs, "niter") or hasattr(theirs, "maxiter"):
         said.append(
-            f"{type(theirs).__name__} stops after some iterations, and nobody knows how exact its prox is; "
+            f"{type(theirs).__name__} stops after some iterations, and the accuracy of its prox is unknown; "
             "the certificate takes it for exact."
         )
         warnings.warn(said[-1], prox.ProxWarning, stacklevel=5)

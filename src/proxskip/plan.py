@@ -35,7 +35,7 @@ from proxskip.solo.descent import Descent, Task
 from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
-NO_MU = "mu is unknown, so no theorem stands beside the pilots."
+NO_MU = "mu is unknown, so the pilots cannot be compared with a theorem."
 
 
 def plan(

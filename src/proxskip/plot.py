@@ -126,7 +126,7 @@ def _warn_of_problems(about: Sequence[Summary]) -> None:
         differ = ["f*"]
     if differ:
         warnings.warn(
-            f"these runs solve different problems (they differ in {', '.join(differ)}), so their curves are not to be "
+            f"these runs solve different problems (they differ in {', '.join(differ)}), so their curves should not be "
             "compared.",
             UserWarning,
             stacklevel=3,

@@ -112,11 +112,11 @@ def check(kind: Any) -> None:
     if known is None:
         raise InputError(f"{kind.__name__} is not a dataclass; write @dataclass(frozen=True) directly above it.")
     if "gamma" not in known:
-        raise InputError(f"{kind.__name__} has no field gamma, the step size that a run watches over; give it one.")
+        raise InputError(f"{kind.__name__} has no field gamma, the step size that a run checks; give it one.")
     if not METHOD_NAME.fullmatch(kind.name):
         raise InputError(f'"{kind.name}" cannot be a method\'s name; use lower-case letters, digits and hyphens.')
     if unknown := sorted(kind.handles - HANDLES):
-        raise InputError(f'{kind.name} handles "{unknown[0]}", which is none of {", ".join(sorted(HANDLES))}.')
+        raise InputError(f'{kind.name} handles "{unknown[0]}", which is not one of {", ".join(sorted(HANDLES))}.')
     if taken := [flag for flag in kind.flags() if flag in TAKEN]:
         raise InputError(
             f"the parameter {taken[0]} of {kind.name} would be the flag --{taken[0].replace('_', '-')}, which means "

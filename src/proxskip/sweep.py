@@ -400,7 +400,7 @@ def in_processes(
         ForkingPickler.dumps((problem, dict(given), list(tasks)))
     except Exception as error:
         raise InputError(
-            f"this problem cannot be handed to other processes ({error}); leave out jobs, or define its functions and "
+            f"this problem cannot be sent to other processes ({error}); leave out jobs, or define its functions and "
             "classes at the top of a module."
         ) from None
     # not fork: a forked copy of a process with threads may hang
@@ -420,7 +420,7 @@ def in_processes(
         return [f.result() for f in futures if not f.cancelled()]
     except BrokenProcessPool:
         raise InputError(
-            "a process of the sweep ended without an answer: memory is short, or the script does not protect its "
+            "a process of the sweep ended without an answer: memory ran out, or the script does not protect its "
             'start with  if __name__ == "__main__":.'
         ) from None
 

@@ -30,7 +30,7 @@ def command(o: Namespace) -> tuple[int, str]:
     """Run it; returns the exit code, and a sentence if it did not succeed."""
     if (o.family or o.networks) and (o.experiments or o.family == o.networks):
         flag = "--family" if o.family else "--networks"
-        raise InputError(f"{flag} has experiments of its own; name none, or leave it out.")
+        raise InputError(f"{flag} has its own experiments; give no names, or leave it out.")
     names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
     names = names or o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)

@@ -118,9 +118,9 @@ def check_optimizer(
 ) -> ConformanceReport:
     """See ``proxskip.conformance.check_optimizer``."""
     if ranks < 2 or period < 2:
-        raise InputError(f"ranks = {ranks} and period = {period} must be at least 2, or there is nothing to see.")
+        raise InputError(f"ranks = {ranks} and period = {period} must be at least 2, or there is nothing to check.")
     if dist.is_available() and dist.is_initialized():
-        raise InputError("this process is a rank of a real group already; check the optimizer in a process of its own.")
+        raise InputError("this process is a rank of a real group already; check the optimizer in a separate process.")
     unlike, alike = laws.unlike_clients(ranks), laws.like_clients(ranks)
     seen = trajectories(make, unlike, period, lr, steps)
     run = observed(unlike, seen, lr)

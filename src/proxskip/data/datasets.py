@@ -192,7 +192,7 @@ def _unknown(name: str) -> InputError:
     close = difflib.get_close_matches(name.lower(), names, n=1)
     guess = f" (did you mean {close[0]!r}?)" if close else ""
     known = ", ".join(names)
-    return InputError(f"there is no data set {name!r}{guess}; known are {known}, or give a file's path.")
+    return InputError(f"there is no data set {name!r}{guess}; choose one of {known}, or give the path of a file.")
 
 
 def _load_known(name: str, data_dir: Folder | None) -> Dataset:

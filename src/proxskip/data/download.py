@@ -152,7 +152,7 @@ class _Transfer:
     def _check_speed(self) -> None:
         seconds = time.monotonic() - self.began
         if seconds > DEADLINE:
-            raise InputError(f"{self.url} was not here after {DEADLINE:.0f} seconds; fetch the file by hand.")
+            raise InputError(f"{self.url} had not arrived after {DEADLINE:.0f} seconds; fetch the file by hand.")
         if seconds > SLOW_SECONDS and self.received < LEAST_SPEED * seconds:
             speed = f"{self.received / seconds:.0f} bytes per second, less than {LEAST_SPEED:.0f}"
             raise InputError(f"{self.url} sends {speed}; try again later, or fetch the file by hand.")

@@ -91,7 +91,7 @@ def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_byte
     file = os.fspath(path)
     kind = SUFFIXES.search(file)
     if kind is None:
-        raise InputError(f"{file} is none of .csv, .npz and .parquet.")
+        raise InputError(f"{file} is not a .csv, .npz or .parquet file.")
     if not os.path.isfile(file):
         raise InputError(f"{file} is not a file that exists; give the path of a table.")
     readers: dict[str, Callable[..., tuple[Any, Array, Array | None, str]]] = {

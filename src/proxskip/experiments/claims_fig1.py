@@ -135,8 +135,8 @@ def _alike(panel: Panel, asserted: bool, eps: float, factor: float = 1.5) -> Cla
     lost = math.inf in late or (len(known) == 1 and late[0] > factor * known[0])
     ok = None if ratio is None and not lost else ratio is not None and ratio <= factor
     words = " and ".join(f"{title(m)} {rounds_in_words(needed[m], s)}" for m, s in drawn.items())
-    text = f"To reach {eps:g}, tuned Scaffold and tuned Scaffnew need the same rounds within a factor {factor:g}."
-    measured = f"Rounds to {eps:g}: {words}" + (f", a factor {ratio:.2f}." if ratio else ".")
+    text = f"Tuned Scaffold and tuned Scaffnew reach {eps:g} within a factor of {factor:g} of each other in rounds."
+    measured = f"Rounds to {eps:g}: {words}" + (f", a factor of {ratio:.2f}." if ratio else ".")
     return claim("fig1a-alike", text, ok, measured, {**needed, "ratio": ratio}, asserted, undecided=_short(eps))
 
 

@@ -57,7 +57,7 @@ def bits(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     panels, tables, found = [], [], []
     # bar: the part of Scaffnew's bits that the claim allows; upto: the share of progress when the runs are done
     for id, heading, contenders, clients, bar, upto in (
-        ("locodl", "everybody takes part", everybody, asked["clients"], 0.5, 0.5),
+        ("locodl", "all clients take part", everybody, asked["clients"], 0.5, 0.5),
         ("tamuna", f"cohorts of {c} clients", sampled, asked["many_clients"], 1.0, 1.0),
     ):
         runs = _contest(workspace, contenders, clients, upto)

@@ -73,7 +73,7 @@ def flags(**given: Any) -> Namespace:
     defaults = DEFAULTS | dict.fromkeys(own_flags())
     unknown = [name for name in given if name not in defaults and name != "data"]
     if unknown:
-        raise InputError(f"{unknown[0]} is no flag of a run; the flags are {', '.join(defaults)}.")
+        raise InputError(f"{unknown[0]} is not a flag of a run; the flags are {', '.join(defaults)}.")
     return Namespace(**defaults | given)
 
 
@@ -92,7 +92,9 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
     if all(vars(o)[k] is None for k in LIMITS):
         raise InputError("nothing says when to stop; give --rounds, --iterations, --seconds, --tol or --target.")
     if o.go_on and (o.force or o.out is None):
-        raise InputError("--continue goes on with the runs in --out DIR, and does not overwrite them with --force.")
+        raise InputError(
+            "--continue resumes the runs in --out DIR, and --force would overwrite them; give one of the two."
+        )
     given = vars(o)
     for flag in (*_OF_A_METHOD, *own_flags()):
         if given[flag] is not None and not any(flag in _takes(name) for name in names):
@@ -102,7 +104,7 @@ def check_flags(names: Sequence[str], o: Namespace) -> None:
     if o.psi is None and (dual := [name for name in names if "D" in METHODS[name].handles]):
         raise InputError(f"{dual[0]} solves f(x) + psi(D x); give --psi, for example --psi l1:0.01.")
     if o.gamma == "auto" and (others := [name for name in names if not METHODS[name].about.finds_gamma]):
-        raise InputError(f"{others[0]} cannot find gamma by itself; leave out --gamma, or use 5gcs.")
+        raise InputError(f"{others[0]} cannot find gamma on its own; leave out --gamma, or use 5gcs.")
     if o.own_steps and o.gamma is not None:
         raise InputError("--own-steps sets gamma_i = 1/L_i, so leave out --gamma.")
     if o.clients is not None and o.clients > 1 and (alone := [name for name in names if _one_function(name)]):

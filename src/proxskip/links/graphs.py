@@ -58,7 +58,9 @@ class Graph:
         _check_weights(W)
         _check_connected(W)
         if not 0 <= self.failure < 1:
-            raise InputError(f"links that fail with probability {self.failure} are no links; take one in [0, 1).")
+            raise InputError(
+                f"links that fail with probability {self.failure} never carry anything; take a probability in [0, 1)."
+            )
         # In increasing order; the last one is 1, of the constant vector.
         eigenvalues = np.linalg.eigvalsh(W)
         # an edge both ways, also where rounding has left one of the two weights zero
@@ -77,8 +79,8 @@ class Graph:
         _set_fields(self, derived)
         if self.delta < TOLERANCE:
             raise InputError(
-                f"the graph hangs together by weights so small that delta = {self.delta:.1e}, and its parts "
-                "would quietly keep answers of their own; give the edges between them larger weights."
+                f"the graph is connected by weights so small that delta = {self.delta:.1e}, and its parts "
+                "would silently keep their own answers; give the edges between them larger weights."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -353,7 +355,7 @@ def _check_weights(W: Array) -> None:
     if gap[i, j] > TOLERANCE:
         raise InputError(
             f"the mixing matrix is not symmetric: W[{i}, {j}] = {W[i, j]:.6g}, W[{j}, {i}] = {W[j, i]:.6g}, "
-            f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is quietly wrong."
+            f"{gap[i, j]:.2e} apart; give an edge one weight both ways, or the answer is silently wrong."
         )
     with np.errstate(over="ignore"):  # finite weights may sum to infinity, which is refused below
         sums = W.sum(axis=1)
@@ -372,6 +374,6 @@ def _check_connected(W: Array) -> None:
     if parts > 1:
         sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))
         raise InputError(
-            f"the graph is not connected: its {parts} parts of {sizes} clients would quietly converge to "
-            "answers of their own, wrong for the whole; add edges between them."
+            f"the graph is not connected: its {parts} parts of {sizes} clients would silently converge to "
+            "their own answers, wrong for the whole problem; add edges between them."
         )

@@ -30,7 +30,7 @@ def without_theorem(method: Method, problem: Problem, everyone: bool) -> list[st
     if everyone or method.about.weighted_cohorts or float(np.ptp(problem.weights)) <= 1e-12:
         return []
     least, most = float(problem.weights.min()), float(problem.weights.max())
-    ratio = "and some are zero" if least <= 0 else f"up to a factor {most / least:.3g}"
+    ratio = "and some are zero" if least <= 0 else f"up to a factor of {most / least:.3g}"
     if 0 < most < 1.1 * least:
         ratio = f"by up to {100 * (most / least - 1):.2g} %"
     return [
@@ -46,4 +46,6 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
         raise InputError(f'{method.name} is for equally weighted clients; split with weights="equal".')
     # also for a method that handles both, one at a time
     if not everyone and problem.psi is not None:
-        raise InputError("a regularizer at the server needs everybody's h in every round; leave out the cohort or psi.")
+        raise InputError(
+            "a regularizer at the server needs the h of all clients in every round; leave out the cohort or psi."
+        )

@@ -55,7 +55,9 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
     for c in callbacks:
         if isinstance(c, type) or not any(heard_by([c], f"on_{what}") for what in ("run_start", "record", "run_end")):
             name = c.__name__ if isinstance(c, type) else type(c).__name__
-            raise InputError(f"the callback {name} listens to nothing; give it on_record(step, metrics), for example.")
+            raise InputError(
+                f"the callback {name} has no method of a callback; give it on_record(step, metrics), for example."
+            )
 
 
 def tell_record(callbacks: Sequence[Any], step: int, record: Record) -> str | None:

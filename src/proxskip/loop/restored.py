@@ -42,7 +42,7 @@ def of_a_run() -> Iterator[None]:
     ) as error:
         said = " ".join(str(error).split())[:120]
         raise CheckpointError(
-            f"the checkpoint is whole but no run wrote it ({type(error).__name__}: {said})."
+            f"the checkpoint is intact, but no run wrote it ({type(error).__name__}: {said})."
         ) from None
 
 
@@ -161,4 +161,4 @@ def _count(name: str, value: Any) -> None:
 
 
 def _refuse(why: str) -> None:
-    raise CheckpointError(f"the checkpoint is whole but no run of this problem wrote it: {why}.")
+    raise CheckpointError(f"the checkpoint is intact, but no run of this problem wrote it: {why}.")

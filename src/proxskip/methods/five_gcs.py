@@ -263,7 +263,7 @@ class FiveGCS(Method):
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[FiveGCS, list[str]]:
         """It must have been made for them: tau_m depends on the probabilities."""
         if self.auto:
-            raise InputError('gamma = "auto" needs everybody in every round; give gamma, or leave out the cohort.')
+            raise InputError('gamma = "auto" needs all clients in every round; give gamma, or leave out the cohort.')
         pi, rho = cohorts.inclusion(n)
         mine = np.ones(n) if self.pi is None else np.asarray(self.pi)
         if len(mine) != n or not np.allclose(pi, mine, rtol=1e-9) or (self.pi and not math.isclose(rho, self.rho)):

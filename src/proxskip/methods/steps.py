@@ -94,7 +94,7 @@ def check_gossip(graph: Graph, problem: Problem, may_fail: bool = False) -> None
     """One node for each client, equal weights, and links that do not fail unless they may."""
     if graph.failure and not may_fail:
         raise InputError(
-            f"the links of the graph '{graph.name}' fail, which this method does not survive; use random-gossip or "
+            f"the links of the graph '{graph.name}' fail, which this method does not tolerate; use random-gossip or "
             "decentralized-scaffnew."
         )
     if graph.n != problem.n:

@@ -115,8 +115,8 @@ class Plan:
         return display.table(head, cells, self.sentence)
 
     def _table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        head = ("method", "iterations", f"{self.call}{'es' if self.call == 'prox' else 's'}", "ms a step",
-                f"ms a {self.call}", "seconds", "worst case", "pilot")  # fmt: skip
+        head = ("method", "iterations", f"{self.call}{'es' if self.call == 'prox' else 's'}", "ms/step",
+                f"ms/{self.call}", "seconds", "worst case", "pilot")  # fmt: skip
         cells = [
             (
                 r.label, _count(r.iterations), _count(r.calls), f"{1e3 * r.step_seconds:.3g}",

@@ -398,7 +398,7 @@ def agree(source: Source, summaries: Sequence[ShardSummary]) -> tuple[int, tuple
     if not isinstance(source, Files) or source.model.loss == "squared":
         return width, None
     if any(s.labels is None for s in summaries):
-        raise InputError("the labels take thousands of values; they are no classes.")
+        raise InputError("the labels take thousands of values; they are not classes.")
     return width, tuple(sorted({v for s in summaries for v in s.labels or ()}))
 
 

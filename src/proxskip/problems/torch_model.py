@@ -137,7 +137,7 @@ class Model:
         """The smoothness constant that was given."""
         if self.given_L is None:
             raise InputError(
-                "nobody knows the L of this module, from which step sizes follow; give the method a gamma, as in "
+                "the L of this module is unknown, and step sizes follow from it; give the method a gamma, as in "
                 "Scaffnew(gamma=0.1, p=0.1), or the Model its L."
             )
         return self.given_L
@@ -258,14 +258,16 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     if not names:
         raise InputError("the module has no parameter that requires a gradient; there is nothing to train.")
     if not len(inputs) or len(targets) != len(inputs):
-        raise InputError(f"there are {len(inputs)} inputs and {len(targets)} targets; give equally many, at least one.")
+        raise InputError(
+            f"there are {len(inputs)} inputs and {len(targets)} targets; give the same number of both, at least one."
+        )
     kinds = {module.get_parameter(name).dtype for name in names}
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
     for m in module.modules():
         if isinstance(m, torch.nn.modules.batchnorm._BatchNorm):
             raise InputError(
-                "batch normalization keeps running means, which are no parameters and are not averaged; "
+                "batch normalization keeps running means, which are not parameters and are not averaged; "
                 "use GroupNorm or LayerNorm."
             )
         if isinstance(m, torch.nn.modules.dropout._DropoutNd) and not isinstance(m, torch.nn.Dropout):

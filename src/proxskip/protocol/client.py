@@ -154,7 +154,7 @@ class ClientNode:
             if status:
                 return state, [self._answer(state, ask, None, status)]
         if self.noise is not None and ask.half == halves.MEASURE:
-            raise InputError("this client disturbs what it sends, and tells nobody its gradient.")
+            raise InputError("this client adds noise to what it sends, so it does not report its gradient.")
         if ask.half not in self.allowed or (ask.settle and ask.settle not in self.allowed):
             return state, []
         return self._work(state, ask, wire.seal_of(raw))

@@ -300,7 +300,7 @@ class Server:
         return Key(self.seed, state.round, i, place, asked, state.void, state.exchange)
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
-        remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form heals"
+        remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form repairs"
         state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its h {remedy}.")
         state = state.but(out=state.out | {i}, lost=state.lost | {i})
         return self._settled(state)
@@ -393,5 +393,5 @@ class Server:
         away = [self.names[i] for i in range(self.problem.n) if state.last[i] < state.round // 2]
         notes = [f"the answer leaves out {', '.join(away)}: absent from the last half of the rounds."] if away else []
         lost = [self.names[i] for i in sorted(state.lost)]
-        notes += [f"{', '.join(lost)} could not be restored, as not everybody else was there."] if lost else []
+        notes += [f"{', '.join(lost)} could not be restored, because other clients were missing."] if lost else []
         return tuple(notes) if state.round else ()

@@ -121,7 +121,7 @@ class ServerState(Copied):
         """A sentence for the result, unless there are too many already, in all or with the beginning ``about``."""
         if len(self.notes) > NOTES or sum(t.startswith(about) for t in self.notes) >= most:
             return self
-        return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "more happened than is said here."))
+        return self.but(notes=(*self.notes, text if len(self.notes) < NOTES else "further events are not listed."))
 
     def fail(self, verdict: tuple[Status, str]) -> ServerState:
         """The run ends here."""

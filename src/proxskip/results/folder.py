@@ -111,7 +111,7 @@ def in_words(path: Path) -> Iterator[None]:
     except OSError as error:
         where, reason = error.filename or path, error.strerror or str(error)
         raise checkpoint.CheckpointError(
-            f"cannot write {where}: {reason}; free the disk, or give another folder."
+            f"cannot write {where}: {reason}; free some space, or give another folder."
         ) from error
 
 
@@ -152,7 +152,7 @@ def check(out: str | Path, force: bool, every: int | None) -> list[str]:
 def reopen(path: Path) -> Folder:
     """Open the folder of a run to resume, and lock it."""
     if not path.is_dir():
-        raise InputError(f"{path} is no run folder; there is nothing to resume.")
+        raise InputError(f"{path} is not a run folder; there is nothing to resume.")
     with in_words(path):
         lock = FolderLock(path).take()
     try:
@@ -166,7 +166,7 @@ def reopen(path: Path) -> Folder:
 def read(path: Path, parts: bool = False) -> Folder:
     """A run's folder with its checkpoint, to look at; with ``parts``, one whose parts are whole."""
     if not path.is_dir():
-        raise InputError(f"{path} is no run folder; there is nothing to resume.")
+        raise InputError(f"{path} is not a run folder; there is nothing to resume.")
     saved = checkpoint.load(path, parts=parts)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")

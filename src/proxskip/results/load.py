@@ -101,7 +101,9 @@ def _result(path: Path) -> Result:
 
 def _summary(path: Path) -> Summary:
     if not (path / "summary.json").is_file():
-        raise InputError(f"{path} holds a run that has not ended; go on with it by proxskip.resume, or `resume`.")
+        raise InputError(
+            f"{path} holds a run that has not ended; continue it with proxskip.resume, or `proxskip resume`."
+        )
     try:
         about: Any = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         Status[about["status"]], about["success"], about["message"], about["warnings"]

@@ -194,7 +194,7 @@ class Trace:
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{path} is not a CSV file in UTF-8: {error}.") from None
         if not lines or not text.endswith("\n"):
-            raise InputError(f"{path} does not end with a complete line: it was cut off, get a whole copy.")
+            raise InputError(f"{path} does not end with a complete line: it was cut off; get a complete copy.")
         trace = cls(tuple(lines[0]))
         for k, cells in enumerate(lines[1:], start=2):
             if len(cells) != len(trace.columns):

@@ -91,7 +91,7 @@ def check_limits(
     given = f"gamma = {gamma:{digits}}" + ("" if L is None else f" = {gamma * positive('L', L):.3g}/L")
     if gamma >= limits.refuse_at and not insist:
         raise InputError(
-            f"{given} is not below {limits.refuse_at:g}, from where on {method} can diverge; "
+            f"{given} is not below {limits.refuse_at:g}, from which on {method} can diverge; "
             f"take {limits.figure:g}, or allow an unsafe step (allow_unsafe_step, --allow-unsafe-step)."
         )
     if gamma > limits.warn_above:

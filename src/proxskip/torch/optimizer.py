@@ -116,7 +116,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         """Refused: the ranks would not agree on what they average."""
         if any(param_group is g for g in self.optim.param_groups):
             return  # the base class adds the groups of the local optimizer one by one
-        raise InputError("parameters cannot join later; make the optimizer anew with all of them.")
+        raise InputError("parameters cannot join later; create the optimizer again with all of them.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in the local optimizer."""

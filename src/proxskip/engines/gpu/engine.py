@@ -411,7 +411,7 @@ class GpuEngine(Engine):
     def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on the card."""
         if not isinstance(graph, Graph):
-            raise InputError('the gpu engine gossips along a fixed graph, one step a round; use engine="cpu".')
+            raise InputError('the gpu engine gossips along a fixed graph, one step per round; use engine="cpu".')
         lists = self.column_of(graph.indptr), self.column_of(graph.indices), self.column_of(graph.weights)
         return self._join(Link(Term.of(U), self.cupy.empty(tuple(U.shape)), lists=lists))
 

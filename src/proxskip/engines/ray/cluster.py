@@ -174,9 +174,7 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: C
 
 def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | None = None) -> Any:
     """Make one of Ray's calls to its head, and give up in time, or when ``look`` raises."""
-    silent = EngineError(
-        f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; look at its machine."
-    )
+    silent = EngineError(f"the head of the Ray cluster did not answer within {seconds:.3g} seconds; check its machine.")
     return within(seconds, act, silent, look)
 
 

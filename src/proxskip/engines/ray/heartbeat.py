@@ -63,4 +63,4 @@ class Heartbeat:
 
 def lost(what: str) -> EngineError:
     """The error that names Ray, and not an actor."""
-    return EngineError(f"Ray was lost: {what}, so that no actor can answer; start Ray again, and resume the run.")
+    return EngineError(f"Ray was lost: {what}, so no actor can answer; start Ray again, and resume the run.")

@@ -325,7 +325,7 @@ class Pool:
     def late(self, who: Iterable[int], what: str) -> EngineError:
         """The error for actors that did not answer in time; it names the first."""
         a = sorted(who)[0]
-        said, advice = f"the actor with {self.clients(a)} {what}", "look at its machine, or give a longer deadline"
+        said, advice = f"the actor with {self.clients(a)} {what}", "check its machine, or give a longer deadline"
         if what == UNLOADED and (i := self.loading(a)) is not None:
             said = f"the shard of {self.client(i)} was not loaded"
         if what == UNSTARTED and (lacks := self._lacks()):
@@ -426,7 +426,7 @@ def _tell(listener: Callable[[list[int]], None] | None, who: Iterable[int]) -> N
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
     """Ask each of these actors; a full object store on the driver's machine ends the run."""
     if not ray.is_initialized():  # a remote call would start a new Ray
-        raise EngineError("Ray was shut down while the engine uses it; start the run again.")
+        raise EngineError("Ray was shut down while the engine was using it; start the run again.")
     try:
         return {a: submit(a) for a in who}
     except (ObjectStoreFullError, OutOfDiskError):

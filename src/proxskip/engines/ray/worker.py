@@ -189,7 +189,7 @@ class ActorWorker:
         if message.run == self.run and (message.start, len(message.ops)) == self.answered and self.reply is not None:
             return self.reply
         if message.run != self.run or message.start != self.done:
-            raise Lost(f"actor {self.number} stands at operation {self.done}, not {message.start}")
+            raise Lost(f"actor {self.number} is at operation {self.done}, not {message.start}")
         own = [np.array(v) for v in vectors]
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
         work, gradients, memory, self.waited = Work((), 0), 0, None, 0.0  # type: Work, int, Vectors | None, float

@@ -121,7 +121,7 @@ class Networks(_Rows):
             alike = (f.names, f.shapes, f.torch_dtype, f.l2) == (first.names, first.shapes, first.torch_dtype, first.l2)
             if not (alike and type(f.module) is type(first.module) and f.loss is first.loss):
                 raise InputError(
-                    f"client {i} has another module, loss or l2 than client 0; the torch engine needs the same for "
+                    f"client {i} has a different module, loss or l2 from client 0; the torch engine needs the same for "
                     'all of them: use engine="cpu".'
                 )
         self.module = first.module if first.device == device else _moved(first, device)

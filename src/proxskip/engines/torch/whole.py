@@ -26,7 +26,7 @@ class WholeNetwork:
     @property
     def L(self) -> float:
         """Nobody knows it."""
-        raise InputError("nobody knows the L of a network.")
+        raise InputError("the L of a network is unknown.")
 
     @property
     def d(self) -> int:

@@ -170,7 +170,5 @@ def when_not(runs: Runs) -> list[str]:
         better = [split for split, (a, b) in pairs.items() if b.cost(axis) < a.cost(axis)]
         told = [f"help on {', '.join(better)}"] if better else []
         told += [f"do not help on {', '.join(level)}"] if level else []
-        out.append(
-            f"Counted in {axis}, control variates {'; they '.join(told) or 'decide nothing: no method arrives'}."
-        )
+        out.append(f"Counted in {axis}, control variates {'; they '.join(told) or 'cannot be judged'}.")
     return out
