@@ -229,7 +229,7 @@ class LinearModel:
         return other
 
     def between(self, lo: int, hi: int) -> Self:
-        """Rows lo to hi - 1 with the weights that they have, sharing the memory."""
+        """Rows lo to hi - 1 with the weights that they have; a view, but for small pieces that scipy copies."""
         other = self.reweighted(self.s[lo:hi])
         other.A, other.b = _rows_between(self.A, lo, hi), self.b[lo:hi]
         return other
@@ -380,7 +380,7 @@ def _rows_between(A: Any, lo: int, hi: int) -> Any:
     """Rows lo to hi - 1, sharing the memory of A."""
     if not is_sparse(A):
         return A[lo:hi]
-    # CSR rows are contiguous, so slices of the three arrays suffice; scipy's A[lo:hi] would copy.
+    # CSR rows are contiguous, so slices of the three arrays suffice, which is faster than scipy's A[lo:hi].
     start, stop = A.indptr[lo], A.indptr[hi]
     parts = (A.data[start:stop], A.indices[start:stop], A.indptr[lo : hi + 1] - start)
     return scipy.sparse.csr_matrix(parts, shape=(hi - lo, A.shape[1]))

@@ -241,7 +241,6 @@ def _row_factors(sub: LinearModel, row0: Indices) -> Array:
 def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:
     """A_i' c_i of each client, in the order of its unknowns."""
     A, clients, F = sub.A, len(row0) - 1, sub.A.shape[1]
-    c = c.astype(sub.dtype, copy=False)
     if scipy.sparse.issparse(A):
         found = np.asarray(apart(A, row0).T @ c, dtype=np.float64).reshape(clients, F, -1)
     else:

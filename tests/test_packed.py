@@ -1,0 +1,254 @@
+"""Packed clients are the same clients: constants, gradients, fingerprints and runs, byte for byte, and without a loop."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import proxskip as ps
+from conftest import thinned
+from proxskip.engines.cpu.shards import Census, pack
+from proxskip.problems import packed, packed_spectrum, spectrum
+from proxskip.problems.packed import Packed
+from proxskip.problems.split import arrangement
+from proxskip.results.description import fingerprint, identity
+
+KINDS = {"logistic": ps.Logistic, "squared": ps.LeastSquares, "softmax": ps.Softmax}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {}, "weighted": {"row_weights": 1.0}, "intercept": {"intercept": True}, "single": {"dtype": np.float32},
+}  # fmt: skip
+
+
+def model(loss: str = "logistic", form: str = "sparse", N: int = 90, d: int = 7, **options: Any) -> Any:
+    rng = np.random.default_rng(5)
+    A = np.where(rng.random((N, d)) < 0.5, rng.standard_normal((N, d)), 0.0)
+    b = rng.standard_normal(N) if loss == "squared" else rng.integers(0, 3 if loss == "softmax" else 2, N)
+    if "row_weights" in options:
+        options["row_weights"] = rng.random(N) + 0.1
+    return KINDS[loss](scipy.sparse.csr_matrix(A) if form == "sparse" else A, b, l2=0.05, **options)
+
+
+def pair(f: Any, n: int, by: Any = "group", **given: Any) -> tuple[ps.Problem, ps.Problem]:
+    """The same split with packed clients and with clients one by one; clients of all sizes if they are groups."""
+    if by == "group":
+        uneven = np.resize(np.repeat(np.arange(n), 3 + 2 * (np.arange(n) % 6)), f.N)
+        given["groups"] = np.random.default_rng(7).permutation(uneven)
+    with pytest.MonkeyPatch.context() as patch:
+        made = []
+        for least in (1, n + 1):
+            patch.setattr("proxskip.problems.split.PACKED_FROM", least)
+            made.append(ps.split(f, None if by == "group" else n, by=by, **given))
+    assert isinstance(made[0].clients, Packed)
+    assert not isinstance(made[1].clients, Packed)
+    return made[0], made[1]
+
+
+def same(a: Any, b: Any) -> bool:
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@pytest.mark.parametrize("options", thinned(OPTIONS))
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+@pytest.mark.parametrize("loss", KINDS)
+def test_packed_clients_have_the_bytes_of_clients_one_by_one(loss: str, form: str, options: str) -> None:
+    f = model(loss, form, **OPTIONS[options])
+    # some clients with fewer rows than features, some with more
+    a, b = pair(f, 12, weights="equal" if options == "weighted" else "rows")
+    assert min(a.sizes or []) < 7 < max(a.sizes or [])
+    x = np.random.default_rng(1).standard_normal(a.d)
+    for name in ("weights", "L_i", "mu_i", "L_max", "L_global", "N", "sizes", "rows_each", "by_client"):
+        assert same(getattr(a, name), getattr(b, name)), name
+    for p, q in ((a.value(x), b.value(x)), (a.gradient(x), b.gradient(x))):
+        assert same(p, q)
+    assert same(a.client_gradients(x), b.client_gradients(x))
+    assert same(a.client_gradients(x)[3:5], np.concatenate([G for _, G in a.gradient_blocks(x)])[3:5])
+    assert fingerprint(a) == fingerprint(b)
+    assert identity(a) == identity(b)
+    assert repr(a) == repr(b)
+    assert [v.A.shape[0] for v in a.clients] == b.sizes  # type: ignore[attr-defined]
+    one, two = a.with_batch(2), b.with_batch(2)
+    assert same(one.L_batch_i, two.L_batch_i)
+    rtol = 1e-6 if options == "single" else 1e-12  # softmax adds up in single precision where a client is alone
+    assert np.allclose(a.clients.spreads(x), b.clients.spreads(x), rtol=rtol)  # type: ignore[attr-defined]
+    assert same(one.es_A_i, two.es_A_i)
+    assert np.isclose(one.es_C, two.es_C, rtol=100 * rtol, equal_nan=True)
+
+
+def test_what_blocks_are_taken_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = model("squared")
+    a, b = pair(f, 12)
+    monkeypatch.setattr(packed, "NUMBERS_AT_ONCE", 30)
+    monkeypatch.setattr(packed_spectrum, "NUMBERS_AT_ONCE", 60)
+    monkeypatch.setattr(packed_spectrum, "WORTH_THREADS", 0.0)
+    x = np.ones(a.d)
+    assert same(a.L_i, b.L_i)
+    assert same(a.mu_i, b.mu_i)
+    assert same(a.client_gradients(x), b.client_gradients(x))
+    assert fingerprint(a) == fingerprint(b)
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+def test_runs_have_the_same_bytes(form: str, engine: str, batch: int | None) -> None:
+    a, b = pair(model("logistic", form), 9, batch=batch)
+    runs = [ps.run(ps.Scaffnew(gamma=0.1, p=0.3), p, rounds=6, engine=engine, seed=2) for p in (a, b)]
+    assert same(runs[0].x, runs[1].x)
+    assert same(runs[0].h, runs[1].h)
+    for name in runs[1].trace.columns:
+        if "seconds" not in name:
+            assert same(runs[0].trace[name], runs[1].trace[name]), name
+
+
+@pytest.mark.parametrize(("d", "batch"), [(2, None), (7, None), (7, 2)])
+def test_the_engine_packs_the_same_arrays(d: int, batch: int | None) -> None:
+    a, b = pair(model(d=d, N=300), 9, batch=batch)
+    assert Census.of(a) == Census.of(b)
+    one, two = pack(a), pack(b)
+    assert type(one) is type(two)
+    for name, v in vars(two).items():
+        held = zip(vars(one)[name], v, strict=True) if isinstance(v, tuple) else [(vars(one)[name], v)]
+        assert all(same(p, q) for p, q in held), name
+
+
+def test_a_client_is_a_view_that_is_made_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = pair(model(), 9)
+    clients: Any = a.clients
+    assert len(clients) == 9
+    assert clients[3] is clients[3]
+    assert np.shares_memory(clients[3].b, clients.store.b)
+    assert same(clients[-1].b, b.clients[8].b)  # type: ignore[attr-defined]
+    part = clients[2:5]
+    assert isinstance(part, Packed)
+    assert [f.N for f in part] == [clients[k].N for k in (2, 3, 4)]
+    assert [f.N for f in clients[::4]] == [clients[k].N for k in (0, 4, 8)]
+    assert same(ps.Problem(part).L_i, a.L_i[2:5])
+    assert clients[2:2].store.N == 0
+    with pytest.raises(IndexError):
+        clients[9]
+    monkeypatch.setattr(packed, "VIEWS_KEPT", 2)
+    assert [f.L for f in clients] == a.L_i.tolist()
+    assert len(clients._views) <= 9
+
+
+def test_a_problem_of_packed_clients_alone_knows_their_sum() -> None:
+    a, b = pair(model("logistic", "sparse"), 9)
+    alone, listed = ps.Problem(a.clients, a.weights), ps.Problem(list(b.clients), b.weights)
+    x = np.ones(a.d)
+    assert np.isclose(alone.whole.value(x), listed.value(x), rtol=1e-13)
+    assert np.isclose(alone.L_global, listed.L_global, rtol=1e-12)
+    with pytest.raises(ps.InputError, match="unknowns"):
+        ps.Problem(a.clients, d=3)
+
+
+def calls(work: Any) -> Counter[str]:
+    """How often each Python function is called meanwhile."""
+    found: Counter[str] = Counter()
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            found[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_no_python_function_is_called_for_each_client() -> None:
+    n, d = 1100, 6
+    rng = np.random.default_rng(0)
+    f = ps.Logistic(
+        scipy.sparse.random_array((2 * n, d), density=0.5, rng=rng, format="csr"), np.arange(2 * n) % 2, 0.1
+    )
+    kept: list[ps.Problem] = []
+
+    def everything() -> None:
+        problem = ps.split(f, n, by="iid")
+        kept.append(problem)
+        assert problem.L_max >= problem.mu  # type: ignore[operator]
+        assert problem.solution is not None
+        repr(problem)
+        identity(problem)
+        x = np.zeros(d)
+        assert problem.value(x) >= problem.solution.f
+        problem.residual(x, 1.0)
+        sum(len(G) for _, G in problem.gradient_blocks(x))
+        ps.Scaffnew.theory(problem)
+        ps.Tamuna.theory(problem.with_batch(1), cohort=30)
+        assert problem.own_start() is None
+        pack(problem)
+
+    everything()  # compiles
+    most = calls(everything).most_common(3)
+    assert most[0][1] < n / 2, most
+    assert len(kept[-1].clients._views) < 3  # type: ignore[attr-defined]
+    assert "h" not in vars(kept[-1].solution)
+    assert calls(lambda: ps.split(f, n // 3, by="iid").L_i).most_common(1)[0][1] > n // 3  # one by one it is
+
+
+def test_overflow_is_refused_and_giving_up_is_healed(monkeypatch: pytest.MonkeyPatch) -> None:
+    big = ps.Logistic(1e200 * np.ones((12, 8)), np.arange(12) % 2, 0.1)
+    with pytest.raises(ps.InputError, match="not finite"):
+        _ = pair(big, 4, "iid")[0].L_i
+    S = np.stack([np.diag([1.0, 3.0, 2.0]), np.full((3, 3), 1.0)])
+    assert np.allclose(packed_spectrum.eigenvalue_each(S, 1), [2.0, 0.0], atol=1e-15)
+    real = packed_spectrum.kernels.eigenvalues
+
+    def gives_up(*given: Any) -> None:
+        real(*given)
+        given[-2][:], given[-1][:] = np.nan, 1
+
+    monkeypatch.setattr(packed_spectrum.kernels, "eigenvalues", gives_up)
+    assert np.allclose(packed_spectrum.eigenvalue_each(S, 2), [3.0, 3.0])
+
+
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+def test_many_clients_with_an_intercept_are_treated_by_low_rank(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    f = model("logistic", form, N=40, d=11, intercept=True)
+    a, b = pair(f, 10)
+    monkeypatch.setattr(packed_spectrum, "MAX_DENSE_WORK", 0.0)
+    assert np.allclose(a.L_i, b.L_i, rtol=1e-12)
+    squares, one_by_one = pair(model("squared", form, N=40, d=11, intercept=True), 10)
+    assert (squares.mu_i <= one_by_one.mu_i + 1e-15).all()  # type: ignore[operator]
+
+
+def test_a_large_gram_matrix_is_the_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = model(N=200, d=30)
+    expected = spectrum.gram(f.A, f.s)
+    monkeypatch.setattr(spectrum, "MAX_SPARSE_PRODUCT", 0)
+    found = spectrum.gram(f.A, f.s)
+    assert same(found, found.T)
+    assert np.allclose(found, expected, rtol=1e-13, atol=1e-16)
+    with monkeypatch.context() as patch:
+        patch.setattr(spectrum, "available_cores", lambda: 1)
+        assert same(spectrum.gram(f.A, f.s), found)
+
+
+def test_solutions_and_their_gaps_agree() -> None:
+    from proxskip.problems import accuracy
+
+    a, b = pair(model(N=300), 70, "iid")
+    assert a.solution is not None
+    assert b.solution is not None
+    assert same(a.solution.x, b.solution.x)
+    assert same(a.solution.h, b.solution.h)
+    x = a.solution.x + 0.1
+    one, two = accuracy.gap(a, x), accuracy.gap(b, x)
+    assert abs(one.value - two.value) <= one.error + two.error
+    assert abs(one.value - (a.value(x) - a.solution.f)) <= one.error + 1e-12
+    assert accuracy.residual(a, x).most >= np.linalg.norm(a.gradient(x))
+
+
+def test_rows_within_a_client_keep_the_order_of_the_file() -> None:
+    order, row0 = arrangement(model(), 9, "iid", seed=4)
+    assert all((np.diff(part) > 0).all() for part in np.split(order, row0[1:-1]))
+    contiguous, _ = pair(model(), 9, "contiguous")
+    assert np.shares_memory(contiguous.clients.store.A.data, contiguous.whole.A.data)  # type: ignore[attr-defined]
