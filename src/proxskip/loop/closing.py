@@ -27,7 +27,7 @@ def way_to_close(method: Method, problem: Problem, closing: str | None, cohort: 
     found = closing or ("deadline" if can and restorable else "everyone")
     if found == "deadline" and "cohort" in method.handles and not restorable:
         raise InputError(
-            f'{method.name} cannot restore what a client lost unless everybody is averaged; use closing="everyone".'
+            f'{method.name} cannot restore what a client lost unless all clients are averaged; use closing="everyone".'
         )
     if found not in ("deadline", "everyone"):
         raise InputError(f'closing = "{found}" must be "deadline" or "everyone".')

@@ -187,7 +187,7 @@ def _dimension(clients: Clients, d: int) -> int:
     for f in clients:
         if not oracles.is_oracle(f):
             raise InputError(
-                f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
+                f"a client of type {type(f).__name__} is not an oracle; it needs value(x), gradient(x), L and mu."
             )
     for i, di in known:
         if di != (d or known[0][1]):
