@@ -195,9 +195,12 @@ class TorchEngine(Engine):
             try:
                 return act()
             except torch.OutOfMemoryError:
-                if self.at_once == 1:
+                if self.at_once == 1 and not self.steps.use_graphs:
                     raise
-                self.at_once = -(-min(self.at_once, count) // 2)
+                if self.at_once > 1:
+                    self.at_once = -(-min(self.at_once, count) // 2)
+                else:  # the graphs of many groups keep the memory of all: as many clients as fit without them
+                    self.at_once, self.steps.use_graphs = count, False
                 self.steps.forget()
 
     def _stepped(self, client: DeviceCohort, x: Any, H: Any, gamma: Any, K: int) -> torch.Tensor:

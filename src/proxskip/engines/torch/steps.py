@@ -104,7 +104,7 @@ class StackedSteps:
         self.graphs.clear()
         self.spare.clear()
         self.pool = None
-        if self.use_graphs:
+        if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
     def _step(self, drawn: Drawn, Y: Any, H: Any, gamma: Any) -> None:
