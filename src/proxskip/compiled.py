@@ -6,10 +6,14 @@ compiles nothing. Where ``without_numba`` was called, kernels that the workers n
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import update_wrapper
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, update_wrapper, wraps
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -48,6 +52,8 @@ class Kernel:
 
                 self.make_called()
                 self.made = numba.njit(**self.options)(self.function)
+                if self.options.get("cache") and self.made is not self.function:  # it is with NUMBA_DISABLE_JIT
+                    share_cache(self.made, self.sources())
                 _MADE[id(self.made)] = self
                 around = self.function.__globals__
                 if around.get(self.function.__name__) is self:
@@ -92,6 +98,51 @@ class Kernel:
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
     """``numba.njit`` with these options, at the first call."""
     return lambda function: Kernel(function, options)
+
+
+# -- numba's cache on disk ---------------------------------------------------------------------------------------------
+def share_cache(made: Any, sources: set[str]) -> None:
+    """Make a function's cache safe for processes that share it, and for sources that change.
+
+    Numba numbers the files of a function's overloads without a lock, so that of two processes which compile different
+    ones at a time both may write the same file, and a third may load the wrong one and crash (numba issue 4807). It
+    looks at the function's own file for changes, but not at those of the functions that it calls.
+    """
+    kept = made._cache
+    file = kept._cache_file
+    file._source_stamp = (file._source_stamp, *(_digest(source) for source in sorted(sources)))
+    for name in ("load_overload", "save_overload"):
+        setattr(kept, name, _alone(getattr(kept, name), kept.cache_path))
+
+
+def _alone(act: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    @wraps(act)
+    def locked(*args: Any, **given: Any) -> Any:
+        with _ONE_AT_A_TIME, _lock(Path(folder)):
+            return act(*args, **given)
+
+    return locked
+
+
+_held: list[Path] = []
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Alone among all processes that use this folder; where no file can be locked, go on without."""
+    with ExitStack() as stack:
+        if folder not in _held:  # a process must not wait for itself
+            _held.append(folder)
+            stack.callback(_held.remove, folder)
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context((folder / "proxskip-kernels.lock").open("w")), fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def _digest(source: str) -> str:
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest()
 
 
 def _names(code: CodeType) -> set[str]:
