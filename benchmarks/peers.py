@@ -97,8 +97,8 @@ def race(judge, solver, kind, pipe):
             if gap > GOAL:
                 pipe.send((math.inf, gap))
                 continue
-            again = REPEATED - 1 if seconds < SHORT else 0
-            pipe.send(min((seconds, gap), *(timed(judge, solver, tol) for _ in range(again)), (math.inf, gap)))
+            runs = [(seconds, gap), *(timed(judge, solver, tol) for _ in range(REPEATED - 1 if seconds < SHORT else 0))]
+            pipe.send(min(run for run in runs if run[1] <= GOAL))
             break
     pipe.send(None)
 

@@ -53,10 +53,10 @@ def small(n: int = 20, d: int = 10) -> Any:
     return ps.Problem(ps.random_quadratics(n, d, L=1.0, mu=1e-4, seed=0))
 
 
-def steps(repeats: int, K: int = 100, batch: int | None = None) -> tuple[float, int]:
+def steps(repeats: int, K: int = 100, batch: int | None = None, **given: Any) -> tuple[float, int]:
     """Rounds of K local steps of all clients on one thread; units are steps."""
     problem = rows() if batch is None else rows().with_batch(batch)
-    seconds, rounds = rounds_of(problem, ps.Scaffnew(0.1 / problem.L_max, 1 / K, K=K), repeats)
+    seconds, rounds = rounds_of(problem, ps.Scaffnew(0.1 / problem.L_max, 1 / K, K=K), repeats, **given)
     return seconds, rounds * K
 
 
@@ -130,9 +130,34 @@ JOBS: dict[str, Callable[[int], tuple[float, int]]] = {
 }
 
 
+CARD_JOBS: dict[str, Callable[[int], tuple[float, int]]] = {
+    f"gpu: {name}": partial(job, engine="gpu")
+    for name, job in {
+        "local step, 20 clients, K = 100": steps,
+        "local step, 20 clients, K = 10": partial(steps, K=10),
+        "round, 20 clients, K = 1": partial(steps, K=1),
+        "minibatch step, 20 clients, 32 rows": partial(steps, batch=32),
+        "round of small quadratics": overhead,
+        "round of small quadratics, cohorts of 5": partial(overhead, cohort=5),
+    }.items()
+}
+"""For a machine with a card."""
+
+
+def has_card() -> bool:
+    """Whether CuPy is there and finds a card."""
+    try:
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    except ImportError:
+        return False
+
+
 def main() -> None:
     trees.insist_on(Path(sys.argv[1]))
     warnings.simplefilter("ignore")
+    JOBS.update(CARD_JOBS if has_card() else {})
     names = list(JOBS)
     print(json.dumps(names), flush=True)
     for line in sys.stdin:

@@ -44,7 +44,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "EngineError",
         ),
     ),
-    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network")),
+    ("Minimizing", "proxskip", ("minimize", "Minimum", "End", "plan", "Plan", "Network", "Spread")),
     (
         "Problems",
         "proxskip",
@@ -56,6 +56,27 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Graphs", "proxskip", ("Graph", "graph", "from_matrix")),
     ("Errors and warnings", "proxskip", ("InputError", "NoTheoremWarning", "UnsafeStepWarning")),
 )
+OPTIONAL: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    ("proxskip.sklearn", (("proxskip.sklearn", ("FederatedClassifier", "ProxClassifier", "ProxRegressor")),)),
+    (
+        "proxskip.torch",
+        (
+            ("proxskip.torch", ("Model", "Scaffnew", "SynchronizationError", "init_process_group")),
+            ("proxskip.engines.torch.engine", ("TorchEngine",)),
+        ),
+    ),
+    (
+        "proxskip.flower",
+        (
+            (
+                "proxskip.flower",
+                ("Federated", "Outcome", "FederationResult", "client_app", "FederatedClient", "Remote"),
+            ),
+            ("proxskip.flower", ("Noise", "from_arrays", "from_svmlight", "from_torch")),
+        ),
+    ),
+)
+"""Pages of packages that may not be installed; such a page is left as it is."""
 MODULES = ("callbacks", "codecs", "datasets", "prox", "theory")
 BEYOND = (
     ("proxskip.theory.table1", ("table1", "Table1Row")),
@@ -97,7 +118,8 @@ def render() -> dict[Path, str]:
     pages, rows = {}, []
     for title, things in sections():
         slug = re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
-        pages[FOLDER / f"{slug}.md"] = section(title, slug, things)
+        page = FOLDER / f"{slug}.md"
+        pages[page] = section(title, slug, things) if all(v is not None for _, v in things) else page.read_text("utf-8")
         names = ", ".join(f"[`{name}`](api/{slug}.md#{anchor(name)})" for name, _ in things if name)
         rows.append(f"| [{title}](api/{slug}.md) | {names} |\n")
     return pages | {PAGE: HEAD + "".join(rows)}
@@ -114,7 +136,17 @@ def sections() -> list[tuple[str, list[tuple[str, Any]]]]:
     for path, names in BEYOND:
         module = importlib.import_module(path)
         beyond += [("", module), *((k, getattr(module, k)) for k in names)]
+    for title, parts in OPTIONAL:
+        found.append((title, [(name, optional(path, name)) for path, names in parts for name in names]))
     return [*found, ("Extending", beyond)]
+
+
+def optional(path: str, name: str) -> Any:
+    """A name of a module, or None if what the module needs is not installed."""
+    try:
+        return getattr(importlib.import_module(path), name)
+    except ImportError:
+        return None
 
 
 def section(title: str, slug: str, things: list[tuple[str, Any]]) -> str:
@@ -284,7 +316,8 @@ def stale() -> list[str]:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    made = render()
     for old in FOLDER.glob("*.md"):
         old.unlink()
-    for path, text in render().items():
+    for path, text in made.items():
         path.write_text(text, encoding="utf-8")

@@ -1,7 +1,9 @@
-"""Write docs/reproduction.md from a reproduction: the claims, the figures and what each of them shows.
+"""Write docs/reproduction.md from reproductions: the claims on every data set, the figures and what each of them shows.
 
-Run it as ``python docs/make_reproduction.py report "how it was made"``, where ``report`` is the folder of
-``proxskip reproduce``. From a folder of ``proxskip reproduce --networks`` it writes docs/networks.md.
+Run it as ``python docs/make_reproduction.py report report-mushrooms ...`` with the folders of ``proxskip reproduce``;
+the figures are those of the first. ``docs/reproduction.toml`` says on what machine they were made, and why some claims
+do not hold. From one folder of ``proxskip reproduce --networks`` it writes docs/networks.md:
+``python docs/make_reproduction.py networks "how it was made"``.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import json
 import re
 import sys
 import textwrap
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -27,17 +30,67 @@ WIDTH = 120
 """Columns of a line of prose."""
 
 
-def main(folder: Path, machine: str = "") -> None:
+def main(folders: Sequence[Path], machine: str = "") -> None:
     """Copy the pictures and write the page."""
-    report = figures.from_json(json.loads((folder / "results.json").read_text("utf-8")))
-    name = name_of(report)
+    reports = [figures.from_json(json.loads((f / "results.json").read_text("utf-8"))) for f in folders]
+    name = name_of(reports[0])
     (DOCS / name).mkdir(exist_ok=True)
-    for e in report.experiments:
+    for e in reports[0].experiments:
         small = DOCS / name / f"{e.id}.png"
-        Image.open(folder / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
+        Image.open(folders[0] / "figures" / small.name).convert("RGB").quantize(128).save(small, optimize=True)
         if small.stat().st_size > MAX_PICTURE_BYTES:
             raise SystemExit(f"{small} has {small.stat().st_size} bytes; the limit is {MAX_PICTURE_BYTES}.")
-    (DOCS / f"{name}.md").write_text(render(report, machine), encoding="utf-8")
+    text = render(reports[0], machine) if name == "networks" else several(reports)
+    (DOCS / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def several(reports: Sequence[ReproductionReport]) -> str:
+    """The page of the paper: its claims on every data set, then the figures of the first."""
+    told = tomllib.loads((DOCS / "reproduction.toml").read_text("utf-8"))
+    names = [r.about["data"] for r in reports]
+    lines = ["# The paper, reproduced", ""]
+    lines += [*prose("Made by `proxskip reproduce` and written by `docs/make_reproduction.py`. " + told["made"]), ""]
+    lines += [*runs(reports), ""]
+    lines += [line for note in told["notes"] for line in [*prose(note), ""]]
+    lines += ["## Claims", "", *prose(told["claims"]), ""]
+    lines += [f"| claim | expected | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    by_id = [{c.id: c for c in r.claims} for r in reports]
+    lines += [
+        f"| {c.id} | {cell(c.text)} | " + " | ".join(f"**{verdict(found[c.id])}**" for found in by_id) + " |"
+        for c in reports[0].claims
+    ]
+    lines += ["", "## What does not hold, and why", ""]
+    for id, why in told["why"].items():
+        lines += prose(f"`{id}`: {why}", "- ")
+    lines += ["", "## Measured", "", "| claim | data | measured |", "|---|---|---|"]
+    for c in reports[0].claims:
+        for data, found in zip(names, by_id, strict=True):
+            lines.append(f"| {c.id} | {data} | {cell(found[c.id].measured)} |")
+    lines += ["", f"The figures and tables below are those of {names[0]}.", ""]
+    for e in reports[0].experiments:
+        lines += experiment(e)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def runs(reports: Sequence[ReproductionReport]) -> list[str]:
+    """A table of the data sets and of what their runs took."""
+    columns = ["data", "rows", "features", "L", "max_i L_i", "lambda", "f*", "command", "engine"]
+    columns += ["processes", "seconds", "CPU seconds"]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for r in reports:
+        a = r.about
+        row = [a["data"], f"{a['rows']:,}", a["d"], *(a[k] for k in ("L_global", "L_max", "lambda"))]
+        row += [f"{a['f_star']:.12g}", f"`{a['command']}`", a["engine"], a["jobs"]]
+        row += [f"{a['seconds']:,.0f}", f"{a['cpu_seconds']:,.0f}"]
+        lines.append("| " + " | ".join(map(cell, row)) + " |")
+    return lines
+
+
+def verdict(c: Claim) -> str:
+    """The verdict, and for a claim that is only reported whether it holds."""
+    if c.verdict != "REPORTED":
+        return c.verdict
+    return "measured" if c.holds is None else "holds" if c.holds else "does not hold"
 
 
 def name_of(report: ReproductionReport) -> str:
@@ -52,7 +105,7 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     words = ", ".join(f"{n} {v}" for v, n in counted.items() if n)
     name = name_of(report)
     lines = [
-        "# The paper, reproduced" if name == "reproduction" else f"# {report.title}",
+        f"# {report.title}",
         "",
         *prose(
             f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine and "
@@ -61,7 +114,6 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         ),
         "",
         *([*prose(machine), ""] if machine else []),
-        *([*prose(_data(about)), ""] if name == "reproduction" else []),
         "## Claims",
         "",
         f"{words}. PASS and FAIL are verdicts; REPORTED is a measurement where nothing is promised.",
@@ -76,15 +128,6 @@ def render(report: ReproductionReport, machine: str = "") -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _data(about: dict[str, Any]) -> str:
-    """The data and its constants in one sentence."""
-    return (
-        f"Data: {about['data']}, {about['rows']:,} rows, {about['d']} features, {about['clients']} clients split "
-        f"by {about['split']}, weights: {about['weights']}; L = {about['L_global']:.6g}, "
-        f"max_i L_i = {about['L_max']:.6g}, lambda = {about['lambda']:.6g}, f* = {about['f_star']:.15g}."
-    )
-
-
 def claim(c: Claim) -> str:
     """A row of the table."""
     note = f" ({c.note})" if c.note else ""
@@ -94,7 +137,8 @@ def claim(c: Claim) -> str:
 def experiment(e: Experiment, page: str = "reproduction") -> list[str]:
     """A section."""
     lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}]({page}/{e.id}.png)", ""]
-    lines += [f"`{e.command}`, {e.seconds:,.0f} seconds.", ""]
+    spent = f", {e.cpu_seconds:,.0f} CPU seconds" if e.cpu_seconds else ""
+    lines += [f"`{e.command}`, {e.seconds:,.0f} seconds{spent}.", ""]
     lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:
         lines += table(t) if len(t.rows) < MAX_TABLE_ROWS else []
@@ -140,6 +184,7 @@ def cell(value: object) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit('pass the folder of a reproduction: python docs/make_reproduction.py report "how it was made"')
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    if len(sys.argv) < 2:
+        raise SystemExit("pass the folders of reproductions: python docs/make_reproduction.py report report-mushrooms")
+    given = [Path(word) for word in sys.argv[1:]]
+    main([f for f in given if f.is_dir()], *(word for word in sys.argv[1:] if not Path(word).is_dir()))

@@ -1,4 +1,4 @@
-"""Fused lasso on a chain and on a grid, where every dual step is a conversation between neighbours.
+"""Fused lasso on a chain and on a grid, where every dual step is a conversation between neighbors.
 
     min_x  f(x) + lam sum_{edges (i, j)} |x_i - x_j|  =  f(x) + psi(D x)
 
@@ -22,6 +22,7 @@ import scipy.sparse
 from matplotlib.figure import Figure
 
 import proxskip as ps
+from proxskip.display import palette
 from proxskip.prox import L1
 
 
@@ -79,9 +80,9 @@ def draw(found: list[tuple[race.Race, np.ndarray]], out: Path) -> None:
         row[1].set_xlabel("dual steps: exchanges along every edge")
         order = np.argsort(-truth, kind="stable") if "grid" in done.title else np.arange(len(truth))
         for values, style, label in (
-            (truth, {"drawstyle": "steps-mid", "color": "#7F7F7F"}, "the truth"),
-            (done.f.b / np.diag(done.f.H), {"linestyle": "", "marker": "+", "color": "#56B4E9"}, "measured"),
-            (done.results["SplitSkip"].x, {"linestyle": "", "marker": ".", "color": "#D55E00"}, "found"),
+            (truth, {"drawstyle": "steps-mid", "color": palette.GREY}, "the truth"),
+            (done.f.b / np.diag(done.f.H), {"linestyle": "", "marker": "+", "color": palette.SKY}, "measured"),
+            (done.results["SplitSkip"].x, {"linestyle": "", "marker": ".", "color": palette.ORANGE}, "found"),
         ):
             row[2].plot(values[order], label=label, **style)
         row[2].set_ylim(truth.min() - 0.9, truth.max() + 0.7)

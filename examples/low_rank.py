@@ -17,6 +17,7 @@ import numpy as np
 import race
 from matplotlib.figure import Figure
 
+from proxskip.display import palette
 from proxskip.prox import NuclearNorm
 
 SKIP = "ProxSkip, p = 0.1"
@@ -88,9 +89,9 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
     done.curves(axes[:2])
     count = 3 * int(np.linalg.matrix_rank(truth))
     for X, mark, color, label in (
-        (done.f.M, ".", "#56B4E9", "of M"),
-        (truth, "o", "#7F7F7F", "of the truth"),
-        (done.results[SKIP].x, "x", "#D55E00", "found"),
+        (done.f.M, ".", palette.SKY, "of M"),
+        (truth, "o", palette.GREY, "of the truth"),
+        (done.results[SKIP].x, "x", palette.ORANGE, "found"),
     ):
         values = np.linalg.svd(X, compute_uv=False)
         shown = np.where(values > 1e-8 * values[0], values, np.nan)[:count]

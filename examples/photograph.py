@@ -2,7 +2,7 @@
 
     min_x  1/2 |K x K' - b|^2 + mu/2 |x|^2 + lam TV(x)
 
-The prox is an optimisation problem of its own, with 130,000 dual variables. Its inner solver starts where it ended and
+The prox is an optimization problem of its own, with 130,000 dual variables. Its inner solver starts where it ended and
 stops at an accuracy that follows that of the iterates, so that FISTA's many proxes are cheap and APDA's few are not.
 ``minimize`` finds that out by itself. The picture is "camera" of scikit-image, every second pixel each way averaged.
 """

@@ -15,13 +15,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import proxskip as ps
+from proxskip.display.palette import CYCLE
 
-# Okabe and Ito's colors and a grey
-COLOURS = {
-    "proxgd": "#7F7F7F", "fista": "#000000", "fista-restart": "#0072B2", "proxskip": "#D55E00", "sproxskip": "#009E73",
-    "auto": "#D55E00", "apda": "#009E73", "splitskip": "#D55E00", "papc": "#7F7F7F", "pdhg": "#000000",
+LOOKS = {
+    "proxgd": CYCLE[1], "fista": CYCLE[2], "fista-restart": CYCLE[4], "proxskip": CYCLE[0], "sproxskip": CYCLE[5],
+    "auto": CYCLE[0], "apda": CYCLE[5], "splitskip": CYCLE[0], "papc": CYCLE[1], "pdhg": CYCLE[2], "ProxSGD": CYCLE[3],
 }  # fmt: skip
-DASHES = ("-", "--", ":")
+"""Color, dashes and marker of each method; the second line of a method has dashes and a hollow marker."""
 AXES = {"seconds": "seconds", "nprox": "prox evaluations", "ngrad": "gradients"}
 
 
@@ -79,15 +79,29 @@ class Race:
         for label, r in self.results.items():
             method = self.methods[label][0]
             seen[method] = seen.get(method, -1) + 1
-            style = {"color": COLOURS[method], "linestyle": DASHES[seen[method]], "label": label}
-            width = 2.4 if "skip" in method and seen[method] == 0 else 1.5
+            style = look(method, seen[method]) | {"markevery": spread(len(r.trace["certificate"])), "label": label}
             for ax, x in zip(axes, xs, strict=True):
-                ax.loglog(np.maximum(r.trace[x], 1e-4), r.trace["certificate"], linewidth=width, **style)
+                ax.loglog(np.maximum(r.trace[x], 1e-4), r.trace["certificate"], **style)
         for ax, x in zip(axes, xs, strict=True):
             ax.axhline(self.tol, color="#AAAAAA", linewidth=0.8, linestyle=(0, (1, 2)))
             dress(ax, AXES[x])
         axes[0].set_ylabel("certificate")
         axes[-1].legend(frameon=False, fontsize=9, loc="lower left")
+
+
+def look(method: str, before: int = 0) -> dict[str, Any]:
+    """How a line of this method is drawn; ``before``: how many others of the method the figure has."""
+    color, dashes, marker = LOOKS[method]
+    dashes = (dashes, "--", ":")[before] if dashes == "-" else dashes
+    width = 2.4 if "skip" in method and before == 0 else 1.5
+    face = color if before == 0 else "white"
+    style = {"color": color, "linestyle": dashes, "marker": marker if before < 2 else "*", "markerfacecolor": face}
+    return style | {"linewidth": width, "markersize": 5.0}
+
+
+def spread(points: int) -> int:
+    """About eight markers along a line."""
+    return max(1, points // 8)
 
 
 def seconds_of_a_gradient(f: Any, x: Any, count: int = 100) -> float:

@@ -18,6 +18,7 @@ import scipy.sparse
 from matplotlib.figure import Figure
 
 import proxskip as ps
+from proxskip.display import palette
 from proxskip.prox import Polyhedron
 
 
@@ -83,9 +84,9 @@ def draw(found: tuple[race.Race, np.ndarray, np.ndarray], out: Path) -> None:
     axes = figure.subplots(1, 3)
     done.curves(axes[:2])
     free = np.linalg.solve(done.f.H, done.f.b)
-    axes[2].plot(ages, truth, color="#7F7F7F", linewidth=4, alpha=0.6, label="the truth")
-    axes[2].plot(ages, free, ":", color="#0072B2", label="without the shape")
-    axes[2].plot(ages, done.results["ProxSkip"].x, color="#D55E00", label="falling and convex")
+    axes[2].plot(ages, truth, color=palette.GREY, linewidth=4, alpha=0.6, label="the truth")
+    axes[2].plot(ages, free, ":", color=palette.BLUE, label="without the shape")
+    axes[2].plot(ages, done.results["ProxSkip"].x, "--", color=palette.ORANGE, label="falling and convex")
     axes[2].set_title("the curve", fontsize=10)
     axes[2].legend(frameon=False, fontsize=9)
     race.dress(axes[2], "age")

@@ -3,7 +3,7 @@
     min_x  1/N sum_j log(1 + exp(-b_j a_j'x)) + mu/2 |x|^2 + lam sum_{3 x 3 windows w} |x_w|
 
 tells even digits from odd ones: the 8 x 8 pictures that come with scikit-learn, each also shifted by a pixel in the
-eight directions and turned by 12 degrees to both sides, 48,519 in all. The windows overlap, so neighbours shrink
+eight directions and turned by 12 degrees to both sides, 48,519 in all. The windows overlap, so neighbors shrink
 together (Jenatton, Audibert and Bach, "Structured variable selection with sparsity-inducing norms", 2011), and the prox
 has no closed form: the windows fall into nine tilings of the picture, each a group lasso, and Dykstra's algorithm adds
 them up. Every prox is asked for the same accuracy, and every method has one thread.
@@ -37,7 +37,6 @@ METHODS = {
     "ProxSGD": ("proxgd", {"batch": BATCH, "max_prox": 800}),
     "SProxSkip": ("sproxskip", {"batch": BATCH, "p": 0.03, "max_prox": 40}),
 }
-COLOURS = {**race.COLOURS, "ProxSGD": "#E69F00"}
 
 
 class Tiling:
@@ -154,7 +153,7 @@ def draw(solved: tuple[ps.Logistic, dict[str, Seen], float], out: Path) -> None:
     *axes, last = figure.subplots(1, 3, width_ratios=(1, 1, 0.85))
     for label, seen in found.items():
         method = METHODS[label][0] if label != "ProxSGD" else label
-        style = {"color": COLOURS[method], "label": label, "linewidth": 2.4 if label == "SProxSkip" else 1.5}
+        style = race.look(method) | {"markevery": race.spread(len(seen.left)), "label": label}
         for ax, x in zip(axes, (seen.seconds, np.arange(1, len(seen.left) + 1)), strict=True):
             ax.loglog(x, np.maximum(seen.left, 1e-4), **style)
     for ax, xlabel in zip(axes, ("seconds", "prox evaluations"), strict=True):

@@ -1,15 +1,17 @@
-"""What a release must pass, in fresh environments: the wheel on each Python, each extra alone, the oldest versions.
+"""What a release must pass, in fresh environments: the wheel on each Python, each extra alone, both ends of the ranges.
 
     python tests/release_check.py [--python 3.11 3.12 3.13] [--only NAME ...]
 
-Builds the wheel, and for each row makes a virtual environment, installs the wheel with pip, imports the package and
-runs the race of the demo. Prints one row of a Markdown table per environment.
+Builds the wheel, and for each row makes a virtual environment, installs the wheel with pip, uses what the row is about
+and runs the race of the demo. Prints one row of a Markdown table per environment. pip reads its settings as always:
+`PIP_CONSTRAINT=file` with the line `torch==2.13.0` picks that PyTorch for the row `torch`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,15 +21,19 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+SOLVE = "import proxskip as ps; P = ps.Problem(ps.random_quadratics(4, 3)); r = ps.run('scaffnew', P, rounds=5{}); "
 USES = {
-    "prox": "import pyproximal, osqp; import proxskip as ps; ps.prox.as_prox(pyproximal.L1(sigma=1.0))",
-    "docs": "import sphinx, myst_parser, furo",
+    "prox": "import pyproximal, proxskip as ps; f = ps.LeastSquares([[1.0, 0], [0, 2], [1, 1]], [1.0, 0, 1]); "
+    "assert ps.minimize(f, ps.prox.as_prox(pyproximal.L1(sigma=0.1)), tol=1e-6).success; import osqp",
+    "docs": "import runpy, sys; sys.argv = ['build.py', '--out', 'site', '--work', 'pages', '--only', 'none']; "
+    f"runpy.run_path({str(ROOT / 'docs' / 'site' / 'build.py')!r}, run_name='__main__')",
     "examples": "import skimage, osqp",
-    "flower": "import proxskip.flower",
-    "ray": "import ray; import proxskip as ps; ps.RayEngine",
-    "torch": "import proxskip.torch",
+    "flower": "from proxskip.flower import Federated, client_app, from_arrays; import proxskip as ps; "
+    "client_app(lambda context: None); Federated(ps.Scaffnew.theory, clients=2)",
+    "ray": SOLVE.format(", engine=ps.RayEngine(actors=2)") + "r.x.sum()",
+    "torch": SOLVE.format(", engine='torch'") + "import proxskip.torch",
     "callbacks": "import mlflow, tensorboard, wandb; from proxskip.callbacks import MLflow, TensorBoard, WandB",
-    "frames": "import pandas, pyarrow",
+    "frames": SOLVE.format("") + "import pyarrow; assert len(r.trace.to_frame())",
     "gpu": "import importlib.util; assert importlib.util.find_spec('cupy')",  # a driver is not needed to install it
 }
 """What each extra must allow."""
@@ -46,10 +52,12 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def oldest() -> list[str]:
-    """The dependencies at the lower ends of their ranges."""
+def oldest(extra: str = "") -> list[str]:
+    """The dependencies, and those of an extra, at the lower ends of their ranges."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return [name.replace(">=", "==") + ".*" * (name.count(".") < 2) for name in project["dependencies"]]
+    names = project["dependencies"] + (project["optional-dependencies"][extra] if extra else [])
+    lower = [re.match(r"([\w-]+)>=(\d+)\.?(\d*)", name) for name in names]
+    return [f"{found[1]}=={found[2]}.{found[3] or 0}.*" for found in lower if found]
 
 
 def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[str] | None = None) -> str:
@@ -67,7 +75,7 @@ def check(python: str, wheel: Path, folder: Path, extra: str = "", more: list[st
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, env=env, cwd=folder.parent)
         if done.returncode:
-            return f"fails: {' '.join((done.stderr or done.stdout).strip().splitlines()[-1:])[:160]}"
+            return f"fails: {' '.join((done.stderr or done.stdout).strip().splitlines()[-1:])[:300]}"
     named = "import numpy, scipy, numba; print(numpy.__version__, scipy.__version__, numba.__version__)"
     versions = subprocess.run([program, "-c", named], capture_output=True, text=True, env=env).stdout.split()
     return f"works: numpy {versions[0]}, scipy {versions[1]}, numba {versions[2]}; {time.monotonic() - start:.0f} s"
@@ -77,13 +85,14 @@ def main() -> None:
     """All rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"])
-    parser.add_argument("--only", nargs="*", help="rows: a Python version, oldest, or an extra")
+    parser.add_argument("--only", nargs="*", help="rows: a Python version, an extra, oldest, or EXTRA-oldest")
     given = parser.parse_args()
     first = interpreter(given.python[0]) or sys.executable
     with tempfile.TemporaryDirectory() as name:
         wheel = build_wheel(Path(name))
         rows = [(version, interpreter(version), "", []) for version in given.python]
-        rows += [("oldest", first, "", oldest())] + [(extra, first, extra, []) for extra in USES]
+        rows += [(extra, first, extra, []) for extra in USES] + [("oldest", first, "", oldest())]
+        rows += [(f"{extra}-oldest", first, extra, oldest(extra)) for extra in USES]
         for k, (row, python, extra, more) in enumerate(rows):
             if given.only and row not in given.only:
                 continue

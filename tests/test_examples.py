@@ -6,14 +6,16 @@ import re
 import runpy
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from matplotlib.figure import Figure
 
 pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 ROW = re.compile(r"^(\S.*?) {2,}(\d\.\de[+-]\d+) +([\d,]+) +([\d,]+) +[\d.]+ +\d+$", re.MULTILINE)
+lines_alike = runpy.run_path(str(EXAMPLES.parent / "docs" / "site" / "gallery.py"))["lines_alike"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -43,6 +45,13 @@ def example(tmp_path, monkeypatch, capsys):
 
     def run(name: str) -> Run:
         out = tmp_path / "deep" / f"{name}.png"
+        save = Figure.savefig
+
+        def checked(figure: Figure, *given: Any, **more: Any) -> None:
+            assert lines_alike(figure) == []
+            save(figure, *given, **more)
+
+        monkeypatch.setattr(Figure, "savefig", checked)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--small", "--out", str(out)])
         monkeypatch.syspath_prepend(str(EXAMPLES))
         monkeypatch.delitem(sys.modules, "race", raising=False)
@@ -101,7 +110,6 @@ def test_low_rank(example) -> None:
 
 @pytest.mark.slow
 def test_shape_regression(example) -> None:
-    pytest.importorskip("osqp", reason="OSQP projects onto the polyhedron")
     run = example("shape_regression")
     check_picture(run.picture)
     rows = run.rows

@@ -158,7 +158,7 @@ def problem_of(case: dict[str, Any]) -> Any:
         problem = ps.Problem([model], batch=case["batch"])
     elif case["weights"] == "own":
         parts = np.array_split(np.arange(16), case["clients"])
-        problem = ps.Problem(model.deal(parts), 1.0 + np.arange(len(parts)), batch=case["batch"])
+        problem = ps.Problem([model.take(rows) for rows in parts], 1.0 + np.arange(len(parts)), batch=case["batch"])
     else:
         cut: Any = {"by": "contiguous", "weights": case["weights"], "batch": case["batch"]}
         problem = ps.split(model, case["clients"], **cut)

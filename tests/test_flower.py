@@ -595,7 +595,7 @@ def test_a_module_and_its_loss() -> None:
         assert (f.value(x + e) - f.value(x - e)) / (2 * step) == pytest.approx(g[k], abs=1e-7)
     halves = [f.minibatch_gradient(x, np.arange(20)[s]) for s in (slice(0, 10), slice(10, 20))]
     assert np.allclose(np.mean(halves, axis=0), g)
-    with pytest.raises(ps.InputError, match="batch normalisation"):
+    with pytest.raises(ps.InputError, match="batch normalization"):
         flower.from_torch(torch.nn.BatchNorm1d(3), torch.nn.functional.mse_loss, inputs, inputs)
 
 

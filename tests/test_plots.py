@@ -47,7 +47,7 @@ def test_every_method_has_a_name_and_a_style_of_its_own():
     for group in ([m for m in federated if m not in gossip], gossip):
         assert len({(style(m).color, style(m).dashes) for m in group}) == len(group)
         assert len({style(m).marker for m in group}) == len(group)
-    assert len(PALETTE) == len(set(PALETTE)) == len(CYCLE)
+    assert len(PALETTE) == len(set(PALETTE)) == len(CYCLE) == len({look.marker for look in CYCLE})
     assert {style(m).color for m in METHODS} == set(PALETTE)
 
 
@@ -62,7 +62,7 @@ def test_curves_are_semilogarithmic_and_labelled():
     (ax,) = figure.axes
     assert ax.get_yscale() == "log"
     assert ax.get_xlabel() == "floats sent, all clients, up and down"
-    assert ax.get_ylabel() == "f(x) \N{MINUS SIGN} f*"
+    assert ax.get_ylabel() == plots.mathtext("f(x) \N{MINUS SIGN} f*")
     x, y = ax.lines[0].get_data()
     assert np.allclose(x, 2.0 * np.arange(30))
     assert np.allclose(y, DECAY, rtol=1e-12)
@@ -274,3 +274,29 @@ def test_what_is_missing_or_strange_is_drawn_around(tmp_path):
     plots.save(figure, tmp_path / "f")
     assert np.isnan(figure.axes[0].lines[0].get_ydata()[:2].astype(float)).all()
     assert np.isnan(figure.axes[0].lines[-1].get_ydata()[:2].astype(float)).all()
+
+
+# Machado, Oliveira, Fernandes (2009), severity 1: what dichromats see, in linear RGB
+SEEN_BY = {
+    "everybody": np.eye(3),
+    "protanopes": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopes": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopes": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def lab(rgb):
+    """CIELAB of linear RGB, where a distance of 2.3 is just noticed."""
+    to_xyz = np.array([[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]])
+    t = to_xyz @ np.clip(rgb, 0, 1) / np.array([0.9505, 1.0, 1.0888])
+    x, y, z = np.where(t > 0.008856, np.cbrt(t), 7.787 * t + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("who", SEEN_BY)
+def test_any_color_vision_tells_the_palette_apart(who):
+    values = np.array([[int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)] for color in PALETTE])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    seen = [lab(np.asarray(SEEN_BY[who]) @ color) for color in linear]
+    apart = [np.linalg.norm(a - b) for k, a in enumerate(seen) for b in seen[:k]]
+    assert min(apart) > 9

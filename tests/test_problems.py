@@ -16,7 +16,7 @@ import proxskip as ps
 from conftest import draws
 from proxskip import randomness as sampling
 from proxskip.problems import spectrum
-from proxskip.problems.split import partition
+from proxskip.problems.split import arrangement
 
 RNG = np.random.Generator(np.random.Philox(7))
 
@@ -179,24 +179,24 @@ def test_every_row_goes_to_exactly_one_client(N, n, by, seed):
     model = ps.Logistic(A, b, l2=0.1)
     if n > model.N:
         with pytest.raises(ps.InputError, match="cannot share"):
-            partition(model, n, by)
+            arrangement(model, n, by)
         return
     try:
-        parts = partition(model, n, by, seed=seed, alpha=5.0)
+        order, row0 = arrangement(model, n, by, seed=seed, alpha=5.0)
     except ps.InputError as error:
         assert "without rows" in str(error)
         return
-    assert len(parts) == n
-    assert sorted(np.concatenate(parts).tolist()) == list(range(model.N))
-    assert all(len(p) for p in parts)
+    sizes = np.diff(row0)
+    assert (len(sizes), row0[0], row0[-1]) == (n, 0, model.N)
+    assert sorted(order.tolist()) == list(range(model.N))
+    assert (sizes > 0).all()
     if by != "dirichlet":
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        assert np.ptp(sizes) <= 1
 
 
 def test_split_by_label_is_stable_and_sorted():
     A, b = some_data(31, 3)
-    parts = partition(ps.Logistic(A, b), 4, "label")
-    order = np.concatenate(parts)
+    order, _ = arrangement(ps.Logistic(A, b), 4, "label")
     assert (np.diff(b[order]) >= 0).all()
     for value in (0, 1):
         assert (np.diff(order[b[order] == value]) > 0).all()

@@ -43,7 +43,7 @@ G = np.random.default_rng(7).standard_normal((5, d))
 
 
 def osqp_or_skip():
-    pytest.importorskip("osqp", reason="Polyhedron needs the extra prox")
+    pytest.importorskip("osqp", reason="a large Polyhedron needs the extra prox")
 
 
 MAKERS = {
@@ -55,10 +55,11 @@ MAKERS = {
     "Sum of inexact": lambda tol: Sum(TV2D(0.3, SHAPE), NonNegative(), tolerance=tol),
     "intersection": lambda tol: intersection(NonNegative(), L2Ball(1.5), Box(-math.inf, 1.0), tolerance=tol),
     "Polyhedron": lambda tol: Polyhedron(G, u=1.0, E=np.ones((1, d)), e=[1.0], tolerance=tol),
+    "Polyhedron by OSQP": lambda tol: Polyhedron(G, u=1.0, E=np.ones((1, d)), e=[1.0], tolerance=tol, solver="osqp"),
     "Blocks": lambda tol: with_tolerance(Blocks([TV2D(0.4, (3, 3)), L1(0.1)], [9, 3]), tol),
 }
 FINITE = [name for name in MAKERS if ("TV" in name and "bounds" not in name) or name in ("Sum", "Blocks")]
-SETS = ["intersection", "Polyhedron"]
+SETS = ["intersection", "Polyhedron", "Polyhedron by OSQP"]
 
 
 def with_tolerance(psi, tol):
@@ -67,7 +68,7 @@ def with_tolerance(psi, tol):
 
 
 def made(name, tol):
-    if name == "Polyhedron":
+    if "OSQP" in name:
         osqp_or_skip()
     return MAKERS[name](tol)
 
@@ -368,27 +369,86 @@ def test_a_sum_against_a_search_for_the_multiplier():
 
 
 # -- polyhedra, blocks, spectra ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("solver", ["active-set", "osqp"])
 @settings(max_examples=draws(20), derandomize=True)
 @given(seed=seeds)
-def test_a_simplex_as_a_polyhedron(seed):
-    osqp_or_skip()
+def test_a_simplex_as_a_polyhedron(solver, seed):
+    if solver == "osqp":
+        osqp_or_skip()
     x = point(seed, 10.0)
-    psi = Polyhedron(np.eye(d), l=0.0, E=np.ones((1, d)), e=[2.0])
+    psi = Polyhedron(np.eye(d), l=0.0, E=np.ones((1, d)), e=[2.0], solver=solver)
     y = psi.prox(x, 1.0)
     assert psi.last.reached
     assert np.linalg.norm(y - Simplex(2.0).prox(x, 1.0)) <= psi.last.accuracy + 1e-12
     assert psi(y) == 0
 
 
-def test_a_polyhedron_is_set_up_once():
-    osqp_or_skip()
-    psi = Polyhedron(G, u=1.0)
+@pytest.mark.parametrize("solver", ["active-set", "osqp"])
+def test_a_polyhedron_is_set_up_once(solver):
+    if solver == "osqp":
+        osqp_or_skip()
+    psi = Polyhedron(G, u=1.0, solver=solver)
     psi.prox(point(1), 1.0)
-    solver = psi._solver
+    kept = psi._solver
     psi.prox(point(2), 5.0)
-    assert psi._solver is solver
+    assert psi._solver is kept
     psi.reset()
     assert psi._solver is None
+
+
+def some_polyhedron(rng):
+    """Rows that may repeat, be zero, hold at one point, and depend on each other, around a point inside."""
+    size, rows = int(rng.integers(1, 16)), int(rng.integers(1, 30))
+    M = rng.standard_normal((rows, size)) if rng.random() < 0.5 else rng.integers(-1, 2, (rows, size)).astype(float)
+    M[rng.integers(rows)] = M[rng.integers(rows)]
+    inside, one = rng.standard_normal(size), rng.standard_normal((1, size))
+    E = np.vstack([one, 2 * one])
+    far = rng.choice([0.0, 0.1, 1.0, math.inf], (2, rows))
+    return Polyhedron(M, M @ inside - far[0], M @ inside + far[1], E, E @ inside), inside
+
+
+@settings(max_examples=draws(60), derandomize=True)
+@given(seed=seeds)
+def test_the_active_rows_give_the_projection(seed):
+    rng = np.random.default_rng(seed)
+    psi, inside = some_polyhedron(rng)
+    for scale in (10.0, 1.0, 1.0, 0.01):
+        x = inside + scale * rng.standard_normal(psi.d)
+        y = psi.prox(x, 1.0)
+        assert psi.last.accuracy <= 1e-9
+        assert psi(y) == 0
+        # the multipliers have the right signs, and the row of each is on its bound: the conditions of the projection
+        A, l, u = psi._solver.set
+        _, _, rows, signs, v = (kept[: psi._solver.q] for kept in psi._solver.kept)
+        np.testing.assert_allclose(x + A[rows].T @ (signs * v), y, atol=1e-9 * (1 + np.linalg.norm(x)))
+        assert all(v >= np.where(l[rows] == u[rows], -math.inf, 0.0))
+        np.testing.assert_allclose(A[rows] @ y, np.where(signs > 0, l[rows], u[rows]), atol=1e-9)
+        # a warm start changes nothing
+        cold = Polyhedron(psi.A, psi.l, psi.u)
+        assert np.linalg.norm(cold.prox(x, 1.0) - y) <= psi.last.accuracy + cold.last.accuracy + 1e-12
+
+
+def test_a_warm_start_keeps_the_active_rows():
+    slope = np.diff(np.eye(60), axis=0)
+    psi = Polyhedron(np.vstack([slope, -np.diff(slope, axis=0)]), l=0.0)  # increasing and concave
+    rng = np.random.default_rng(0)
+    x = np.sqrt(np.arange(60.0)) + 0.1 * rng.standard_normal(60)
+    psi.prox(x, 1.0)
+    assert psi.last.iterations >= 20
+    psi.prox(x + 1e-9 * rng.standard_normal(60), 1.0)
+    assert psi.last.iterations == 0
+    assert psi.last.reached
+
+
+def test_an_active_set_that_is_not_finished_is_a_failure():
+    rng = np.random.default_rng(0)
+    x = 5 * rng.standard_normal(40)
+    exact = Polyhedron(np.eye(40), l=0.0).prox(x, 1.0)
+    psi = Polyhedron(np.eye(40), l=0.0, max_iterations=3)
+    y = psi.prox(x, 1.0)
+    assert not psi.last.reached
+    assert psi.failures == 1
+    assert np.linalg.norm(y - exact) <= psi.last.accuracy
 
 
 def test_blocks_with_an_inexact_block():
@@ -458,6 +518,7 @@ def test_the_same_inexact_operator_twice_counts_twice():
         (lambda: Blocks([Zero()], [2]).prox(np.ones(3), 1.0), "Blocks is made for 2 numbers, not for 3"),
         (lambda: Polyhedron(), "needs G with l or u, or E with e"),
         (lambda: Polyhedron(G), "rows G without a bound"),
+        (lambda: Polyhedron(G, u=1.0, solver="simplex"), 'the solvers "active-set" and "osqp"'),
         (lambda: Polyhedron(l=0.0), "needs G with l or u"),
         (lambda: Polyhedron(E=G), "E and e together"),
         (lambda: Polyhedron(E=G, e=np.ones(5), u=1.0), "bounds l or u without their rows"),
@@ -478,8 +539,10 @@ def test_wrong_parameters_say_what_is_wrong(make, sentence):
         make()
 
 
-def test_an_empty_polyhedron_says_so():
-    osqp_or_skip()
-    psi = Polyhedron(np.array([[1.0], [1.0]]), l=[2.0, -np.inf], u=[np.inf, 1.0])
+@pytest.mark.parametrize("solver", ["active-set", "osqp"])
+def test_an_empty_polyhedron_says_so(solver):
+    if solver == "osqp":
+        osqp_or_skip()
+    psi = Polyhedron(np.array([[1.0], [1.0]]), l=[2.0, -np.inf], u=[np.inf, 1.0], solver=solver)
     with pytest.raises(InputError, match="Polyhedron is empty"):
         psi.prox(np.zeros(1), 1.0)

@@ -130,8 +130,6 @@ def tightly(problem):
 @pytest.mark.parametrize("name", CASES)
 def test_against_cvxpy(name):
     cp = pytest.importorskip("cvxpy", reason="cvxpy is not installed")
-    if name == "Polyhedron":
-        pytest.importorskip("osqp", reason="Polyhedron needs the extra prox")
     make, terms = CASES[name]
     psi, Y = make(), cp.Variable(SHAPE)
     value, constraints = terms(Y)

@@ -22,7 +22,7 @@ import pytest
 import chromium
 import proxskip as ps
 from conftest import model
-from proxskip.report import front, page, plots
+from proxskip.report import front, page, plots, svg
 from proxskip.report.axes import Scale, domain, number, short
 from proxskip.report.downsample import MAX_POINTS, downsample, downsample_series
 from proxskip.report.figures import (
@@ -36,7 +36,7 @@ from proxskip.report.figures import (
     to_csv,
     to_json,
 )
-from proxskip.report.mathematics import prose
+from proxskip.report.mathematics import mathtext, pieces, prose
 from proxskip.report.method_styles import title
 from proxskip.report.text import block, finite, text
 
@@ -182,6 +182,10 @@ def dressed(names: Iterator[str]) -> ReproductionReport:
     return ReproductionReport(next(names), about, claims, experiments)
 
 
+TYPESET = frozenset({"tspan", "math", "mrow", "mi", "mo", "mn", "msup", "msub", "msubsup", "msqrt", "mspace"})
+"""Nodes that a name may add: its formulas are typeset."""
+
+
 class Nodes(HTMLParser):
     """Tags with their attributes' names, the text between them, and the script blocks."""
 
@@ -196,7 +200,8 @@ class Nodes(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, tuple(name for name, _ in attrs)))
+        if tag not in TYPESET:
+            self.tags.append((tag, tuple(name for name, _ in attrs)))
         self.attributes += [(tag, name, value or "") for name, value in attrs]
         self.script = (dict(attrs).get("id") or "code") if tag in ("script", "style") else ""
 
@@ -271,6 +276,8 @@ def test_no_name_can_leave_its_place() -> None:
     good = Nodes(page(dressed(itertools.repeat("plain"))))
     assert set(used) >= set(given)
     assert bad.tags == good.tags
+    allowed = {"class", "dy", "width", "stretchy", "accent", "lspace", "rspace"}
+    assert {name for tag, name, _ in bad.attributes if tag in TYPESET} <= allowed
     assert "window.hacked" not in bad.blocks["code"]
     shown = "".join(bad.words)
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x00\x1b]", shown)
@@ -706,10 +713,11 @@ def test_the_script_and_python_draw_the_same_figure(tab: chromium.Page, file: Pa
         for query, pattern in (
             (".line", r'<path class="line[^>]* d="([^"]*)"'),
             (".tick", r'class="tick"[^>]*>([^<]*)<'),
+            (".label, .chart .end", r'class="(?:label|end)[^>]*>(.*?)</text>'),
         ):
-            read = "n => n.getAttribute('d')" if query == ".line" else "n => n.textContent"
+            read = "n => n.getAttribute('d')" if query == ".line" else "n => n.innerHTML"
             drawn = tab.js(f"[...{FIGURE.format(k)}.querySelectorAll('.chart {query}')].map({read})")
-            if query == ".tick":
+            if query != ".line":
                 assert drawn == re.findall(pattern, source)
                 continue
             for ours, theirs in zip(drawn, re.findall(pattern, source), strict=True):
@@ -775,6 +783,16 @@ def test_axes_and_methods_are_switched_everywhere(
     for shown in ([2, 1, 2], [3, 1, 3]):
         tab.js("document.querySelector('.everywhere .key[data-method=gd]').click()")
         assert tab.js(lines) == tab.js(ends) == shown
+    # the legend of one figure acts on all of them, and with Shift on its own alone
+    click = "document.querySelectorAll('figure.panel')[0].querySelector('.key[data-name=\"{}\"]').dispatchEvent(new MouseEvent('click', {{shiftKey: {}}}))"
+    pressed = (
+        "[...document.querySelectorAll('[data-method=gd], [data-name=\"gradient descent\"]')].map(b => b.ariaPressed)"
+    )
+    for shown, state in (([2, 1, 2], "false"), ([3, 1, 3], "true")):
+        tab.js(click.format("gradient descent", "false"))
+        assert (tab.js(lines), set(tab.js(pressed))) == (shown, {state})
+    tab.js(click.format("gradient descent", "true"))
+    assert (tab.js(lines), tab.js(pressed)) == ([2, 1, 3], ["true", "false", "true"])
     assert tab.messages() == []
     tab.close()
 
@@ -795,6 +813,36 @@ def test_formulas_of_sentences_are_typeset() -> None:
     told = prose("with gamma = 1/L the error f - f* falls &lt;b&gt;.")
     assert told.count("<math") == 2
     assert prose("a gammaray and =1") == "a gammaray and =1"
+    for formula in (
+        "gamma &lt;= 1/max_i L_i",
+        "gamma L = 1/128",
+        "|h - h*|/|h*|",
+        "1/(81 K L)",
+        "C = 2 sigma*^2",
+        "1/p = 3",
+    ):
+        assert re.fullmatch("a <math.*</math>, b", prose(f"a {formula}, b"))
+    for words in ("L = global", "1/2 of them", 'control="gradient"', "see fig1a", "with-kappa-in-it"):
+        assert prose(words) == words
+
+
+def test_labels_of_figures_are_typeset(tab: chromium.Page) -> None:
+    plain = [
+        "f(x) \N{MINUS SIGN} f*",
+        "lmax(I \N{MINUS SIGN} W), relative",
+        "1/p of gamma L",
+        "rounds",
+        "<b>x</b> don't",
+        "S-Local-GD x-t",
+    ]
+    assert svg.label(plain[0]).startswith('<tspan class="m">f</tspan>(<tspan class="m">x</tspan>)')
+    assert [len(pieces(name)) for name in plain] == [6, 7, 6, 1, 3, 1]
+    put = "{const t = make('text', {}, ...typeset(l)); return [t.innerHTML, make('text', {}, ...typeset(t.textContent)).innerHTML];}"
+    # a page that was drawn once draws its labels again from what they show
+    for name, (first, again) in zip(plain, tab.js(f"{json.dumps(plain)}.map((l) => {put})"), strict=True):
+        assert html.unescape(first) == html.unescape(again) == html.unescape(svg.label(name))
+    assert mathtext(plain[0]) == "$f$($x$) \N{MINUS SIGN} $f^\\star$"
+    assert mathtext("$x$ of x") == "$x$ of x"
 
 
 def test_the_command_is_copied(tab: chromium.Page) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import chromium
 import proxskip as ps
 from proxskip import cli, experiments
 from proxskip.cli import flags as cli_flags
@@ -30,7 +31,7 @@ from proxskip.experiments.progress_estimate import ProgressEstimate
 from proxskip.experiments.reproduce import ReproductionOptions
 from proxskip.experiments.workspace import Interrupted, RunRequest, Workspace
 from proxskip.loop import progress
-from proxskip.report import figures, plots
+from proxskip.report import figures, page, plots
 from proxskip.report.figures import Claim, Experiment, Panel, ReproductionReport, Series
 from proxskip.results import description
 from proxskip.tune import grid
@@ -75,7 +76,7 @@ def data(tmp_path: Path) -> str:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small presets, and nothing is drawn."""
     use_small_presets(monkeypatch)
-    monkeypatch.setattr(reproduce, "draw", lambda made, out, progress: None)
+    monkeypatch.setattr(reproduce, "draw", lambda *about: None)
 
 
 @dataclass
@@ -97,10 +98,35 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(options, report, said)
 
 
+@pytest.mark.slow
+def test_a_phone_shows_a_whole_reproduction_in_a_third_of_its_first_height(
+    made: Made, browser: chromium.Browser, tmp_path: Path
+) -> None:
+    """With as many panels and claims as a page of all ten experiments has: 47,000 pixels in its first form."""
+    given = made.report
+    panels = [panel for e in given.experiments for panel in e.panels]
+    more = [
+        replace(given.experiments[k], id=f"more-{k}", panels=panels[:count]) for k, count in enumerate((4, 7, 4, 4))
+    ]
+    claims = [replace(c, id=f"{c.id}-again", experiment=f"more-{k % 4}") for k, c in enumerate(given.claims[:12])]
+    whole = replace(given, experiments=[*given.experiments, *more], claims=[*given.claims, *claims])
+    (tmp_path / "index.html").write_text(page(whole), encoding="utf-8")
+    tab = browser.page(390, 844, touch=True)
+    tab.open(tmp_path / "index.html")
+    tab.settle()
+    assert tab.js("document.querySelectorAll('figure.panel').length") >= 30
+    assert tab.js("document.documentElement.scrollHeight") < 47_000 / 3
+    assert tab.js("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+TIMES = ("seconds", "cpu_seconds", "command", "jobs")
+
+
 def without_times(found: Any) -> Any:
     """A JSON value without seconds and what follows from the command."""
     if isinstance(found, dict):
-        return {k: without_times(v) for k, v in found.items() if k not in ("seconds", "command")}
+        return {k: without_times(v) for k, v in found.items() if k not in TIMES}
     return [without_times(v) for v in found] if isinstance(found, list) else found
 
 
@@ -131,7 +157,9 @@ def test_every_figure_ends_in_a_report(made: Made) -> None:
     assert shares[-1] == pytest.approx(1.0)
     assert any(left is not None for *_, left in said)
     words = " ".join(text for text, *_ in said)
-    assert all(part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (2 of 2)"))
+    assert all(
+        part in words for part in ("fig1a: tuning FedLin", "fig1b: Scaffold (2 of 7)", "fig2c: M = 3 (18 of 18)")
+    )
 
 
 def test_the_grid_and_the_winner_are_recorded(made: Made) -> None:
@@ -217,6 +245,36 @@ def test_the_same_command_again_runs_nothing(made: Made, small: None, monkeypatc
     assert without_times(results(made.options.out)) == without_times(first)
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "table1": {"kappa": [10.0, 30.0], "clients": 3, "d": 4, "seeds": 2,
+               "data": {"kappa": [5.0, 10.0], "eps": 0.3, "rounds": 30, "seeds": 2}},
+    "lyapunov": {"seeds": 12, "sampling_seeds": 3, "data_seeds": 3, "points": 5, "kappa": 10.0},
+    "decentralized": {"clients": 9, "d": 3, "candidates": 3, "seeds": 2, "kappa": [4.0, 30.0]},
+    "skipping": {"kappa": [10.0, 30.0], "d": 8, "seeds": 2, "cost_kappa": 10.0, "powers": [-1, 0, 1]},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_changes_no_bit(
+    made: Made, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures, tables and claims; and what one process has left undone another finds."""
+    whole, said = experiments.preset, []
+    monkeypatch.setattr(experiments, "preset", lambda name, quick=False: whole(name, quick) | OTHERS.get(name, {}))
+    alone = replace(made.options, out=tmp_path / "1")
+    reproduce.reproduce([*OTHERS], alone)
+    shared = replace(made.options, out=tmp_path / "3", jobs=3)
+    reproduce.reproduce([], shared, lambda *what: said.append(what))
+    found, figures_alone, others_alone = (without_times(results(o.out)) for o in (shared, made.options, alone))
+    assert found["experiments"] == figures_alone["experiments"] + others_alone["experiments"]
+    assert found["claims"] == figures_alone["claims"] + others_alone["claims"]
+    shares = [done for _, done, _ in said]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.9
+    spent = results(shared.out)["about"]
+    assert spent["cpu_seconds"] >= sum(e["cpu_seconds"] for e in results(shared.out)["experiments"]) > 0
+
+
 def test_figures_share_runs(made: Made) -> None:
     """The first seed of 1/p = 4 of Figure 1c is Figure 1b's Scaffnew."""
     fig1b, fig1c = made.report.experiments[1:3]
@@ -265,11 +323,13 @@ def test_a_finished_stopwatch_does_not_go_on(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(reproduce.time, "monotonic", lambda: now[0])
 
     def work(seconds: float, end: type[BaseException] | None = None) -> float:
-        with reproduce.stopwatch(tmp_path, "x") as spent:
+        workspace = Workspace(tmp_path, "digits", spent=[2 * seconds])
+        with reproduce.stopwatch(tmp_path, "x", workspace) as spent:
             now[0] += seconds
             if end is not None:
                 raise end
-            return spent()
+        assert spent()[1] == pytest.approx(2 * spent()[0], abs=0.5)
+        return spent()[0]
 
     with pytest.raises(KeyboardInterrupt):
         work(10.0, KeyboardInterrupt)
@@ -279,7 +339,7 @@ def test_a_finished_stopwatch_does_not_go_on(tmp_path: Path, monkeypatch: pytest
 
 
 # -- stop and continue -------------------------------------------------------------------------------------------------
-def start(out: Path, data: str, *more: str) -> subprocess.Popen[str]:
+def start(out: Path, data: str, *more: str, jobs: int = 1) -> subprocess.Popen[str]:
     words = [
         sys.executable,
         "-m",
@@ -291,14 +351,16 @@ def start(out: Path, data: str, *more: str) -> subprocess.Popen[str]:
         data,
         "--out",
         str(out),
+        "--jobs",
+        str(jobs),
         *more,
     ]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def stop(out: Path, data: str, count: int, how: signal.Signals) -> tuple[int, str]:
+def stop(out: Path, data: str, count: int, how: signal.Signals, jobs: int = 1) -> tuple[int, str]:
     """How it ends, and what it says, when it is sent this signal after it has begun so many runs."""
-    process = start(out, data)
+    process = start(out, data, jobs=jobs)
     while process.poll() is None and len(list(out.glob("runs/*/spec.toml"))) < count:
         time.sleep(0.005)
     process.send_signal(how)
@@ -307,18 +369,20 @@ def stop(out: Path, data: str, count: int, how: signal.Signals) -> tuple[int, st
 
 
 @pytest.mark.slow
-def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, tmp_path: Path, jobs: int) -> None:
     whole = tmp_path / "whole"
     for attempt in range(10):  # on a busy machine it may be over before the signal comes
         parts = tmp_path / f"parts-{attempt}"
-        ended, err = stop(parts, data, 2, signal.SIGINT)
+        # so many have begun that one has ended
+        ended, err = stop(parts, data, 3 * jobs - 1, signal.SIGINT, jobs)
         if ended == 0:
             continue
         assert ended == 130
         assert "the same command resumes it" in err
         assert not (parts / "results.json").exists()
         done = {p.parent.name: p.stat().st_mtime_ns for p in (parts / "runs").glob("*/summary.json")}
-        ended, _ = stop(parts, data, 9, signal.SIGKILL)
+        ended, _ = stop(parts, data, 9, signal.SIGKILL, jobs)
         if ended == 0:
             continue
         assert ended == -signal.SIGKILL
@@ -326,7 +390,7 @@ def test_stopped_and_killed_and_continued_it_gives_the_same_results(data: str, t
     else:
         pytest.fail("it was over too soon, ten times")
     for out in (parts, whole):
-        process = start(out, data, "--json")
+        process = start(out, data, "--json", jobs=jobs if out == parts else 1)
         text, err = process.communicate(timeout=240)
         assert process.returncode == 0, err
         assert without_times(json.loads(text)) == without_times(results(out))
@@ -444,15 +508,17 @@ def test_a_value_is_computed_once_for_its_parameters(data: str, tmp_path: Path) 
     assert calls == [1, 2, 1]  # other data under the same name
 
 
-def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path) -> None:
+def test_candidates_that_blow_up_are_cut(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = Workspace(tmp_path, data)
     problem = workspace.problem(loss="squares")
-    methods = [workspace.method("gd", problem, gamma=g / problem.L_global) for g in (1.0, 1e6)]
-    good, bad = workspace.final_gaps(problem, methods, 80, "trying")
+    tried = [("gd", {"gamma": g / problem.L_global}) for g in (1.0, 1e6)]
+    good, bad = workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2)
     assert bad is None
     assert good is not None
-    assert good == pytest.approx(ps.run(methods[0], problem, rounds=80).summary()["gap"])
-    assert workspace.final_gaps(problem, methods, 80, "trying") == [good, None]
+    method = workspace.method("gd", problem, **tried[0][1])
+    assert good == pytest.approx(ps.run(method, problem, rounds=80).summary()["gap"])
+    monkeypatch.setattr(workspace_module, "trials", None)
+    assert workspace.final_gaps({"loss": "squares"}, tried, 80, ["trying"] * 2) == [good, None]
 
 
 def test_a_gap_far_below_zero_has_not_arrived(data: str, tmp_path: Path) -> None:

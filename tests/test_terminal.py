@@ -6,8 +6,13 @@ import csv
 import gzip
 import importlib.util
 import json
+import os
+import pty
+import re
+import select
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +262,71 @@ def test_the_other_shells_get_every_command_and_flag(shell: str, tmp_path: Path,
         assert name in out
         for flag in command._option_string_actions:
             assert (flag if shell == "zsh" else f"-l {flag[2:]}") in out or not flag.startswith("--")
-    if (program := shutil.which(shell)) is not None:
-        (tmp_path / "script").write_text(out)
-        subprocess.run([program, "-n", str(tmp_path / "script")], check=True, timeout=60)
+
+
+def shell_and_script(shell: str, folder: Path, capsys: Any) -> tuple[str, Path]:
+    """The shell's program, and its completion script as a file."""
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = folder / "script"
+    script.write_text(call(capsys, "completion", shell)[1])
+    (folder / "a.png").touch()
+    return program, script
+
+
+def test_fish_completes(tmp_path: Path, capsys: Any) -> None:
+    program, script = shell_and_script("fish", tmp_path, capsys)
+    typed = ["ru", "run scaffn", "run scaffnew --engine r", "run scaffnew --data digi", f"run scaffnew --data {tmp_path}/a",
+             "run scaffnew --check", f"plot {tmp_path}/a"]  # fmt: skip
+    asked = "".join(
+        f'complete -C "proxskip {words}" | string split -f 1 \\t | string join " "; echo .;' for words in typed
+    )
+    done = subprocess.run(
+        [program, "--no-config", "-c", f"source {script}; {asked}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert [said.split() for said in done.stdout.split(".\n")[:-1]] == [
+        ["run"], ["scaffnew", "scaffnew-vr"], ["ray", "reference"], ["digits"], [f"{tmp_path}/a.png"],
+        ["--checkpoint-every"], [f"{tmp_path}/a.png"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_zsh_completes(tmp_path: Path, capsys: Any) -> None:
+    """A person's keys in a terminal: the words, Tab, and then the line is printed instead of run."""
+    program, script = shell_and_script("zsh", tmp_path, capsys)
+    ours, theirs = pty.openpty()
+    env = os.environ | {"TERM": "dumb", "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [program, "-f", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+    )
+    os.close(theirs)
+
+    def read_until(pattern: str) -> str:
+        said, end = "", time.monotonic() + 60
+        while not (found := re.search(pattern, said)) and time.monotonic() < end:
+            if select.select([ours], [], [], 1.0)[0]:
+                said += os.read(ours, 65536).decode("utf-8", "replace")
+        assert found, said
+        return found[1]
+
+    try:
+        os.write(ours, f"cd {tmp_path}; source {script}; print rea''dy\n".encode())
+        read_until(r"\n(ready)")
+        for typed, wanted in (
+            ("ru", "run"), ("run scaffnew-", "run scaffnew-vr"), ("run scaffnew --engine re", "run scaffnew --engine reference"),
+            ("run scaffnew --data digi", "run scaffnew --data digits"), ("run gd --checkp", "run gd --checkpoint-every"),
+            ("plot a.p", "plot a.png"),
+        ):  # fmt: skip
+            os.write(ours, f'proxskip {typed}\t\x01print -r -- "<\x05>"\n'.encode())
+            assert read_until(r"\n<(.*?)>").strip() == f"proxskip {wanted}"
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 # -- doctor and data ---------------------------------------------------------------------------------------------------

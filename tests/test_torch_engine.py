@@ -167,6 +167,59 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
     same(a, ps.run(SCAFFNEW, problem, rounds=3, engine="reference", cohort=2, **HOW), 1e-4)
 
 
+def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
+    from proxskip.engines.torch.families import Networks
+    from proxskip.engines.torch.steps import StackedSteps
+
+    problem = networks("mlp", n=7).with_batch(4)
+    wanted = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cpu", clients_at_once=2), **HOW)
+    engine, whole, asked = TorchEngine("cpu", clients_at_once=7), StackedSteps.run, []
+
+    def short(steps: Any, Y: Any, *more: Any) -> None:
+        asked.append(len(Y))
+        if len(Y) > 2:
+            raise torch.OutOfMemoryError("no room")
+        whole(steps, Y, *more)
+
+    monkeypatch.setattr(StackedSteps, "run", short)
+    losses, picked = Networks.losses_at, []
+
+    def short_of_rows(family: Any, flat: Any, there: Any, picks: Any) -> Any:
+        picked.append(picks.numel())
+        if picks.numel() > 5:
+            raise torch.OutOfMemoryError("no room")
+        return losses(family, flat, there, picks)
+
+    monkeypatch.setattr(Networks, "losses_at", short_of_rows)
+    found = ps.run(SCAFFNEW, problem, rounds=3, engine=engine, **HOW)
+    assert found.x.tobytes() == wanted.x.tobytes()
+    assert all(found.memory[k].tobytes() == v.tobytes() for k, v in wanted.memory.items())
+    assert asked[:3] == [7, 4, 2]
+    assert max(asked[3:]) == 2
+    assert close(found.trace["f"], wanted.trace["f"], 1e-5)
+    assert picked[-1] <= 5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+def test_a_card_that_is_too_small_for_all_clients() -> None:
+    nn = torch.nn
+    module = nn.Sequential(nn.Linear(36, 2048), nn.ReLU(), nn.Linear(2048, 3))
+    data = [(torch.randn(512, 36), torch.randint(0, 3, (512,))) for _ in range(32)]
+    problem = ps.Problem([Model(module, nn.functional.cross_entropy, a, b) for a, b in data])
+    with_room = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cuda"), **HOW)
+    torch.cuda.empty_cache()
+    room = torch.cuda.memory_reserved() + 256 * 2**20  # a client's activations alone take 4 MB, several times
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        engine = TorchEngine("cuda")
+        same(ps.run(SCAFFNEW, problem, rounds=3, engine=engine, **HOW), with_room, 1e-4)
+        assert engine.at_once < 32
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("long_row", [1 << 18, pytest.param(1, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cohort", [2, pytest.param(None, marks=pytest.mark.slow)])

@@ -7,7 +7,8 @@ from pathlib import Path
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("start", "idea", "playground", "choosing"),
     "User guide": (
-        "methods", "problems", "minimize", "prox", "cohorts", "codecs", "results", "speed", "command-line", "notation",
+        "methods", "problems", "minimize", "prox", "cohorts", "network-time", "codecs", "results", "speed",
+        "command-line", "notation",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "How-to": (

@@ -67,12 +67,30 @@ def execute(cells: list[Cell], folder: Path, name: str) -> float:
             value = run_cell(cell.source, names)
         cell.printed = printed.getvalue() + (f"{value!r}\n" if value is not None else "")
         for number in plt.get_fignums():
+            if alike := lines_alike(plt.figure(number)):
+                raise SystemExit(f"{name}: without color these lines look alike: {', '.join(alike)}.")
             count += 1
             picture = f"{name}-{count}.png"
             plt.figure(number).savefig(folder / picture, dpi=110, bbox_inches="tight")
             cell.pictures.append(picture)
         plt.close("all")
     return time.perf_counter() - start
+
+
+def lines_alike(figure: Any) -> list[str]:
+    """Labels of lines of the same axes that only their colors tell apart."""
+    found = []
+    for ax in figure.axes:
+        looks = [
+            (
+                str(line.get_label()),
+                (line.get_linestyle(), str(line.get_marker()), line.get_markerfacecolor() == "white"),
+            )
+            for line in ax.get_lines()
+        ]
+        named = [(label, look) for label, look in looks if not label.startswith("_")]
+        found += [label for label, look in named if sum(other == look for _, other in named) > 1]
+    return found
 
 
 def run_cell(source: str, names: dict[str, Any]) -> Any:

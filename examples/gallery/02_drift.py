@@ -9,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-from drawing import CYCLE, axes, line
+from proxskip.display import palette
+from drawing import axes, line
 
 clients = [
     ps.Quadratic(np.diag([1.0, 0.1]), np.array([1.0, 0.1])),
@@ -38,8 +39,8 @@ ax.legend(frameon=False)
 ends = np.array([ps.run(ps.LocalGD(gamma=0.5, K=K), problem, rounds=200).x for K in (1, 2, 3, 5, 10, 20, 50)])
 minima = np.array([np.linalg.solve(f.H, f.b) for f in clients])
 fig, ax = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
-ax.plot(*minima.T, "s", color=CYCLE[4][0], label="minima of the clients")
-ax.plot(*ends.T, "v:", color=CYCLE[1][0], label="LocalGD, K = 1 to 50")
-ax.plot(*solution, "*", color=CYCLE[0][0], markersize=14, label="solution")
+ax.plot(*minima.T, "s", color=palette.BLACK, label="minima of the clients")
+ax.plot(*ends.T, "v:", color=palette.AMBER, label="LocalGD, K = 1 to 50")
+ax.plot(*solution, "*", color=palette.ORANGE, markersize=14, label="solution")
 ax.legend(frameon=False)
 ax.grid(alpha=0.3)

@@ -9,7 +9,8 @@ below the bound.
 import numpy as np
 
 import proxskip as ps
-from drawing import CYCLE, axes, line
+from proxskip.display import palette
+from drawing import axes, line
 
 problem = ps.Problem(ps.random_quadratics(n=6, d=8, L=1.0, mu=0.02, seed=1))
 method = ps.Scaffnew.theory(problem)
@@ -22,7 +23,7 @@ values = np.array([np.exp(np.interp(grid, t["iterations"], np.log(t["lyapunov"])
 bound = values[0, 0] * (1 - method.zeta(problem)) ** grid
 
 ax = axes("iterations (local steps of one client)", "Lyapunov function Ψ")
-ax.fill_between(grid, values.min(axis=0), values.max(axis=0), color=CYCLE[0][0], alpha=0.15, label="20 seeds")
+ax.fill_between(grid, values.min(axis=0), values.max(axis=0), color=palette.ORANGE, alpha=0.15, label="20 seeds")
 line(ax, grid, values.mean(axis=0), "mean", 0)
 line(ax, grid, bound, "Theorem 3.6", 4)
 ax.legend(frameon=False)

@@ -8,7 +8,8 @@ gradient cost and chooses its method while it runs.
 import numpy as np
 
 import proxskip as ps
-from drawing import CYCLE, axes
+from proxskip.display import palette
+from drawing import axes
 
 rng = np.random.default_rng(1)
 truth = np.repeat([0.0, 2.0, 1.0, 3.0, 0.5], 24)
@@ -24,6 +25,6 @@ print(result.status.name, f"with {result.nprox} proxes and {result.ngrad} gradie
 # %%
 ax = axes("position", "value", log="")
 ax.plot(data, ".", color="0.6", label="data")
-ax.plot(truth, ":", color=CYCLE[4][0], label="truth")
-ax.plot(result.x, "-", color=CYCLE[0][0], label="recovered")
+ax.plot(truth, ":", color=palette.BLACK, label="truth")
+ax.plot(result.x, "-", color=palette.ORANGE, label="recovered")
 ax.legend(frameon=False)

@@ -6,15 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import proxskip as ps
-
-CYCLE = (
-    ("#0072B2", "-", "o"),
-    ("#D55E00", "--", "s"),
-    ("#009E73", "-.", "^"),
-    ("#CC79A7", ":", "D"),
-    ("#000000", "-", "v"),
-)
-"""Color, dashes and marker for lines that belong to no method or to the same one."""
+from proxskip.display.palette import CYCLE
 
 
 def axes(xlabel, ylabel, columns=1, log="y", width=6.4):

@@ -107,13 +107,13 @@ def main() -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, what, label in ((axes[0], "accuracy", "test accuracy"), (axes[1], "loss", "training loss")):
-        for name, color in (("Scaffnew", "tab:blue"), ("FedAvg", "tab:orange")):
+        for name, method in methods.items():
+            look = method.about.style
             curves = np.array([r[what] for r in runs[name]])
             middle = np.median(curves, axis=0)
-            axis.plot(np.arange(1, len(middle) + 1), middle, color=color, label=name)
-            axis.fill_between(
-                np.arange(1, len(middle) + 1), curves.min(axis=0), curves.max(axis=0), color=color, alpha=0.2
-            )
+            at = np.arange(1, len(middle) + 1)
+            axis.plot(at, middle, look.dashes, color=look.color, marker=look.marker, markevery=0.12, label=name)
+            axis.fill_between(at, curves.min(axis=0), curves.max(axis=0), color=look.color, alpha=0.2)
         axis.set_xlabel("rounds (one vector each way)")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)

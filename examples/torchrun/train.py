@@ -20,6 +20,7 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 
+from proxskip.display.palette import CYCLE
 from proxskip.torch import Scaffnew, init_process_group
 
 RUNS = {"AdamW + h (Scaffnew)": "gradient", "AdamW alone (local steps)": "none"}
@@ -89,8 +90,8 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for (name, curve), color, dashes in zip(curves.items(), ("#D55E00", "#0072B2"), ("-", "--"), strict=True):
-        axes.plot(range(1, len(curve) + 1), curve, dashes, color=color, lw=2, label=name)
+    for (name, curve), (color, dashes, marker) in zip(curves.items(), (CYCLE[0], CYCLE[4]), strict=True):
+        axes.plot(range(1, len(curve) + 1), curve, dashes, color=color, marker=marker, markevery=6, lw=2, label=name)
     axes.set(xlabel="communications", ylabel="test accuracy", ylim=(0, 1), title="Digits sorted by label, 4 processes")
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)

@@ -1,60 +1,104 @@
 """Communication-accelerated optimization: run a method on a problem through an engine, get a trace, plot it."""
 
-from proxskip import callbacks, prox, theory
-from proxskip.data import datasets
-from proxskip.engines.ray.engine import RayEngine
-from proxskip.experiments.call import reproduce
-from proxskip.links import codecs
-from proxskip.links.cohorts import Bernoulli, Given, Uniform
-from proxskip.links.graphs import Graph, from_matrix, graph
-from proxskip.methods import (
-    APDA,
-    EXTRA,
-    GD,
-    PDHG,
-    Accelerated,
-    Decaying,
-    DecentralizedScaffnew,
-    DIGing,
-    FedLin,
-    Fista,
-    FiveGCS,
-    GradSkip,
-    LocalGD,
-    LoCoDL,
-    ProxGD,
-    ProxSkip,
-    ProxSkipVR,
-    RandomGossip,
-    Scaffnew,
-    ScaffnewVR,
-    Scaffold,
-    SLocalGD,
-    SplitSkip,
-    SProxSkip,
-    Tamuna,
-)
-from proxskip.minimize import End, Minimum, minimize
-from proxskip.plan import plan
-from proxskip.planning.forecast import Plan
-from proxskip.planning.pilots import Network
-from proxskip.plot import plot
-from proxskip.problems.federated import Problem
-from proxskip.problems.glm import LeastSquares, Logistic
-from proxskip.problems.personal import scafflix
-from proxskip.problems.quadratic import Quadratic, random_quadratics
-from proxskip.problems.softmax import Softmax
-from proxskip.problems.split import split
-from proxskip.registry import METHODS, register
-from proxskip.results.load import load
-from proxskip.results.result import Result, Results, Status
-from proxskip.results.trace import Trace
-from proxskip.run import resume, run
-from proxskip.seam import About, Claims, Method, Style
-from proxskip.sweep import compare, sweep
-from proxskip.tune import Tuned, tune
-from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
+from typing import TYPE_CHECKING
+
+from proxskip.on_demand import define
 from proxskip.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from proxskip import callbacks, prox, theory
+    from proxskip.data import datasets
+    from proxskip.engines.ray.engine import RayEngine
+    from proxskip.experiments.call import reproduce
+    from proxskip.links import codecs
+    from proxskip.links.cohorts import Bernoulli, Given, Uniform
+    from proxskip.links.graphs import Graph, from_matrix, graph
+    from proxskip.links.network import Network
+    from proxskip.links.profiles import Spread
+    from proxskip.methods import (
+        APDA,
+        EXTRA,
+        GD,
+        PDHG,
+        Accelerated,
+        Decaying,
+        DecentralizedScaffnew,
+        DIGing,
+        FedLin,
+        Fista,
+        FiveGCS,
+        GradSkip,
+        LocalGD,
+        LoCoDL,
+        ProxGD,
+        ProxSkip,
+        ProxSkipVR,
+        RandomGossip,
+        Scaffnew,
+        ScaffnewVR,
+        Scaffold,
+        SLocalGD,
+        SplitSkip,
+        SProxSkip,
+        Tamuna,
+    )
+    from proxskip.minimize import End, Minimum, minimize
+    from proxskip.plan import plan
+    from proxskip.planning.forecast import Plan
+    from proxskip.plot import plot
+    from proxskip.problems.federated import Problem
+    from proxskip.problems.glm import LeastSquares, Logistic
+    from proxskip.problems.personal import scafflix
+    from proxskip.problems.quadratic import Quadratic, random_quadratics
+    from proxskip.problems.softmax import Softmax
+    from proxskip.problems.split import split
+    from proxskip.registry import METHODS, register
+    from proxskip.results.load import load
+    from proxskip.results.result import Result, Results, Status
+    from proxskip.results.trace import Trace
+    from proxskip.run import resume, run
+    from proxskip.seam import About, Claims, Method, Style
+    from proxskip.sweep import compare, sweep
+    from proxskip.tune import Tuned, tune
+    from proxskip.types import EngineError, InputError, NoTheoremWarning, UnsafeStepWarning
+
+define(__name__, {
+    "proxskip.callbacks": "callbacks",
+    "proxskip.prox": "prox",
+    "proxskip.theory": "theory",
+    "proxskip.data.datasets": "datasets",
+    "proxskip.engines.ray.engine": "RayEngine",
+    "proxskip.experiments.call": "reproduce",
+    "proxskip.links.codecs": "codecs",
+    "proxskip.links.cohorts": "Bernoulli Given Uniform",
+    "proxskip.links.graphs": "Graph from_matrix graph",
+    "proxskip.links.network": "Network",
+    "proxskip.links.profiles": "Spread",
+    "proxskip.methods": (
+        "APDA EXTRA GD PDHG Accelerated Decaying DecentralizedScaffnew DIGing FedLin Fista FiveGCS GradSkip "
+        "LocalGD LoCoDL ProxGD ProxSkip ProxSkipVR RandomGossip Scaffnew ScaffnewVR Scaffold SLocalGD "
+        "SplitSkip SProxSkip Tamuna"
+    ),
+    "proxskip.minimize": "End Minimum minimize",
+    "proxskip.plan": "plan",
+    "proxskip.planning.forecast": "Plan",
+    "proxskip.plot": "plot",
+    "proxskip.problems.federated": "Problem",
+    "proxskip.problems.glm": "LeastSquares Logistic",
+    "proxskip.problems.personal": "scafflix",
+    "proxskip.problems.quadratic": "Quadratic random_quadratics",
+    "proxskip.problems.softmax": "Softmax",
+    "proxskip.problems.split": "split",
+    "proxskip.registry": "METHODS register",
+    "proxskip.results.load": "load",
+    "proxskip.results.result": "Result Results Status",
+    "proxskip.results.trace": "Trace",
+    "proxskip.run": "resume run",
+    "proxskip.seam": "About Claims Method Style",
+    "proxskip.sweep": "compare sweep",
+    "proxskip.tune": "Tuned tune",
+    "proxskip.types": "EngineError InputError NoTheoremWarning UnsafeStepWarning",
+})  # fmt: skip
 
 __all__ = [
     "APDA",
@@ -103,6 +147,7 @@ __all__ = [
     "Scaffold",
     "Softmax",
     "SplitSkip",
+    "Spread",
     "Status",
     "Style",
     "Tamuna",

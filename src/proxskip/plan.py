@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import theory
+from proxskip.links.network import Network
 from proxskip.planning.forecast import (
     MIN_PILOT_SHARE,
     MIN_SLOPE_POINTS,
@@ -27,7 +28,7 @@ from proxskip.planning.forecast import (
     race,
     together,
 )
-from proxskip.planning.pilots import Network, advice, client_pilots
+from proxskip.planning.pilots import advice, client_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.solo.descent import Descent, Task
@@ -142,6 +143,9 @@ def _federated(
     race(pilots, eps, pilot, worth)
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
     notes = advice(problem) if problem.mu is not None else (NO_MU,)
+    if drawn := [row.cohort for row in rows if row.cohort is not None]:
+        first = max(one.curve[0][1] for one in pilots)
+        notes += (theory.cohort_sentence(problem.n, min(drawn), min(0.5, (eps / first) ** 2)),)
     return Plan(tuple(rows), eps, "exchange", sum(one.spent for one in pilots), notes)
 
 

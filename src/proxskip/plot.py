@@ -1,4 +1,4 @@
-"""Curves of results: one line for each setting, labelled by what differs, with a band over its seeds."""
+"""Curves of results: one line for each setting, labeled by what differs, with a band over its seeds."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ OF_A_PROBLEM = ("data", "data_sha256", "samples", "d", "clients", "split", "weig
 _NOT_A_SETTING = frozenset({
     "seed", "rounds", "status", "success", "message", "warnings", "cluster", "versions", "f_star", "zeta", "delta",
     "L", "L_max", "L_global", "mu", "kappa", "labels", "passes", "seconds", "f", "gap", "grad_norm", "sum_h",
+    "forecast", "sim_seconds", "sim_computing", "late", "lost", "void",
     "lyapunov", "lyapunov_bound", "iterations", "exchanges", "edge_messages", "local_steps", "grad_evals", "prox_evals",
     *(f"{what}_{way}" for what in ("vectors", "floats", "bytes", "bits") for way in ("up", "down")),
 })  # fmt: skip
@@ -37,7 +38,8 @@ def plot(
 
     Args:
         results: a Result, several of them, run folders, or a mapping from labels to any of these.
-        x: rounds, floats, bytes, bits-up, bits-down, exchanges, local-steps, passes, iterations, prox or seconds.
+        x: rounds, floats, bytes, bits-up, bits-down, exchanges, local-steps, passes, iterations, prox, seconds or
+            sim_seconds (over a simulated network).
         y: gap, grad_norm or lyapunov.
         ax: axes to draw on; new ones if not given.
 

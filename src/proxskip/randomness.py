@@ -13,6 +13,7 @@ Function                Keyed by                    Drawn                       
 ``codec_words``         seed, round, client, ...    masks, indices, roundings of codecs  engines, protocol
 ``anchor_coin``         seed, client, round, step   whether L-SVRG's anchor moves        engines, protocol
 ``dropout_word``        seed, round, step           with the client, masks of dropout    networks as clients
+``client_uniforms``     seed, client, round, ...    speeds, hours and losses of clients  simulated networks
 ``generator(seed)``     the caller's seed           splits, random quadratics, problems  problems, experiments, protocol
 ``generator(0)``        fixed                       Lanczos start; sample of rows        ``spectrum``, ``minimize``
 ``generator(1)``        fixed                       start of the power method            ``minimize``
@@ -22,6 +23,10 @@ Function                Keyed by                    Drawn                       
 ======================  ==========================  ===================================  =============================
 
 The one exception is the noise of differential privacy (``flower.noise``), which must not be repeatable.
+
+Cohorts. ``subset`` draws c of n with O(c) words of the stream: numbers below n until c different ones have been seen.
+By symmetry every set of c is equally likely. Problems of fewer than ``FEW_CLIENTS`` clients, and runs that were begun
+before there was a choice, draw by scheme 1 instead: the first c of a permutation of all n.
 
 Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
 which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The
@@ -55,7 +60,20 @@ FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
 MASK32 = 0xFFFFFFFF
-STREAMS = {"server": 1, "cohort": 2, "codec": 3, "anchor": 4, "rounding": 5, "links": 6, "dropout": 7}
+FEW_CLIENTS = 10_000
+"""Problems of fewer clients draw their cohorts by scheme 1, as every version did; the others by scheme 2."""
+STREAMS = {
+    "server": 1,
+    "cohort": 2,
+    "codec": 3,
+    "anchor": 4,
+    "rounding": 5,
+    "links": 6,
+    "dropout": 7,
+    "traits": 8,
+    "hours": 9,
+    "faults": 10,
+}
 """A word of the counter, by purpose."""
 REDRAW = 0x40000000
 """In the first word of the counter: words for draws that are repeated, by the number of the draw."""
@@ -121,7 +139,7 @@ def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], see
 
 
 def _floyd(numbers: list[int], m: int) -> Indices:
-    """Different rows from n numbers, the i-th any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    """Different rows from numbers of which the i-th is any of 0..m-n+i: one that was drawn already becomes m - n + i."""
     drawn: dict[int, None] = {}
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None
@@ -174,6 +192,27 @@ def stream(seed: int, round: int, name: str, into: np.random.Generator | None = 
     return into
 
 
+def subset(rng: np.random.Generator, n: int, c: int) -> Indices:
+    """c different numbers below n in increasing order, every set of them equally likely, from O(c) words."""
+    if 2 * c > n:  # those left out are fewer
+        taken = np.ones(n, dtype=bool)
+        taken[subset(rng, n, n - c)] = False
+        return np.flatnonzero(taken)
+    whole = np.uint64(2**64 - 2**64 % n - 1)  # words above are drawn again: n does not divide them evenly
+    drawn = np.zeros(0, dtype=np.uint64)
+    while True:
+        words: Words = rng.bit_generator.random_raw(c + c * c // n + 16)
+        drawn = np.concatenate([drawn, words[words <= whole] % np.uint64(n)])
+        # number and place in one word, so that one sort finds where each number was drawn first
+        order = np.sort(drawn.astype(np.int64) * len(drawn) + np.arange(len(drawn)))
+        number, place = np.divmod(order, len(drawn))
+        new = np.append(True, number[1:] != number[:-1])
+        number, place = number[new], place[new]
+        if len(number) >= c:
+            found: Indices = number[place < np.sort(place)[c]] if len(number) > c else number
+            return found
+
+
 def _reset(bits: Any, seed: int, counter: list[int]) -> None:
     """Make it a new Philox with this key and counter, its buffer empty (buffer_pos = 4)."""
     state = {"counter": np.array(counter, dtype=np.uint64), "key": np.array([seed, 0], dtype=np.uint64)}
@@ -209,14 +248,14 @@ def codec_words(
 def anchor_coin(seed: int, client: int, round: int, step: int) -> float:
     """A number in [0, 1) for every local step: with probability q, whether the anchor of L-SVRG moves."""
     word, *_ = philox4x32((0x80000000 | STREAMS["anchor"], step, round, client), seed)
-    return float(word / 2**32)
+    return float(word) / 2**32
 
 
 def dropout_word(seed: int, round: int, step: int) -> int:
     """A signed 64-bit word for every local step, from which, with a client's number, its dropout masks are hashed."""
     high, low, *_ = philox4x32((0x80000000 | STREAMS["dropout"], step, round, 0), seed)
-    word = (high << 32) | low
-    return int(word - 2**64 if word >= 2**63 else word)
+    word = (int(high) << 32) | int(low)
+    return word - 2**64 if word >= 2**63 else word
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -230,3 +269,24 @@ def generator(seed: int) -> np.random.Generator:
 def python_generator(seed: int) -> random.Random:
     """A generator of the standard library, for networkx's random graphs and the simulator's faults."""
     return random.Random(seed)
+
+
+def client_uniforms(
+    seed: int, name: str, clients: Indices, round: int = 0, attempt: int = 0
+) -> npt.NDArray[np.float64]:
+    """Four independent numbers in (0, 1) for each of these clients, shape (4, c): of a simulated network.
+
+    The words of ``philox4x32`` for the counter (purpose, attempt, round, client), for all clients at once.
+
+    Args:
+        name: ``traits`` of a client, whether it is there in some of the ``hours``, or a round's ``faults``.
+    """
+    mask, shift = np.uint64(MASK32), np.uint64(32)
+    c = [np.full(len(clients), v & MASK32, dtype=np.uint64) for v in (0x80000000 | STREAMS[name], attempt, round)]
+    c.append(np.asarray(clients).astype(np.uint64) & mask)
+    k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(p1 >> shift) ^ c[1] ^ np.uint64(k0), p1 & mask, (p0 >> shift) ^ c[3] ^ np.uint64(k1), p0 & mask]
+        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
+    return (np.stack(c) + 0.5) / 2**32

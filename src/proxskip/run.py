@@ -13,14 +13,16 @@ from proxskip import registry, theory
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Given, Participation, as_participation
+from proxskip.links.network import Network
 from proxskip.links.sums import weighted_sum
 from proxskip.loop import fit, restored
 from proxskip.loop.listen import check_callbacks
 from proxskip.loop.loop import Loop, columns_of
 from proxskip.loop.progress import shown
+from proxskip.loop.simulated_time import Clock, asked_by
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import is_oracle, start_of
+from proxskip.problems.oracles import is_oracle
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
@@ -34,6 +36,8 @@ def run(
     warm: Result | None = None, every: int | None = None, out: str | Path | None = None, force: bool = False,
     checkpoint_every: int | None = None, callbacks: Sequence[Any] = (), allow_unsafe_step: bool = False,
     threads: int | None = None, spec: dict[str, Any] | None = None, progress: bool | None = None,
+    network: Network | str | None = None,
+    memory_limit: int | None = None,
 ) -> Result:  # fmt: skip
     """Run a method on a problem through an engine.
 
@@ -53,6 +57,10 @@ def run(
         callbacks: objects with any of ``on_run_start``, ``on_record``, ``on_run_end`` (see ``proxskip.callbacks``).
         allow_unsafe_step: run with step sizes that the method's limits refuse.
         progress: show a bar, or lines where there is no terminal; by default in a terminal or a notebook only.
+        network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
+            that it delays or loses are missing as in a federation.
+        memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
+            lies in files without a name, in ``out`` or where temporary files are.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")
@@ -65,13 +73,20 @@ def run(
     participation = as_participation(cohort)
     check_callbacks(callbacks)
     problem = as_problem(problem)
-    method, notes = prepare(as_method(method, problem, cohort, seed), problem, participation, allow_unsafe_step)
+    network = as_network(network)
+    method = as_method(method, problem, cohort, seed)
+    asked = participants(method, problem, participation, network)
+    method, notes = prepare(method, problem, asked, allow_unsafe_step)
     stop.check(problem)
-    loop = Loop(method, problem, stop, seed, participation, make_engine(engine, threads), every, notes)
+    clock = None if network is None else Clock(network, problem, method, seed, participation)
+    runs_on = make_engine(engine, threads)
+    loop = Loop(method, problem, stop, seed, asked, runs_on, every, notes, clock, memory_limit)
+    if network is not None and not network.reliable and loop.engine.name == "ray":
+        raise InputError("the actors of Ray cannot lose clients; use another engine, or a network without losses.")
     _warn(loop.notes[len(notes) :])
     loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
-    loop.config["every"] = every
-    _begin(loop, starting_point(method, problem, participation, x0, h0, warm), out, force, checkpoint_every)
+    loop.config |= {"every": every} | _told(network, memory_limit)
+    _begin(loop, starting_point(method, problem, asked, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -81,16 +96,24 @@ def _warn(notes: Sequence[str]) -> None:
         _warnings.warn(note, NoTheoremWarning, stacklevel=3)
 
 
+def _told(network: Network | None, memory_limit: int | None) -> dict[str, Any]:
+    """What a run's description says of them; nothing where they were not given."""
+    said: dict[str, Any] = {} if network is None else {"network": network.plain()}
+    return said if memory_limit is None else said | {"memory_limit": memory_limit}
+
+
 def _begin(
-    loop: Loop, start: tuple[Array, Array, Vectors], out: str | Path | None, force: bool, checkpoint_every: int | None
+    loop: Loop, start: tuple[Array, Array | None, Vectors], out: str | Path | None, force: bool, every: int | None
 ) -> None:
     """Start the loop, and make its folder if there is to be one."""
     if out is not None:
-        folder.check(out, force, checkpoint_every)
+        folder.check(out, force, every)
     with loop.closed_on_error():
         loop.start(*start)  # finds f*, which may take long: no folder is left behind by whoever interrupts that
         if out is not None:
-            loop.keep = folder.create(out, loop.config, force, checkpoint_every)
+            loop.keep = folder.create(out, loop.config, force, every)
+            if loop.store is not None:
+                loop.store.folder = loop.keep.path
             loop.keep.begin(loop.state())
 
 
@@ -122,7 +145,8 @@ def resume(
         keep.close()
         raise
     with loop.closed_on_error():
-        loop.restore(keep.checkpoint)
+        assert keep.checkpoint is not None
+        loop.restore(keep.checkpoint, restored.rows_of(keep, loop.method, problem, loop.memory_limit))
     with shown(loop.method.name, progress) as bars:
         return loop.go((*callbacks, *bars))
 
@@ -140,21 +164,40 @@ def _reopened(
         method, participation = description.revive(keep.config)
         limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more
         stop = Stop(**limits)
-        method, notes = prepare(method, problem, participation, insist=True)
+        network = None if keep.config.get("network") is None else Network.of(keep.config["network"])
+        asked = participants(method, problem, participation, network)
+        method, notes = prepare(method, problem, asked, insist=True)
         stop.check(problem)
         seed, every = theory.whole_seed(keep.config["seed"]), keep.config["every"]
         every = every if every is None else theory.whole("every", every)
         engine = engine or make_engine(keep.config["engine"], threads)
         spec = keep.config.get("spec") or {}
         assert keep.checkpoint is not None
-        restored.check(keep.checkpoint, method, problem, columns_of(problem))
-    loop = Loop(method, problem, stop, seed, participation, engine, every, notes)
+        restored.check(keep.checkpoint, method, problem, columns_of(problem, network is not None))
+        clock = None if network is None else Clock(network, problem, method, seed, participation)
+    limit = keep.config.get("memory_limit")
+    loop = Loop(method, problem, stop, seed, asked, engine, every, notes, clock, limit)
     loop.config = description.config(method, problem, stop.rules, loop.seed, engine.name, participation, spec)
-    loop.config["every"] = loop.every
+    loop.config |= {"every": loop.every} | _told(network, limit)
     folder.same_run(keep.config, loop.config)
     keep.config = loop.config
     loop.keep = keep
     return loop
+
+
+def as_network(given: Any) -> Network | None:
+    """A network as it is; one by its name."""
+    if isinstance(given, str):
+        return Network.named(given)
+    if given is not None and not isinstance(given, Network):
+        raise InputError(f"network is of type {type(given).__name__}; give a proxskip.Network, or the name of one.")
+    found: Network | None = given
+    return found
+
+
+def participants(method: Method, problem: Problem, cohort: Participation, network: Network | None) -> Participation:
+    """Whom the server asks: the cohort, or what becomes of it where the network may lose clients."""
+    return cohort if not isinstance(method, Method) else asked_by(method, problem, cohort, network)
 
 
 def as_problem(given: Any) -> Problem:
@@ -236,18 +279,14 @@ def _torch_engine() -> Engine:
 
 def own_start(problem: Problem) -> Array:
     """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
-    first = start_of(problem.clients[0])
-    for f in problem.clients[1:]:  # one at a time: they may be large, and many
-        other = start_of(f)
-        if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
-            raise InputError("the clients start from different weights; give x0.")
+    first = problem.own_start()
     return np.zeros(problem.d) if first is None else np.array(first, dtype=np.float64)
 
 
 def starting_point(
     method: Method, problem: Problem, participation: Participation, x0: Any, h0: Any, warm: Result | None
-) -> tuple[Array, Array, Vectors]:
-    """x0, h0 and, for a dual method, the server's y, checked; ``warm`` gives what fits of an earlier result."""
+) -> tuple[Array, Array | None, Vectors]:
+    """x0, h0 (None for zeros) and, for a dual method, the server's y, checked; ``warm`` gives what fits of a result."""
     dual: Vectors = {}
     if problem.D is not None:
         if h0 is not None:
@@ -258,7 +297,9 @@ def starting_point(
     elif warm is not None and "h" in method.remembers and h0 is None:
         h0 = warm.h
     x = checked_x0(problem, warm.x if warm is not None and x0 is None else x0)
-    h = np.zeros((problem.n, problem.d)) if h0 is None else np.atleast_2d(np.array(h0, dtype=np.float64))
+    if h0 is None:
+        return x, None, dual
+    h = np.atleast_2d(np.array(h0, dtype=np.float64))
     if h.shape != (problem.n, problem.d) or not np.isfinite(h).all():
         raise InputError(f"h0 must be finite with shape ({problem.n}, {problem.d}); it has shape {h.shape}.")
     if h.any() and "h" not in method.remembers:

@@ -15,6 +15,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.links.cohorts import as_participation
+from proxskip.links.network import Network
 from proxskip.loop.loop import Loop
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.replay import Replay
@@ -24,7 +25,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Results, Status
-from proxskip.run import as_method, as_problem, prepare, run, starting_point
+from proxskip.run import as_method, as_network, as_problem, participants, prepare, run, starting_point
 from proxskip.seam import Method
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
@@ -61,11 +62,12 @@ def sweep(
     threads: int | None = None,
     allow_unsafe_step: bool = False,
     progress: bool | None = None,
+    network: Network | str | None = None,
 ) -> Results:
     """Every method with every seed, as ``run`` would do it; the results come method by method, seed by seed.
 
     Args:
-        rounds: as in ``run``, and so are the other limits, ``cohort``, ``x0``, ``every`` and ``progress``.
+        rounds: as in ``run``, and so are the other limits, ``cohort``, ``network``, ``x0``, ``every`` and ``progress``.
         seeds: how many, from 0 on, as on the command line; or the seeds themselves.
         engine: "gpu" runs all of them together on one card; on any other they follow each other.
         out: a folder with a run folder of each run, such as ``out/0-scaffnew/seed-3``; ``load`` reads it.
@@ -81,7 +83,7 @@ def sweep(
     """
     limits = Stop(rounds=rounds, iterations=iterations, seconds=seconds, tol=tol, target=target).rules
     given = {"engine": engine, "cohort": cohort, "x0": x0, "every": every, "force": force, "threads": threads}
-    given |= {"allow_unsafe_step": allow_unsafe_step, **limits}
+    given |= {"allow_unsafe_step": allow_unsafe_step, "network": network, **limits}
     return _swept(methods, problem, given, _seeds(seeds), _Folders(out), jobs, progress)
 
 
@@ -102,7 +104,7 @@ def compare(
         seeds: how many, from 0 on, or the seeds themselves; ``jobs`` and ``progress`` as in ``sweep``.
         out: a folder as `proxskip compare` makes it, with a run folder for each method and compare.json.
         given: as in ``run``: rounds, iterations, seconds, tol, target, engine, cohort, x0, every, threads,
-            allow_unsafe_step.
+            allow_unsafe_step, network.
 
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
@@ -119,7 +121,17 @@ def compare(
     return results
 
 
-_OF_COMPARE = {*RUN_RULES, "engine", "cohort", "x0", "every", "threads", "allow_unsafe_step", "checkpoint_every"}
+_OF_COMPARE = {
+    *RUN_RULES,
+    "engine",
+    "cohort",
+    "x0",
+    "every",
+    "threads",
+    "allow_unsafe_step",
+    "checkpoint_every",
+    "network",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,9 @@ def _swept(
     if engine == "gpu":
         if theory.whole("jobs", jobs) > 1:
             raise InputError("the gpu engine runs all of a sweep at once; leave out jobs.")
+        if given.get("network") is not None:
+            raise InputError('the gpu engine runs all of a sweep at once, without a network; use run, or engine="cpu".')
+        given.pop("network", None)
         return Results(_on_gpu(tasks, problem, given))
     if theory.whole("jobs", jobs) > 1:
         return Results(_in_processes(tasks, problem, given, jobs, progress))
@@ -200,9 +215,10 @@ def _in_processes(
 ) -> list[Result]:
     if not isinstance(given.get("engine", "cpu"), str):
         raise InputError("an engine object serves one run at a time; name the engine, or leave out jobs.")
-    participation = as_participation(given.get("cohort"))
+    cohort, network = as_participation(given.get("cohort")), as_network(given.get("network"))
     for task in tasks:  # refused, and warned about, here rather than in the processes
-        prepare(task.method, problem, participation, bool(given.get("allow_unsafe_step")))
+        asked = participants(task.method, problem, cohort, network)
+        prepare(task.method, problem, asked, bool(given.get("allow_unsafe_step")))
     Stop(**{k: given.get(k) for k in RUN_RULES}).check(problem)
     if not is_wanted(progress):
         return in_processes(tasks, problem, given, jobs, lambda done: None)

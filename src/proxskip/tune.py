@@ -209,9 +209,14 @@ def halve(
     for rounds, keep in rungs:
         for c, gap in zip(left, measured(left, rounds), strict=True):
             c.gaps[rounds] = gap
-        # sorting is stable: of equal candidates the earlier one of the grid stays
-        left = sorted(left, key=lambda c: c.score)[:keep]
+        left = survivors(left, keep)
     return left
+
+
+def survivors(candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
+    """The best candidates, the best first."""
+    # sorting is stable: of equal candidates the earlier one of the grid stays
+    return sorted(candidates, key=lambda c: c.score)[:keep]
 
 
 def trials(

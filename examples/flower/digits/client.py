@@ -3,14 +3,15 @@
 import numpy as np
 from flwr.app import Context
 
-from proxskip.flower import client_app, from_arrays, from_svmlight
+from proxskip.flower import client_app, from_arrays
 
 
 def make_oracle(context: Context):
     """The node's own file where it has one; in a simulation, its part of the bundled digits."""
     l2 = float(context.run_config["l2"])
     if "data" in context.node_config:
-        return from_svmlight(str(context.node_config["data"]), features=64, l2=l2)
+        data = np.load(str(context.node_config["data"]))
+        return from_arrays(data["A"], data["b"], l2=l2)
     from proxskip import datasets
 
     A, b = datasets.load("digits")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from proxskip import registry
+from proxskip import registry, theory
 from proxskip.cli import output, plan_command, runs
 from proxskip.cli.flags import parser, plugins
 from proxskip.data import datasets
@@ -121,12 +121,17 @@ def _print_run(outcome: runs.MethodResults, labels: dict[str, int] | None, o: Na
 
 
 def _compare(o: Namespace) -> int:
+    if o.x == "sim_seconds" and o.network is None:
+        raise InputError("sim_seconds is the time over a network; give --network, such as --network mobile.")
     outcomes, problem, labels = _execute(o.methods, o, inside=True)
-    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem))
+    axes = ("rounds", "floats") if o.x is None else (o.x,)
+    files = [] if o.out is None else _keep_comparison(outcomes, Path(o.out), _title(problem), axes)
     if o.json:
         output.as_json([s | {"labels": labels} for outcome in outcomes for s in outcome.summaries])
     elif not o.quiet:
         output.print_table(output.results(_title(problem), [(u.request.name, u.summaries) for u in outcomes]))
+        if o.network is not None:
+            print(output.fastest([(u.request.name, u.summaries) for u in outcomes], o.network.name))
         _print_files(files)
     return runs.worst([outcome.code for outcome in outcomes])
 
@@ -136,14 +141,14 @@ def _title(problem: Problem) -> str:
     return f"{problem.info.get('data')}, {problem.n} clients split by {problem.info.get('split')}{kappa}"
 
 
-def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str) -> list[Path]:
+def _keep_comparison(outcomes: Sequence[runs.MethodResults], out: Path, title: str, axes: Sequence[str]) -> list[Path]:
     """Write compare.json, compare.png and compare.pdf; the figure is drawn from the run folders alone."""
     written = out / "compare.json"
     atomic_write_json(written, [s for outcome in outcomes for s in outcome.summaries])
     curves = plots.load_runs([outcome.request.out for outcome in outcomes if outcome.request.out is not None])
     # f* is unknown if the gap is nan in the first record
     y = "gap" if any(t["gap"][0] == t["gap"][0] for c in curves for t in c.traces) else "grad_norm"
-    return [written, *plots.save(plots.panels(curves, ("rounds", "floats"), y, title), out / "compare.png")]
+    return [written, *plots.save(plots.panels(curves, axes, y, title), out / "compare.png")]
 
 
 def _print_files(files: Sequence[Path]) -> None:
@@ -192,9 +197,11 @@ def _resume(o: Namespace) -> int:
 
 # -- theory, data, plot ------------------------------------------------------------------------------------------------
 def _theory(o: Namespace) -> int:
+    floor = None if o.cohort is None else theory.cohort_sentence(o.n, o.cohort, o.eps)
     rows = table1(o.L, o.mu, o.eps, o.n, o.d, o.G2, o.K, o.p, o.q)
     if o.json:
-        output.as_json([asdict(r) for r in rows])
+        more = {} if floor is None else {"cohort_rounds": theory.cohort_rounds(o.n, o.cohort, o.eps)}
+        output.as_json([asdict(r) | more for r in rows])
         return runs.DONE
     kappa = o.L / o.mu
     title = f"Table 1 of the paper: L = {o.L:g}, mu = {o.mu:g}, kappa = {kappa:g}, eps = {o.eps:g}, n = {o.n}"
@@ -203,6 +210,8 @@ def _theory(o: Namespace) -> int:
     missing = [f for f, v in (("--d to see the floats", o.d), ("--G2 to see the rounds of LocalGD", o.G2)) if v is None]
     if missing:
         print(f"Give {' and '.join(missing)}.")
+    if floor is not None:
+        print(floor)
     return runs.DONE
 
 

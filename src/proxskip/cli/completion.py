@@ -9,13 +9,19 @@ from proxskip.data import datasets
 from proxskip.experiments import FUNCTIONS
 from proxskip.registry import METHODS
 
+ZSH = """\
+(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }
+autoload -U +X bashcompinit && bashcompinit
+"""
+"""What zsh needs to read a script for bash, also where its start-up files load no completion."""
+
 
 def script(shell: str, top: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]) -> str:
     """The script of this shell."""
     table = {name: _words(name, p) for name, p in commands.items()}
     if shell == "fish":
         return _fish(top, commands, table)
-    return ("autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "") + _bash(commands, table)
+    return (ZSH if shell == "zsh" else "") + _bash(commands, table)
 
 
 def _words(name: str, parser: argparse.ArgumentParser) -> dict[str, list[str]]:
@@ -100,7 +106,9 @@ def _fish(
                 if not flag.startswith("--"):
                     continue
                 given = table[name][flag]
-                value = "" if action.nargs == 0 else f" -x -a {_quoted(' '.join(given))}" if given else " -r"
+                # -r offers files too, which --data takes as well as names
+                only = "-r" if flag == "--data" else "-x"
+                value = "" if action.nargs == 0 else f" {only} -a {_quoted(' '.join(given))}" if given else " -r"
                 said = _quoted((action.help or "").split(";")[0].replace("%%", "%"))
                 lines.append(f"{here} -l {flag[2:]}{value} -d {said}")
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from proxskip import theory
 from proxskip.links import codecs
+from proxskip.links.network import Network
 from proxskip.types import InputError
 
 
@@ -94,6 +95,19 @@ def names(text: str) -> list[str]:
     if not all(found):
         raise InputError(f"{text!r} has an empty name; write the columns as A,B,C")
     return found
+
+
+@_value
+def network(text: str) -> Network:
+    """A named network, with some of its numbers changed: ``mobile``, ``mobile:deadline=30,gradient=0.01``."""
+    name, _, more = text.partition(":")
+    changes = {}
+    for part in filter(None, more.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"{part!r} is no change of a network; write NAME:deadline=30,gradient=0.01")
+        changes[key.strip()] = theory.whole(key, int(_number(value)), 0) if key == "patience" else _number(value)
+    return Network.named(name, **changes)
 
 
 @_value

@@ -7,12 +7,23 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from proxskip.cli.flag_values import codec, cohort, names, nonnegative, parameter, positive, probability, whole
+from proxskip.cli.flag_values import (
+    codec,
+    cohort,
+    names,
+    network,
+    nonnegative,
+    parameter,
+    positive,
+    probability,
+    whole,
+)
 from proxskip.data.tables import LABELS
 from proxskip.experiments import FUNCTIONS
 from proxskip.experiments.settings import DEFAULTS, LOSSES, own_flags
 from proxskip.links.codecs.text import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
+from proxskip.links.profiles import NAMED
 from proxskip.prox.text import forms as prox_forms
 from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
@@ -75,6 +86,8 @@ examples:
   proxskip compare gd accelerated scaffnew --data digits --rounds 300
   proxskip compare scaffnew scaffold fedlin local-gd --gamma figure --data digits --rounds 300 --out runs/figure
   proxskip compare scaffnew s-local-gd --q 0.1 --data digits --rounds 200 --seeds 5 --out runs/bands
+  which is fastest over a mobile network:
+    proxskip compare scaffnew gd 5gcs --data digits --tol 1e-4 --network mobile --x sim_seconds --out runs/mobile
 
 """
 
@@ -107,6 +120,7 @@ of every candidate, and prints the time that each is expected to need. Writes no
 examples:
   clients behind a network:
     proxskip plan --data digits --clients 20 --latency 0.05 --bandwidth 1e6
+    proxskip plan --data digits --clients 20 --network mobile
   one function with a prox, or with psi(D x) for an operator D:
     proxskip plan --data digits --clients 1 --psi l1:0.001 --eps 1e-8
     proxskip plan --data digits --psi l1:0.001 --D difference
@@ -264,8 +278,14 @@ def _running_flags() -> Parser:
     _ray_flags(add)
     add("--seed", "random seed; default: 0", whole("seed", 0), default=0)
     add("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N")
+    over = "simulate the time over a network, and the clients that it delays or loses"
+    _network(add, f"{over}: {', '.join(NAMED)}; default: none")
     _threads(add, "; the results do not depend on it")
     return parent
+
+
+def _network(add: Add, about: str) -> None:
+    add("--network", f"{about}; NAME:deadline=30,gradient=0.01 changes some of its numbers", network, "NAME")
 
 
 def _threads(add: Add, more: str = "") -> None:
@@ -326,6 +346,7 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     many = _output_flags("a run folder for each method, compare.json, compare.png and compare.pdf")
     compare = command("compare", "run several methods on one problem", _COMPARE, (*everything, many))
     compare.add_argument("methods", metavar="METHOD", nargs="+", help=f"some of {', '.join(METHODS)}")
+    _adds(compare)("--x", "x axis of the figure; default: rounds and floats", choices=tuple(X_AXES))
     again = "example:\n  proxskip resume runs/a --rounds 800\n\n"
     about = "resume a run from the checkpoint in its folder"
     _resume(command("resume", about, again, (stop, _output_flags())))
@@ -354,10 +375,13 @@ def _resume(p: Parser) -> None:
 
 def _plan(p: Parser) -> None:
     add = _adds(p.add_argument_group("network", "between the server and the clients"))
+    _network(add, f"a named one: {', '.join(NAMED)}; the flags below change it")
     add("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S")
     add("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B")
     add("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B")
     add("--client-speed", "speed of a client relative to this machine; default: 1", positive("client-speed"), "V")
+    seconds = "seconds of one local gradient; default: that of --network, or measured here"
+    add("--gradient-seconds", seconds, nonnegative("gradient-seconds"), "S")
     add = _adds(p)
     add("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6)
     add("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300)
@@ -372,6 +396,7 @@ def _theory(p: Parser) -> None:
     add("--mu", "strong convexity", positive("mu"), required=True)
     add("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6)
     add("--n", "clients; default: 20", whole("n"), default=20)
+    add("--cohort", "clients per round: say how many rounds such cohorts need at least", whole("cohort"), "c")
     add("--d", "number of unknowns; needed for the floats", whole("d"))
     add("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2"))
     add("--K", "local steps; default: sqrt(kappa)", whole("K"))
@@ -401,7 +426,7 @@ def _reproduce(p: Parser) -> None:
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
     family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
-    add("--jobs", "processes that share the runs; default: 1, and with --family one per core", whole("jobs"), "N")
+    add("--jobs", "processes that share the work; default: one per core, and 1 with --networks", whole("jobs"), "N")
     networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
     add("--networks", networks, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")

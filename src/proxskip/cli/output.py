@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from proxskip.display import count, gap, number
+from proxskip.display import count, duration, gap, number
 from proxskip.results.text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 
@@ -60,6 +60,9 @@ def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]
     """Costs and accuracy, one row per method; with several seeds their medians, and the range of f - f*."""
     columns = ["method", "rounds", "exchanges", "floats", "passes", "f - f*", "|grad f|", "seconds", "status"]
     seeds = max(len(runs) for _, runs in groups)
+    timed = any("sim_seconds" in s for _, runs in groups for s in runs)
+    if timed:
+        columns.insert(-1, "network")
     if seeds > 1:
         columns.insert(6, f"range over {seeds} seeds")
     table = _table(title, *columns)
@@ -70,8 +73,19 @@ def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]
         cells = [name, count(middle["rounds"]), count(middle["exchanges"]), count(floats), count(middle["passes"])]
         cells += [gap(middle["gap"]), *([_range(runs, "gap")] if seeds > 1 else []), gap(middle["grad_norm"])]
         words = sorted({STATUS_WORDS[s["status"]] for s in runs})
-        table.add_row(*cells, number(middle["seconds"]), ", ".join(words))
+        cells += [number(middle["seconds"]), *([duration(_median(runs, "sim_seconds"))] if timed else [])]
+        table.add_row(*cells, ", ".join(words))
     return table
+
+
+def fastest(groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], network: str) -> str:
+    """Which of the methods reached the tolerance first over the network, in a sentence."""
+    good = [(_median(runs, "sim_seconds"), name) for name, runs in groups if all(s["success"] for s in runs)]
+    found = sorted((t, name) for t, name in good if t is not None)
+    if not found:
+        return f"None of them reached a tolerance over the network {network}; give --tol, or more rounds."
+    first = f"Fastest over the network {network}: {found[0][1]}, {duration(found[0][0])} to the tolerance"
+    return first + (f"; {found[1][1]} takes {found[1][0] / found[0][0]:.3g} times as long." if found[1:] else ".")
 
 
 def _median(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, NOT_REACHED
 from proxskip.experiments import settings
+from proxskip.links.network import Network
 from proxskip.loop.progress import stage
 from proxskip.plan import plan
 from proxskip.planning.forecast import Plan
-from proxskip.planning.pilots import Network
 from proxskip.problems.federated import Problem
 from proxskip.prox import text as prox_text
 from proxskip.types import InputError
 
-NETWORK_FLAGS = ("latency", "bandwidth", "bandwidth_up", "client_speed")
+NETWORK_FLAGS = ("network", "latency", "bandwidth", "bandwidth_up", "client_speed", "gradient_seconds")
 
 
 def run(o: Namespace) -> int:
@@ -60,8 +60,9 @@ def _made(problem: Problem, o: Namespace) -> Plan:
             f: Any = problem.clients[0]
             return plan(f, problem.psi, D=problem.D, eps=o.eps, seed=o.seed, pilot=o.pilot, threads=o.threads)
         given = {"latency": o.latency, "bandwidth": o.bandwidth, "up": o.bandwidth_up, "speed": o.client_speed}
-        # what is not given keeps the defaults of Network
-        network = Network(**{k: v for k, v in given.items() if v is not None})
+        given["gradient"] = o.gradient_seconds
+        # what is not given keeps the numbers of the named network, or the defaults
+        network = replace(o.network or Network(), **{k: v for k, v in given.items() if v is not None})
         return plan(problem, eps=o.eps, seed=o.seed, pilot=o.pilot, network=network, threads=o.threads)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.engines.cpu.engine import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted
 from proxskip.loop.progress import OverallProgress
+from proxskip.problems.spectrum import available_cores
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
 from proxskip.types import InputError
@@ -34,8 +34,8 @@ def command(o: Namespace) -> tuple[int, str]:
     names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
     names = names or o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
-    # candidates on a card run together anyway
-    jobs = o.jobs or (available_cores() if o.family and o.engine != "gpu" else 1)
+    # networks have the cores or the card for themselves
+    jobs = o.jobs or (1 if set(names) & set(NETWORKS) else available_cores())
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():

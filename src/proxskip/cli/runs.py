@@ -18,13 +18,13 @@ from proxskip.problems.federated import Problem
 from proxskip.registry import METHODS
 from proxskip.results import description, folder, lock
 from proxskip.results.result import Result, Status
-from proxskip.run import make_engine, prepare, resume, run
+from proxskip.run import make_engine, participants, prepare, resume, run
 from proxskip.seam import Engine, Method
 from proxskip.types import InputError
 
 DONE, UNEXPECTED, BAD_INPUT, NOT_REACHED, DIVERGED, STALLED, FAILED_CLAIM, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 CORRUPTED = 7
-_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads")
+_OF_A_RUN = ("cohort", "every", "force", "checkpoint_every", "allow_unsafe_step", "threads", "network")
 _WORST_FIRST = (INTERRUPTED, CORRUPTED, DIVERGED, STALLED, NOT_REACHED, DONE)
 
 
@@ -76,12 +76,14 @@ def check(request: MethodRun, problem: Problem, o: Namespace) -> None:
     # the run itself gives the same warnings again
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        method, _ = prepare(request.method, problem, participation, o.allow_unsafe_step)
+        asked = participants(request.method, problem, participation, o.network)
+        method, _ = prepare(request.method, problem, asked, o.allow_unsafe_step)
         Stop(*(vars(o)[k] for k in settings.LIMITS)).check(problem)
         engine = engine_of(o.engine, o)
     for seed in _seeds(o):
         if _goes_on(out := _folder_of(request, seed, o), o):
             now = description.config(method, problem, {}, seed, engine.name, participation, {})
+            now |= {} if o.network is None else {"network": o.network.plain()}
             folder.same_run(description.with_defaults(folder.read(out).config), now)
 
 

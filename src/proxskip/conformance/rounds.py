@@ -170,7 +170,7 @@ class _RoundChecker:
     def rate(self, cohorts: bool) -> Law:
         """The error goes to zero, without a bias."""
         x, state = np.zeros(5), self.place(np.zeros((6, 5)))
-        # with half of the clients each h_i is learnt half as often: shorter steps, and more rounds
+        # with half of the clients each h_i is learned half as often: shorter steps, and more rounds
         rounds, K, gamma = (1500, 3, 0.1) if cohorts else (400, 4, 0.2)
         with np.errstate(all="ignore"):
             for _ in range(rounds):

@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
+import scipy
 
 from proxskip.types import Array, Indices, InputError
 
@@ -136,7 +136,7 @@ def _matrix(blocks: list[_ParsedRows], d: int) -> Any:
     lengths = np.concatenate([rows.lengths for rows in blocks])
     columns = np.concatenate([rows.columns for rows in blocks]) - np.int32(1)
     values = np.concatenate([rows.values for rows in blocks])
-    A = csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
+    A = scipy.sparse.csr_matrix((values, columns, np.concatenate(([0], np.cumsum(lengths)))), shape=(lengths.size, d))
     A.eliminate_zeros()  # explicit zeros in the file would count as nonzeros
     return A
 

@@ -18,6 +18,16 @@ def number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
+def duration(seconds: float | None) -> str:
+    """A time with two or three digits: 0.53 s, 12 min, 3.4 h, 2.1 days."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    for unit, size, most in (("s", 1.0, 120), ("min", 60.0, 120), ("h", 3600.0, 48)):
+        if seconds < most * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 86400:.3g} days"
+
+
 def gap(value: float | None) -> str:
     """f - f* and similar small numbers: two digits and a power of ten."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.1e}"

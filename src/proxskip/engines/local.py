@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.codecs import Codec, Identity, Key, read_back
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
 from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
@@ -73,7 +74,7 @@ class OneClient(Sender):
         self.oracle: Any = problem.clients[i]
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
         self.batch, self.sampling = problem.batch, problem.sampling
-        self.rows = problem.rows_each[i]
+        self.rows = int(problem.rows_each[i])
         self.random = problem.is_random and is_random(self.oracle)
 
     def keys(self, vector: int) -> Sequence[Key]:
@@ -169,7 +170,7 @@ class OneClient(Sender):
 
     def own(self, values: Any) -> Any:
         """This client's entry."""
-        return values if np.ndim(values) == 0 else values[self.i]
+        return values[self.i] if isinstance(values, tuple) or np.ndim(values) else values
 
 
 def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
 from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
@@ -26,6 +27,8 @@ class NearEngine(Engine):
     together = False
     atomic = False
     """Whether ``run`` changes what the clients remember only after the last of them has finished."""
+    store: RowStore | None = None
+    """Where the rows are, if only clients that have taken part have one."""
 
     def __init__(self) -> None:
         self.kept: Vectors = {}
@@ -39,17 +42,22 @@ class NearEngine(Engine):
 
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the problem and the initial memory."""
-        self.problem, self.seed = problem, seed
+        self.problem, self.seed, self.store = problem, seed, None
         self.kept = {k: v.copy() for k, v in memory.items()}
+
+    def keep_rows(self, store: RowStore) -> None:
+        """Keep what the clients remember in this store."""
+        self.store, self.kept = store, store.arrays
 
     def run(self, request: Request) -> Work:
         """Run the half on the cohort, and keep what it remembers."""
+        at = self._places(request.cohort)
         if self.together:
             client = self.client(request.cohort, request, 0)
             own: Any = {k: v[:, None] for k, v in request.own.items()}
-            up, memory = request.half(client, self._of(request.cohort), request.K, *request.down, **own)
+            up, memory = request.half(client, self._of(at), request.K, *request.down, **own)
             sizes = client.sizes(up) if client.used_codec else ()
-            return Work(self._store(request.cohort, up, memory), client.gradients, sizes, client.taken)
+            return Work(self._store(at, up, memory), client.gradients, sizes, client.taken)
         rows, gradients, taken, kept, clients = [], 0, [], [], []
         same, halt, half, down, cohort = (
             isinstance(request.K, int),
@@ -58,7 +66,7 @@ class NearEngine(Engine):
             request.down,
             request.cohort,
         )
-        for j, i in enumerate(cohort.tolist()):
+        for j, i in enumerate(at.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             own = {k: float(v[j]) for k, v in request.own.items()} if request.own else {}
             K: Any = request.K if same else int(request.K[j])
@@ -69,7 +77,7 @@ class NearEngine(Engine):
             rows.append(up)
             gradients += client.gradients
             taken.append(K if client.taken is None else client.taken)
-        for i, memory in zip(cohort.tolist(), kept, strict=True):
+        for i, memory in zip(at.tolist(), kept, strict=True):
             self._keep(i, memory)
         coded: Any = ()
         if any(c.used_codec for c in clients):
@@ -80,11 +88,11 @@ class NearEngine(Engine):
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Run the half on the cohort with the outcome."""
-        request = Request(half, cohort, 0)  # type: ignore[arg-type]
+        request, at = Request(half, cohort, 0), self._places(cohort)  # type: ignore[arg-type]
         if self.together:
-            self._store(cohort, (), half(self.client(cohort, request, 0), self._of(cohort), *outcome))
+            self._store(at, (), half(self.client(cohort, request, 0), self._of(at), *outcome))
             return
-        for j, i in enumerate(cohort.tolist()):
+        for j, i in enumerate(at.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
 
@@ -93,7 +101,9 @@ class NearEngine(Engine):
         return weighted_sum(w, U)
 
     def memory(self) -> Vectors:
-        """A copy of what the clients remember."""
+        """A copy of what the clients remember; views of a store."""
+        if self.store is not None:
+            return {k: self.store.view(k) for k in self.kept}  # type: ignore[misc]
         return {k: v.copy() for k, v in self.kept.items()}
 
     def close(self) -> None:
@@ -101,32 +111,58 @@ class NearEngine(Engine):
 
     def mark(self, several: bool) -> bool:
         """Copy the memory, unless it cannot change before the last piece of local work is over."""
+        if self.store is not None:
+            self.store.mark(several or not self.atomic)
+            return True
         small = sum(v.size for v in self.kept.values()) <= SMALL_MEMORY
         self.marked = self.memory() if several or small or not self.atomic else None
         return True
 
     def rewind(self) -> None:
         """The memory as it was at the beginning of the round."""
+        if self.store is not None:
+            self.store.rewind()
+            return
         self.kept = self.kept if self.marked is None else self.marked
+
+    def slopes(self, members: Indices, x: Array) -> Array:
+        """The gradients of these clients at x (of minibatches, where there are some), one row each."""
+        request = Request(no_half, members, 0)
+        groups = [members] if self.together else [members[j : j + 1] for j in range(len(members))]
+        steps = [np.atleast_2d(self.client(some, request, 0).descend(x, 0.0, 1.0, 1)) for some in groups]
+        return np.asarray(x - np.concatenate(steps))
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
         return {k: v[i].copy() for k, v in self.kept.items()}
 
-    def _of(self, cohort: Indices) -> Any:
-        everyone = len(cohort) == self.problem.n
-        return {k: v if everyone else v[cohort] for k, v in self.kept.items()}
+    def _places(self, cohort: Indices) -> Indices:
+        """Where the rows of these clients are, which are about to change."""
+        return cohort if self.store is None else self.store.admit(cohort)
+
+    def _is_whole(self, at: Indices) -> bool:
+        """Whether these are all rows, in their order."""
+        return self.store is None and len(at) == self.problem.n
+
+    def _of(self, at: Indices) -> Any:
+        everyone = self._is_whole(at)
+        return {k: v if everyone else v[at] for k, v in self.kept.items()}
 
     def _keep(self, rows: Any, memory: Vectors) -> None:
         for k, v in memory.items():
             self.kept[k][rows] = v
 
-    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+    def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
         """Keep what a stack remembers; what goes up, with one row for each member."""
-        shape = (len(cohort), self.problem.d)
+        shape = (len(at), self.problem.d)
         for k, v in memory.items():
-            if len(cohort) == self.problem.n and v.shape == shape:
+            if self._is_whole(at) and v.shape == shape:
                 self.kept[k] = v
             else:
-                self.kept[k][cohort] = v
+                self.kept[k][at] = v
         return tuple(u if u.shape == shape else np.broadcast_to(u, shape) for u in up)
+
+
+def no_half(*_: Any) -> Any:
+    """Local steps outside a half."""
+    raise AssertionError

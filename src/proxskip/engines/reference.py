@@ -14,6 +14,10 @@ class ReferenceEngine(NearEngine):
     name = "reference"
     atomic = True
 
+    def keeps_rows(self) -> bool:
+        """It can."""
+        return True
+
     def client(self, members: Indices, request: Request, place: int) -> OneClient:
         """One client."""
         return OneClient(self.problem, int(members[0]), self.seed, request, place)

@@ -30,7 +30,7 @@ def merged_rows(
     if not len(live):
         return live, live, live
     hashed = [np.add.reduceat(_mix(indices, values, k), indptr[live]) for k in (1, 2)]
-    # sort by all keys, so that candidates for merging are neighbours, the first row of the data first
+    # sort by all keys, so that candidates for merging are neighbors, the first row of the data first
     keys = (owner[live], length[live], b[live], *hashed)
     order = np.lexsort((live, *reversed(keys)))
     same = np.ones(len(live), dtype=bool)

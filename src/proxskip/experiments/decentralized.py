@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,12 @@ OURS = "decentralized-scaffnew"
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Two condition numbers: with one the theorem's p is 1 on badly connected graphs, with the other always below 1."""
     q = workspace.preset
-    links = [graph(name, q["clients"], seed=q["graph_seed"]) for name in q["graphs"]]
+    about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
+    asked = [about | {"graph": name, "kappa": kappa} for kappa in q["kappa"] for name in q["graphs"]]
+    rows = iter(workspace.cached_values("decentralized", asked, _row_measured, 1.0))
     panels, tables = [], []
-    for k, kappa in enumerate(q["kappa"]):
-        found = []
-        for j, link in enumerate(links):
-            about = {key: q[key] for key in ("clients", "d", "eps", "candidates", "seeds", "graph_seed")}
-            about |= {"graph": link.name, "kappa": kappa}
-            done = (k + (j + 1) / len(links)) / len(q["kappa"])
-            row = workspace.cached_value("decentralized", about, partial(measure, link, kappa, q), done)
-            found.append(with_proved(row))
+    for kappa in q["kappa"]:
+        found = [with_proved(next(rows)) for _ in q["graphs"]]
         panels += [
             _panel(f"kappa-{kappa:g}", kappa, found, "rounds", q["eps"]),
             _panel(f"floats-{kappa:g}", kappa, found, "floats", q["eps"]),
@@ -50,6 +45,11 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
+def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
+    link = graph(about["graph"], about["clients"], seed=about["graph_seed"])
+    return measure(link, about["kappa"], about)
+
+
 def measure(link: Graph, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds to eps of the three methods on one graph, and the counted floats per round and edge."""
     problem, eps = filling(q["clients"], q["d"], kappa), q["eps"]

@@ -55,11 +55,8 @@ def _tuned(workspace: Workspace, problem: Problem) -> tuple[dict[str, list[Candi
     growing, best = list(METHODS), partial(_order, eps=asked["eps"])
     for again in range(MOST_TIMES + 1):
         # after the first pass only few candidates are left to try
-        start, end = (0.0, 0.5) if not again else (0.7, 0.75)
-        shares = [start + (end - start) * (k + 1) / len(growing) for k in range(len(growing))]
-        left = {
-            m: tune(workspace, problem, m, tried[m], asked["rungs"], s) for m, s in zip(growing, shares, strict=True)
-        }
+        grids = {name: tried[name] for name in growing}
+        left = tune(workspace, problem_flags(workspace), grids, asked["rungs"], 0.75 if again else 0.5)
         # the finalists run to the end: the best after few rounds need not be the first at eps
         finals = [(name, c) for name in growing for c in left[name]]
         runs = workspace.runs([_job(workspace, name, c) for name, c in finals], 0.8 if again else 0.7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from proxskip import theory
@@ -10,7 +11,7 @@ from proxskip.experiments.curves_from_runs import panel, series
 from proxskip.experiments.successive_halving import grid_table, tune
 from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.problems.federated import Problem
-from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
+from proxskip.report.figures import Claim, Experiment, Series, Table
 from proxskip.report.method_styles import title
 from proxskip.tune import Candidate, grid, local_steps
 
@@ -28,9 +29,7 @@ def tuned(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     for k, kind in enumerate(STEP_KINDS):
         more = {"decay": decay(workspace, problem)} if kind == "decaying" else {}
         tried = {m: grid(m, L_b, asked["powers"], [asked["K"]], **more) for m in METHODS}
-        won = {}
-        for j, m in enumerate(METHODS):
-            (won[m],) = tune(workspace, problem, m, tried[m], asked["rungs"], (k + 0.4 * (j + 1) / len(METHODS)) / 2)
+        won = {m: left[0] for m, left in tune(workspace, flags, tried, asked["rungs"], (k + 0.4) / 2).items()}
         drawn = _drawn(workspace, {m: c.flags for m, c in won.items()}, flags, (k + 1) / 2, won)
         heading = STEP_KINDS[kind] if kind == "decaying" else "a constant step"
         panels.append(panel(kind, heading, drawn))
@@ -81,14 +80,14 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
         ("constant", "a constant step, a fixed batch per client", own, steps, False),
         ("total", "a constant step, a fixed total batch", shared, dict.fromkeys(own, least), False),
     ]
-    panels: list[Panel] = []
-    found: dict[str, list[Series]] = {}
-    for k, (id, heading, flags, gammas, falling) in enumerate(parts):
-        found[id] = [
-            _with_clients(workspace, M, flags[M], gammas[M], falling, (k + (j + 1) / len(flags)) / 3)
-            for j, M in enumerate(flags)
-        ]
-        panels.append(panel(id, heading, found[id]))
+    jobs = {
+        (id, M): _with_clients(workspace, M, flags[M], gammas[M], falling)
+        for id, _, flags, gammas, falling in parts
+        for M in flags
+    }
+    runs = dict(zip(jobs, _by_seeds(workspace, list(jobs.values()), 1.0), strict=True))
+    found = {id: [_series(workspace, M, flags[M], runs[id, M]) for M in flags] for id, _, flags, _, _ in parts}
+    panels = [panel(id, heading, found[id]) for id, heading, *_ in parts]
     columns = ["clients", "batch per client", "share of a client's rows", "gamma", "floor",
                "fixed total batch: batch per client", "gamma", "floor"]  # fmt: skip
     rows = [_floor_row(a, b) for a, b in zip(found["constant"], found["total"], strict=True)]
@@ -100,16 +99,16 @@ def clients(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     return claims.with_findings(experiment, claims_fig2.fig2c(experiment, workspace.asserted))
 
 
-def _with_clients(
-    workspace: Workspace, M: int, flags: dict[str, Any], gamma: float, falling: bool, upto: float
-) -> Series:
+def _with_clients(workspace: Workspace, M: int, flags: dict[str, Any], gamma: float, falling: bool) -> list[RunRequest]:
     asked = workspace.preset
-    problem = workspace.problem(**flags)
     given = {"gamma": gamma, "p": asked["p"]}
     if falling:
-        given["decay"] = (problem.l2 or 0.0) / (2 * asked["p"])
-    runs = _seeds(workspace, f"M = {M}", "scaffnew", given, flags, upto, "decaying_rounds" if falling else "rounds")
-    rows = min(problem.sizes or [0])
+        given["decay"] = (workspace.problem(**flags).l2 or 0.0) / (2 * asked["p"])
+    return _seeds(workspace, f"M = {M}", "scaffnew", given, flags, "decaying_rounds" if falling else "rounds")
+
+
+def _series(workspace: Workspace, M: int, flags: dict[str, Any], runs: Sequence[CachedRun]) -> Series:
+    rows = min(workspace.problem(**flags).sizes or [0])
     return series(f"M = {M}", runs, M=M, rows=rows, share=flags["batch"] / rows)
 
 
@@ -145,21 +144,24 @@ def decay(workspace: Workspace, problem: Problem) -> float:
 
 
 def _seeds(
-    workspace: Workspace, label: str, method: str, given: Any, flags: Any, upto: float, rounds: str = "rounds"
-) -> list[CachedRun]:
+    workspace: Workspace, label: str, method: str, given: Any, flags: Any, rounds: str = "rounds"
+) -> list[RunRequest]:
     q, stop = workspace.preset, {"rounds": workspace.preset[rounds]}
-    return workspace.runs([RunRequest(label, method, given, flags, stop, seed) for seed in range(q["seeds"])], upto)
+    return [RunRequest(label, method, given, flags, stop, seed) for seed in range(q["seeds"])]
+
+
+def _by_seeds(workspace: Workspace, asked: Sequence[Sequence[RunRequest]], upto: float) -> list[list[CachedRun]]:
+    """The runs of each group of requests."""
+    runs = iter(workspace.runs([job for group in asked for job in group], upto))
+    return [[next(runs) for _ in group] for group in asked]
 
 
 def _drawn(
     workspace: Workspace, given: dict[str, Any], flags: Any, upto: float, won: dict[str, Candidate] | None = None
 ) -> list[Series]:
-    start, out = workspace.progress.inside, []
-    for k, m in enumerate(METHODS):
-        runs = _seeds(workspace, title(m), m, given[m], flags, start + (upto - start) * (k + 1) / len(METHODS))
-        more: dict[str, Any] = {} if won is None else {"gamma_L_b": won[m].times}
-        out.append(series(title(m), runs, **more))
-    return out
+    runs = _by_seeds(workspace, [_seeds(workspace, title(m), m, given[m], flags) for m in METHODS], upto)
+    about: list[dict[str, Any]] = [{} if won is None else {"gamma_L_b": won[m].times} for m in METHODS]
+    return [series(title(m), found, **more) for m, found, more in zip(METHODS, runs, about, strict=True)]
 
 
 def _ends(kind: str, heading: str, drawn: list[Series]) -> Table:

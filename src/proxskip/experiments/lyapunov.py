@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,11 +68,10 @@ class Case:
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure every case, and judge all of them together."""
-    cases = _cases(workspace)
+    cases = [*quadratic_cases(workspace), *data_cases(workspace)]
     panels, rows, learned = [], [], []
-    for k, case in enumerate(cases):
+    for case, (psi, h) in zip(cases, _measure(workspace, cases), strict=True):
         times = case.grid(workspace.preset["points"])
-        psi, h = _measure(workspace, case, times, (k + 1) / len(cases))
         panels.append(_panel(case, times, psi))
         if case.exact:
             learned.append(_learnt(case, times, h))
@@ -90,7 +88,8 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 # -- the cases ---------------------------------------------------------------------------------------------------------
-def _cases(workspace: Workspace) -> list[Case]:
+def quadratic_cases(workspace: Workspace) -> list[Case]:
+    """The cases with exact gradients of quadratics."""
     q = workspace.preset
     clients = filling(q["clients"], q["d"], q["kappa"])
     alone = Problem(random_quadratics(1, q["d"], L=1.0, mu=1.0 / q["kappa"], seed=4))
@@ -98,21 +97,25 @@ def _cases(workspace: Workspace) -> list[Case]:
     short = Problem(random_quadratics(1, q["d"] // 2, L=1.0, mu=1.0 / q["kappa"], seed=4))
     fused = short.with_psi(prox.L1(q["psi"]), np.diff(np.eye(q["d"] // 2), axis=0))
     gossip = DecentralizedScaffnew.theory(clients, q["graph"])
-    name, seeds, fall = workspace.data, q["seeds"], q["fall"]
-    out = [
+    seeds, fall = q["seeds"], q["fall"]
+    return [
         Case("proxskip", "ProxSkip: lasso, a quadratic", ProxSkip.theory(lasso), lasso, seeds, fall),
         Case("scaffnew", "Scaffnew: quadratics", Scaffnew.theory(clients), clients, seeds, fall),
         Case("splitskip", "SplitSkip: fused lasso, a quadratic", SplitSkip.theory(fused), fused, seeds, fall),
         Case("decentralized", f"Decentralized Scaffnew: quadratics, {q['graph']}", gossip, clients, seeds, fall),
     ]
+
+
+def data_cases(workspace: Workspace) -> list[Case]:
+    """The cases on the data set: minibatches need rows."""
+    q, name = workspace.preset, workspace.data
     flags = {k: q["sampling"][k] for k in ("l2", "l2_relative", "psi")}
     whole = workspace.problem(method="sproxskip", **flags)
     assert whole.N is not None
     noisy = whole.with_batch(max(1, round(q["sampling"]["batch_share"] * whole.N)))
     heading = f"SProxSkip: {name}, minibatches of {noisy.batch}, with l1"
     fall, seeds = q["sampling"]["fall"], q["sampling_seeds"]
-    # minibatches need rows, so this case is on the data set
-    out.append(Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False))
+    out = [Case("sproxskip", heading, SProxSkip.theory(noisy), noisy, seeds, fall, exact=False)]
     flags = {k: q["data"][k] for k in ("l2", "l2_relative")}
     real = workspace.problem(**flags)
     heading, fall = f"Scaffnew: {name}, {real.n} clients", q["data"]["fall"]
@@ -120,22 +123,30 @@ def _cases(workspace: Workspace) -> list[Case]:
     return out
 
 
-def _measure(workspace: Workspace, case: Case, times: Sequence[int], upto: float) -> tuple[Array, Array]:
-    """(Psi, |h - h*|^2/|h*|^2), with one row per seed and one column per time."""
+def _measure(workspace: Workspace, cases: Sequence[Case]) -> list[tuple[Array, Array]]:
+    """(Psi, |h - h*|^2/|h*|^2) of each case, with one row per seed and one column per time."""
     preset = {k: v for k, v in workspace.preset.items() if k not in _NOT_IN_KEY}
-    about = {"case": case.id, "times": list(times)} | preset
+    asked = []
+    for case in cases:
+        about = {"case": case.id, "times": case.grid(workspace.preset["points"])} | preset
+        for first in range(0, case.seeds, SEEDS_PER_FILE):
+            asked.append(about | {"first": first, "seeds": min(SEEDS_PER_FILE, case.seeds - first)})
+    found: dict[str, list[dict[str, Any]]] = {case.id: [] for case in cases}
+    for about, rows in zip(asked, workspace.cached_values("lyapunov", asked, _block, 1.0), strict=True):
+        found[about["case"]] += rows
+    return [(np.array([r["psi"] for r in rows]), np.array([r["h"] for r in rows])) for rows in found.values()]
+
+
+def _block(workspace: Workspace, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The values of some seeds of one case."""
+    quadratic = {case.id: case for case in quadratic_cases(workspace)}
+    # the data are read only by those who need them
+    case = quadratic.get(about["case"]) or {case.id: case for case in data_cases(workspace)}[about["case"]]
     stepper = Stepper(case.method, case.problem, 0, fastest_engine(case.problem, workspace.threads))
-    found: list[dict[str, Any]] = []
-    for first in range(0, case.seeds, SEEDS_PER_FILE):
-        seeds = range(first, min(first + SEEDS_PER_FILE, case.seeds))
-        key = about | {"first": first, "seeds": len(seeds)}
-        found += workspace.cached_value(f"lyapunov-{case.id}", key, partial(_block, stepper, times, seeds), upto)
+    seeds = range(about["first"], about["first"] + about["seeds"])
+    rows = [dict(zip(("psi", "h"), trajectory(stepper, about["times"], seed), strict=True)) for seed in seeds]
     stepper.engine.close()
-    return np.array([row["psi"] for row in found]), np.array([row["h"] for row in found])
-
-
-def _block(stepper: Stepper, times: Sequence[int], seeds: range) -> list[dict[str, Any]]:
-    return [dict(zip(("psi", "h"), trajectory(stepper, times, seed), strict=True)) for seed in seeds]
+    return rows
 
 
 def trajectory(stepper: Stepper, times: Sequence[int], seed: int) -> tuple[list[float], list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class ProgressEstimate:
         self.fresh = self.spent = 0.0  # share of the work done in this call, and its seconds
         self.title, self.share, self.inside = "", self.total, 0.0  # the experiment that is running
         self.said = ""
+        self.branches: dict[str, ProgressEstimate] = {}
+        self.lock, self.began = threading.Lock(), time.monotonic()
 
     # -- experiments ---------------------------------------------------------------------------------------------------
     def enter(self, experiment: str) -> None:
@@ -35,6 +38,18 @@ class ProgressEstimate:
         """Finish the experiment."""
         self.finished += self.share
         self.share = self.inside = 0.0
+
+    def branch(self, experiment: str) -> ProgressEstimate:
+        """The progress of an experiment that runs at the same time as others."""
+        made = ProgressEstimate({experiment: self.shares.get(experiment, 0.0)}, self._told)
+        made.enter(experiment)
+        self.branches[experiment] = made
+        return made
+
+    def _told(self, text: str, done: float, left: float | None) -> None:
+        """A branch has something to say."""
+        with self.lock:
+            self.show(text, self.done, self.left)
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def say(self, text: str, upto: float | None = None) -> None:
@@ -47,12 +62,22 @@ class ProgressEstimate:
     @property
     def done(self) -> float:
         """The share of all work that is done."""
-        return min(1.0, (self.finished + self.share * self.inside) / self.total)
+        others = sum(b.done * self.shares.get(name, 0.0) for name, b in list(self.branches.items()))
+        return min(1.0, (self.finished + self.share * self.inside + others) / self.total)
 
     @property
     def left(self) -> float | None:
         """The remaining seconds; None before any new work was done."""
+        if self.branches:
+            # they share the time
+            fresh = sum(b.fresh * self.shares.get(name, 0.0) for name, b in list(self.branches.items())) / self.total
+            return None if fresh <= 0 else (time.monotonic() - self.began) / fresh * (1.0 - self.done)
         return None if self.fresh <= 0 else self.spent / self.fresh * (1.0 - self.done)
+
+    @property
+    def worked(self) -> bool:
+        """Whether anything was computed in this call, rather than found."""
+        return self.spent > 0 or any(b.worked for b in self.branches.values())
 
     @contextmanager
     def part(self, upto: float | None, count: int) -> Iterator[WorkPart]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,14 @@ COMPARED: dict[str, tuple[type[Compared], float]] = {
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure for several kappa, for several p, and on the data set."""
     q = workspace.preset
-    found = {
-        name: [_row(workspace, name, kappa, 1.0, 0.2 * (k + 1)) for kappa in q["kappa"]]
-        for k, name in enumerate(COMPARED)
-    }
-    over_p = [_row(workspace, "proxskip", q["cost_kappa"], 2.0**power, 0.8) for power in q["powers"]]
+    about = {k: q[k] for k in ("d", "psi", "eps", "seeds")}
+    over_kappa = [about | {"method": m, "kappa": kappa, "factor": 1.0} for m in COMPARED for kappa in q["kappa"]]
+    over_p = [about | {"method": "proxskip", "kappa": q["cost_kappa"], "factor": 2.0**k} for k in q["powers"]]
+    # the theorem's p belongs to both
+    asked = [*(a for a in over_p if a not in over_kappa), *over_kappa]
+    rows = dict(zip(map(str, asked), workspace.cached_values("skipping", asked, _measured, 0.8), strict=True))
+    found = {m: [rows[str(a)] for a in over_kappa if a["method"] == m] for m in COMPARED}
+    over_p = [rows[str(a)] for a in over_p]
     panels = [_kappa_panel(q, found), _cost_panel(q, found, over_p), _p_panel(q, over_p), _data(workspace)]
     keys = ("d", "psi", "eps", "seeds", "cost_kappa")
     experiment = workspace.experiment("skipping", {k: q[k] for k in keys}, panels, [_rates(q, found)])
@@ -91,26 +93,17 @@ def measure(method: Method, problem: Problem, eps: float, seed: int) -> dict[str
     }
 
 
-def _measured(kind: type[Compared], kappa: float, factor: float, q: Mapping[str, Any]) -> dict[str, float | None]:
-    """Medians over seeds; ProxSkip with its theoretical p times ``factor``."""
-    problem = lasso(q["d"], kappa, q["psi"])
-    method = kind.theory(problem)
+def _measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, float | None]:
+    """Medians over seeds; ProxSkip with its theoretical p times a factor."""
+    problem = lasso(about["d"], about["kappa"], about["psi"])
+    method = COMPARED[about["method"]][0].theory(problem)
     p, seeds = 1.0, 1
     if isinstance(method, ProxSkip):
-        p, seeds = min(1.0, factor * method.p), q["seeds"]
+        p, seeds = min(1.0, about["factor"] * method.p), about["seeds"]
         method = replace(method, p=p)
-    runs = [measure(method, problem, q["eps"], seed) for seed in range(seeds)]
-    about = {"gamma": method.gamma, "p": p, "zeta": method.zeta(problem)}
-    return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | about
-
-
-def _row(workspace: Workspace, name: str, kappa: float, factor: float, upto: float) -> dict[str, Any]:
-    """The cached measurement of one method."""
-    q = workspace.preset
-    about = {k: q[k] for k in ("d", "psi", "eps", "seeds")} | {"kappa": kappa, "factor": factor}
-    compute = partial(_measured, COMPARED[name][0], kappa, factor, q)
-    found: dict[str, Any] = workspace.cached_value(f"skipping-{name}", about, compute, upto)
-    return found
+    runs = [measure(method, problem, about["eps"], seed) for seed in range(seeds)]
+    told = {"gamma": method.gamma, "p": p, "zeta": method.zeta(problem)}
+    return {k: float(np.median([r[k] for r in runs])) for k in runs[0]} | told
 
 
 def _data(workspace: Workspace) -> Panel:

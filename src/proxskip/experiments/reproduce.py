@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,16 +111,51 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     progress = ProgressEstimate({name: float(p.get("share", 1.0)) for name, p in presets.items()}, show)
     workspace = make_workspace(options, progress)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
-    with Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
-        for name in chosen:
-            progress.enter(name)
-            with stopwatch(options.out, name) as seconds:
-                experiment, claims = experiments.function(name)(replace(workspace, preset=presets[name], pool=pool))
-            experiment = replace(experiment, seconds=seconds(), command=options.command([name]))
-            made = add_results(options, workspace, {name: (experiment, claims)})
-            progress.leave()
-    progress.enter("")
-    draw(made, options.out, progress)
+    spaces = [replace(workspace, preset=presets[name]) for name in chosen]
+    # networks train in this process
+    shared = options.jobs > 1 and not set(chosen) & set(experiments.NETWORKS)
+    with clock(options.out, progress), Processes(options.jobs) if shared else nullcontext() as pool:
+        made = _one_by_one(chosen, options, spaces) if pool is None else _at_once(chosen, options, spaces, pool)
+        progress.enter("")
+        draw(made, options.out, progress, pool)
+    return write_page(options, workspace)
+
+
+def _one_by_one(names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace]) -> ReproductionReport:
+    for name, workspace in zip(names, spaces, strict=True):
+        workspace.progress.enter(name)
+        made = _one(name, options, workspace)
+    return made
+
+
+def _at_once(
+    names: Sequence[str], options: ReproductionOptions, spaces: Sequence[Workspace], pool: Processes
+) -> ReproductionReport:
+    """All experiments together: a thread of each waits for the processes, which do the work."""
+    threads = ThreadPoolExecutor(len(names))
+    try:
+        waiting = []
+        for name, space in zip(names, spaces, strict=True):
+            progress, priority = space.progress.branch(name), float(space.preset.get("share", 1.0))
+            own = replace(space, pool=pool, progress=progress, priority=priority, spent=[])
+            waiting.append(threads.submit(_one, name, options, own))
+        for done in as_completed(waiting):
+            made = done.result()
+    finally:
+        # after an interrupt their processes end, and they with them
+        threads.shutdown(wait=False, cancel_futures=True)
+    return made
+
+
+def _one(name: str, options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
+    """Run one experiment and add it to results.json."""
+    with stopwatch(options.out, name, workspace) as spent:
+        experiment, claims = experiments.function(name)(workspace)
+    seconds, cpu_seconds = spent()
+    experiment = replace(experiment, seconds=seconds, cpu_seconds=cpu_seconds, command=options.command([name]))
+    with workspace.lock:
+        made = add_results(options, workspace, {name: (experiment, claims)})
+    workspace.progress.leave()
     return made
 
 
@@ -182,28 +218,56 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
-def stopwatch(out: Path, name: str) -> Iterator[Callable[[], float]]:
-    """Seconds spent on an experiment, in this call and in earlier calls that were interrupted.
+def stopwatch(out: Path, name: str, workspace: Workspace) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Seconds spent on an experiment, on the clock and by all processors, in this call and in interrupted ones before.
 
-    If an earlier call finished it, the clock starts again, and the longer of the two times counts.
+    If an earlier call finished it, both start again, and the longer of the two times counts.
     """
     path = out / "cache" / f"seconds-{name}.json"
-    found = read_json(path) or 0.0
-    found = found if isinstance(found, dict) else {"seconds": found, "done": True}
+    found = read_json(path) or {"seconds": 0.0, "done": False}
     # a finished experiment is only read again, which takes little time
-    finished, before = (found["seconds"], 0.0) if found["done"] else (0.0, found["seconds"])
-    began = time.monotonic()
-    done = False
+    earlier, done = (found["seconds"], found.get("cpu_seconds", 0.0)), found["done"]
+    # a thread that waits for processes has little time of its own
+    used = time.thread_time if workspace.pool is not None else time.process_time
+    began = time.monotonic(), used()
 
-    def spent() -> float:
-        return float(max(finished, before + time.monotonic() - began))
+    def spent() -> tuple[float, float]:
+        now = time.monotonic() - began[0], used() - began[1] + sum(workspace.spent)
+        a, b = (max(x, y) if found["done"] else x + y for x, y in zip(earlier, now, strict=True))
+        return float(a), float(b)
 
     try:
         yield spent
         done = True
     finally:
+        seconds, cpu_seconds = spent()
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_json(path, {"seconds": spent(), "done": done or finished > 0})
+        atomic_write_json(path, {"seconds": seconds, "cpu_seconds": cpu_seconds, "done": done})
+
+
+@contextmanager
+def clock(out: Path, progress: ProgressEstimate) -> Iterator[None]:
+    """Adds up the seconds of all calls that computed something, on the clock and by all processors."""
+    began = time.monotonic(), _cpu_seconds()
+    try:
+        yield
+    finally:
+        if progress.worked:
+            path, (seconds, cpu_seconds) = out / "cache" / "seconds.json", total(out)
+            seconds, cpu_seconds = seconds + time.monotonic() - began[0], cpu_seconds + _cpu_seconds() - began[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_json(path, {"seconds": seconds, "cpu_seconds": cpu_seconds})
+
+
+def total(out: Path) -> tuple[float, float]:
+    """The seconds of all calls up to now."""
+    found = read_json(out / "cache" / "seconds.json") or {"seconds": 0.0, "cpu_seconds": 0.0}
+    return found["seconds"], found["cpu_seconds"]
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
@@ -228,11 +292,12 @@ def write_results(
     """Write results.json with these experiments."""
     every = experiments.FUNCTIONS | experiments.FAMILY | experiments.NETWORKS
     chosen = [kept[name] for name in every if name in kept]
-    seconds = sum(e.seconds for e, _ in chosen)
+    seconds, cpu_seconds = total(options.out)
     only_networks = set(kept) <= set(experiments.NETWORKS)
     made = ReproductionReport(
         title_of(options, set(kept)),
-        about_networks(options, seconds) if only_networks else about(options, workspace, seconds),
+        (about_networks(options) if only_networks else about(options, workspace))
+        | {"seconds": seconds, "cpu_seconds": cpu_seconds, "jobs": options.jobs},
         [claim for _, claims in chosen for claim in claims],
         [e for e, _ in chosen],
     )
@@ -240,7 +305,7 @@ def write_results(
     return made
 
 
-def about(options: ReproductionOptions, workspace: Workspace, seconds: float) -> dict[str, Any]:
+def about(options: ReproductionOptions, workspace: Workspace) -> dict[str, Any]:
     """Data, constants, versions and command."""
     problem = workspace.problem()
     solution = problem.solution
@@ -260,19 +325,17 @@ def about(options: ReproductionOptions, workspace: Workspace, seconds: float) ->
         "quick": options.quick,
         "engine": options.engine,
         "command": options.command(),
-        "seconds": seconds,
         "versions": description.versions(),
     }
 
 
-def about_networks(options: ReproductionOptions, seconds: float) -> dict[str, Any]:
+def about_networks(options: ReproductionOptions) -> dict[str, Any]:
     """The same for a page with networks alone."""
     return {
         "data": "digits and made text",
         "quick": options.quick,
         "engine": options.engine,
         "command": options.command(list(experiments.NETWORKS)),
-        "seconds": seconds,
         "versions": description.versions() | {"torch": importlib.metadata.version("torch")},
     }
 
@@ -300,11 +363,26 @@ def redraw(folder: Path, x: str, out: Path | None = None) -> list[Path]:
     return written
 
 
-def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate) -> None:
-    """Write the figures as PNG, PDF, SVG and CSV, and the page."""
-    for e in made.experiments:
-        if e.panels:
-            progress.say(f"drawing {e.id}")
-            plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
-            atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
-    atomic_write_text(out / PAGE, report.page(made, files_beside=True))
+def draw(made: ReproductionReport, out: Path, progress: ProgressEstimate, pool: Processes | None = None) -> None:
+    """Write the figures as PNG, PDF, SVG and CSV."""
+    shown = [e for e in made.experiments if e.panels]
+    if pool is not None:
+        progress.say("drawing")
+        list(pool.each(draw_one, out, shown))
+        return
+    for e in shown:
+        progress.say(f"drawing {e.id}")
+        draw_one(out, e)
+
+
+def draw_one(out: Path, e: Experiment) -> None:
+    """One of them."""
+    plots.save(plots.panel_figure(e.panels, e.title), out / "figures" / f"{e.id}.png", svg=True)
+    atomic_write_text(out / "figures" / f"{e.id}.csv", figures.to_csv(e))
+
+
+def write_page(options: ReproductionOptions, workspace: Workspace) -> ReproductionReport:
+    """Write the page, and results.json with the time that it took."""
+    made = add_results(options, workspace, {})
+    atomic_write_text(options.out / PAGE, report.page(made, files_beside=True))
+    return made

@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     **{"own_steps": None, "graph": None, "decay": None, "personal": None, "s": None, "chi": None, "codec": None},
     **{"label": None, "columns": None, "group": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
+    **{"network": None},
 }
 """What holds for a flag that is not given."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")

@@ -8,10 +8,9 @@ from typing import Any
 
 from proxskip.experiments.claims import first_below
 from proxskip.experiments.workspace import Workspace
-from proxskip.problems.federated import Problem
 from proxskip.report.figures import Series, Table
 from proxskip.report.method_styles import title
-from proxskip.tune import Candidate, halve, local_steps
+from proxskip.tune import Candidate, local_steps, survivors
 
 LADDER = (1, 3, 10, 30, 100, 300, 1000, 3000)
 """The numbers of local steps by which a grid grows."""
@@ -46,23 +45,27 @@ def ends(tried: Sequence[Candidate], winner: Candidate) -> list[str]:
 
 def tune(
     workspace: Workspace,
-    problem: Problem,
-    name: str,
-    candidates: Sequence[Candidate],
+    problem: Mapping[str, Any],
+    grids: Mapping[str, Sequence[Candidate]],
     rungs: Sequence[Sequence[int]],
     upto: float,
-) -> list[Candidate]:
-    """The finalists, the best first; every run is kept in the workspace, and none is made twice."""
-    start, k = workspace.progress.inside, 0
+) -> dict[str, list[Candidate]]:
+    """The finalists of each method, the best first; every trial is kept in the workspace, and none is made twice.
 
-    def measured(left: Sequence[Candidate], rounds: int) -> list[float | None]:
-        nonlocal k
-        k += 1
-        methods = [workspace.method(name, problem, **c.flags) for c in left]
-        text = f"tuning {title(name)}, {len(left)} candidates for {rounds} rounds"
-        return workspace.final_gaps(problem, methods, rounds, text, upto=start + (upto - start) * k / len(rungs))
-
-    return halve(candidates, rungs, measured)
+    Args:
+        problem: the flags of the problem.
+    """
+    start, left = workspace.progress.inside, {name: list(found) for name, found in grids.items()}
+    for k, (rounds, keep) in enumerate(rungs):
+        asked = [(name, c) for name, found in left.items() for c in found]
+        texts = {m: f"tuning {title(m)}, {len(found)} candidates for {rounds} rounds" for m, found in left.items()}
+        done = start + (upto - start) * (k + 1) / len(rungs)
+        tried = [(name, c.flags) for name, c in asked]
+        gaps = workspace.final_gaps(problem, tried, rounds, [texts[name] for name, _ in asked], done)
+        for (_, c), gap in zip(asked, gaps, strict=True):
+            c.gaps[rounds] = gap
+        left = {name: survivors(found, keep) for name, found in left.items()}
+    return left
 
 
 def grid_table(id: str, tried: Mapping[str, Sequence[Candidate]], won: Mapping[str, Candidate]) -> Table:

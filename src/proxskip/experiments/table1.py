@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from proxskip.experiments import claims
 from proxskip.experiments.closed_form_quadratics import AffineMap, RandomFactors, Stepper, filling, rounds_to, slope
-from proxskip.experiments.workspace import RunRequest, Workspace
+from proxskip.experiments.workspace import CachedRun, RunRequest, Workspace
 from proxskip.methods import GD, Accelerated, FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
@@ -65,8 +64,7 @@ LOCAL_GD = 6
 
 def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
     """Measure on quadratics, then on the data set."""
-    found = [_quadratics(workspace, entry, 0.5 * (k + 1) / len(ENTRIES)) for k, entry in enumerate(ENTRIES)]
-    on_data = [_data(workspace, e, 0.5 + 0.5 * (k + 1) / len(TABLE_ENTRIES)) for k, e in enumerate(TABLE_ENTRIES)]
+    found, on_data = _quadratics(workspace), _data(workspace)
     panels = [
         _panel("quadratics", "heterogeneous quadratics whose spectrum fills [mu, L]", found, workspace.preset["kappa"]),
         _panel("data", f"{workspace.data}, lambda = L/kappa", on_data, workspace.preset["data"]["kappa"]),
@@ -84,13 +82,17 @@ def run(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-def _quadratics(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
+def _quadratics(workspace: Workspace) -> list[Series]:
     q = workspace.preset
-    rows = []
-    for kappa in q["kappa"]:
-        about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")} | {"kappa": kappa, "row": entry.label}
-        rows.append(workspace.cached_value("table1", about, partial(measure, entry, kappa, q), upto))
-    return _series(entry, q["kappa"], rows)
+    about = {k: q[k] for k in ("eps", "clients", "d", "spread", "seeds")}
+    asked = [about | {"kappa": kappa, "row": entry.label} for entry in ENTRIES for kappa in q["kappa"]]
+    rows = iter(workspace.cached_values("table1", asked, _row_measured, 0.5))
+    return [_series(entry, q["kappa"], [next(rows) for _ in q["kappa"]]) for entry in ENTRIES]
+
+
+def _row_measured(workspace: Workspace, about: Mapping[str, Any]) -> dict[str, Any]:
+    entry = next(e for e in ENTRIES if e.label == about["row"])
+    return measure(entry, about["kappa"], about)
 
 
 def measure(entry: Table1Entry, kappa: float, q: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,26 +141,42 @@ def _series(entry: Table1Entry, kappas: Sequence[float], rows: Sequence[Mapping[
     )
 
 
-def _data(workspace: Workspace, entry: Table1Entry, upto: float) -> Series:
+def _data(workspace: Workspace) -> list[Series]:
     """The same on the data set, from runs: lambda = L/kappa, and eps is relative to f(x0) - f*."""
-    q, rows = workspace.preset["data"], []
-    for k, kappa in enumerate(q["kappa"]):
-        flags = {"l2": 1.0 / kappa, "l2_relative": True}
-        problem = workspace.problem(**flags)
+    q, targets = workspace.preset["data"], {}
+    for kappa in q["kappa"]:
+        problem = workspace.problem(**_flags(kappa))
         assert problem.solution is not None
-        target = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
-        seeds = range(q["seeds"] if entry.count_by != "powers" else 1)
-        method = {} if entry.gamma is None else {"gamma": entry.gamma}
-        stop = {"target": target, "rounds": q["rounds"]}
-        label = f"{entry.label}, kappa = {kappa:g}"
-        jobs = [RunRequest(label, entry.method, method, flags, stop, seed) for seed in seeds]
-        start = upto - 0.5 / len(TABLE_ENTRIES) * (1 - (k + 1) / len(q["kappa"]))
-        runs = workspace.runs(jobs, start)
-        last, n = runs[0].trace.last(), problem.n
-        sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
-        spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
-        rows.append(spent | {"rounds": [r.first(target) for r in runs], "floor": float(np.min(runs[0].trace["gap"]))})
-    return _series(entry, q["kappa"], rows)
+        targets[kappa] = q["eps"] * (problem.value(np.zeros(problem.d)) - problem.solution.f)
+    jobs = [[_requests(q, e, kappa, targets[kappa]) for kappa in q["kappa"]] for e in TABLE_ENTRIES]
+    runs = iter(workspace.runs([job for row in jobs for group in row for job in group], 1.0))
+    out = []
+    for entry, row in zip(TABLE_ENTRIES, jobs, strict=True):
+        found = [[next(runs) for _ in group] for group in row]
+        n = workspace.problem(**_flags(q["kappa"][0])).n
+        spent = [_spent(f, targets[kappa], n) for f, kappa in zip(found, q["kappa"], strict=True)]
+        out.append(_series(entry, q["kappa"], spent))
+    return out
+
+
+def _flags(kappa: float) -> dict[str, Any]:
+    return {"l2": 1.0 / kappa, "l2_relative": True}
+
+
+def _requests(q: Mapping[str, Any], entry: Table1Entry, kappa: float, target: float) -> list[RunRequest]:
+    """One request for each seed."""
+    seeds = range(q["seeds"] if entry.count_by != "powers" else 1)
+    method = {} if entry.gamma is None else {"gamma": entry.gamma}
+    stop, label = {"target": target, "rounds": q["rounds"]}, f"{entry.label}, kappa = {kappa:g}"
+    return [RunRequest(label, entry.method, method, _flags(kappa), stop, seed) for seed in seeds]
+
+
+def _spent(runs: Sequence[CachedRun], target: float, n: int) -> dict[str, Any]:
+    """The rounds of each seed, and the counted cost of a round."""
+    last = runs[0].trace.last()
+    sent = (last["floats_up"] + last["floats_down"]) / (n * last["round"])
+    spent = {"floats": sent, "exchanges": last["exchanges"] / last["round"]}
+    return spent | {"rounds": [r.first(target) for r in runs], "floor": float(np.min(runs[0].trace["gap"]))}
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

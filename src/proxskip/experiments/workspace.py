@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,9 @@ from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
+from proxskip.problems.spectrum import available_cores
 from proxskip.report.figures import Experiment, Panel, Table
-from proxskip.results import checkpoint, description
+from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Status
 from proxskip.run import resume, run
@@ -58,7 +60,13 @@ class Workspace:
     problems: dict[str, Problem] = field(default_factory=dict, repr=False)
     """The problems in memory, which all experiments share."""
     pool: Processes | None = field(default=None, repr=False)
-    """Processes that share the runs; None to run here."""
+    """Processes that share the work; None to work here."""
+    priority: float = 0.0
+    """Of several experiments that ask the processes at once, the one with the highest priority is served first."""
+    spent: list[float] = field(default_factory=list, repr=False)
+    """The CPU seconds of what the processes did for this experiment."""
+    lock: Any = field(default_factory=threading.RLock, repr=False)
+    """Experiments that run at once read each problem once."""
 
     @property
     def asserted(self) -> bool:
@@ -89,14 +97,15 @@ class Workspace:
 
     def _problem(self, spec: Mapping[str, Any]) -> Problem:
         key = digest(spec)
-        if key not in self.problems:
-            # L and the batch do not move the minimizer: read the data and solve the problem once for all of them
-            plain = {**spec, "L": "max", "batch": None}
-            if digest(plain) not in self.problems:
-                self.progress.say(f"reading {spec['data']}, computing L and f*")
-                self.problems[digest(plain)], _ = settings.problem_of(plain)
-            self.problems[key] = variant(self.problems[digest(plain)], spec["L"], spec["batch"])
-        return self.problems[key]
+        with self.lock:
+            if key not in self.problems:
+                # L and the batch do not move the minimizer: read the data and solve the problem once for all of them
+                plain = {**spec, "L": "max", "batch": None}
+                if digest(plain) not in self.problems:
+                    self.progress.say(f"reading {spec['data']}, computing L and f*")
+                    self.problems[digest(plain)], _ = settings.problem_of(plain)
+                self.problems[key] = variant(self.problems[digest(plain)], spec["L"], spec["batch"])
+            return self.problems[key]
 
     def method(self, name: str, problem: Problem, **flags: Any) -> Method:
         """The method with these flags; parameters that are not given follow its theorem."""
@@ -110,22 +119,32 @@ class Workspace:
             upto: the share of the experiment that is done after these runs.
         """
         with self.progress.part(upto, len(jobs)) as part:
-            # a single run has all threads here
-            if self.pool is None or len(jobs) == 1:
+            if self.pool is None:
                 return [self._run(job, part) for job in jobs]
-            return list(self._spread(_run_there, jobs, [job.label for job in jobs], part))
+            return self._spread(_run_there, jobs, [job.label for job in jobs], part)
 
-    def _spread(self, function: Callable[..., Any], items: Sequence[Any], labels: Sequence[str], part: WorkPart) -> Any:
-        """The function of each item, in the processes of the pool."""
+    def _spread(
+        self,
+        function: Callable[..., Any],
+        items: Sequence[Any],
+        labels: Sequence[str],
+        part: WorkPart,
+        keep: Callable[[int, Any], Any] | None = None,
+    ) -> list[Any]:
+        """The function of each item, in the processes of the pool; ``keep`` is called as soon as one is there."""
         assert self.pool is not None
         out: dict[int, Any] = {}
+        # fewer items than processes: each of them has more cores, which changes no byte
+        threads = self.threads or max(1, available_cores() // max(1, min(self.pool.count, len(items))))
         about = {"out": self.out, "data": self.data, "preset": dict(self.preset), "base": dict(self.base)}
-        about |= {"quick": self.quick, "engine": self.engine, "threads": self.threads or 1}
-        left = self.pool.each(function, about, items)
+        about |= {"quick": self.quick, "engine": self.engine, "threads": threads}
+        left = self.pool.each(function, about, items, self.priority)
         while len(out) < len(items):
-            part.begin(next(label for k, label in enumerate(labels) if k not in out))
-            number, found = next(left)
-            out[number] = found
+            part.begin(next(label for k, label in reversed(list(enumerate(labels))) if k not in out))
+            number, out[number], seconds = next(left)
+            self.spent.append(seconds)
+            if keep is not None:
+                keep(number, out[number])
         return [out[k] for k in range(len(items))]
 
     def _run(self, job: RunRequest, part: WorkPart) -> CachedRun:
@@ -139,21 +158,24 @@ class Workspace:
             method, problem, Stop(**limits).rules, job.seed, self.engine, as_participation(cohort), {}
         )
         folder = self.out / "runs" / f"{job.method}-{digest(asked | {'every': every})}"
-        if (found := read(job, folder)) is not None:
-            part.skip(job.label)
-            return found
-        part.begin(job.label)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)  # they are in the summary
-            if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
-                result = resume(folder, problem, callbacks=(part,), threads=self.threads, progress=False)
-            else:
-                result = run(
-                    method, problem, **limits, seed=job.seed, engine=self.engine, cohort=cohort, every=every,
-                    out=folder, force=True, callbacks=(part,), allow_unsafe_step=True, threads=self.threads, spec=spec,
-                    progress=False,
-                )  # fmt: skip
-        _raise_if_interrupted(result)
+        (self.out / "runs").mkdir(parents=True, exist_ok=True)
+        # two experiments may ask for the same run at once: the second waits for the first
+        with lock.held(self.out / "runs", patient=True, name=f".{folder.name}.lock"):
+            if (found := read(job, folder)) is not None:
+                part.skip(job.label)
+                return found
+            part.begin(job.label)
+            given: dict[str, Any] = {"callbacks": (part,), "threads": self.threads, "progress": False}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnsafeStepWarning)  # they are in the summary
+                if (folder / "checkpoint").exists() and (folder / "spec.toml").exists():
+                    result = resume(folder, problem, **given)
+                else:
+                    result = run(
+                        method, problem, **limits, **given, seed=job.seed, engine=self.engine, cohort=cohort,
+                        every=every, out=folder, force=True, allow_unsafe_step=True, spec=spec,
+                    )  # fmt: skip
+            _raise_if_interrupted(result)
         made = read(job, folder)
         assert made is not None
         return made
@@ -186,11 +208,10 @@ class Workspace:
         with self.progress.part(upto, len(asked)) as part:
             for _ in range(len(asked) - len(missing)):
                 part.skip(name)
-            labels = [f"{name}, {', '.join(f'{k} = {v}' for k, v in a.items())}" for a in missing]
+            labels = [_label(name, a, asked) for a in missing]
             if self.pool is not None:
                 jobs = [(compute, a) for a in missing]
-                for a, value in zip(missing, self._spread(_compute_there, jobs, labels, part), strict=True):
-                    self._keep(name, a, value)
+                self._spread(_compute_there, jobs, labels, part, lambda k, value: self._keep(name, missing[k], value))
             else:
                 for a, label in zip(missing, labels, strict=True):
                     part.begin(label)
@@ -214,30 +235,59 @@ class Workspace:
         return self._found(name, parameters)["value"]
 
     def final_gaps(
-        self, problem: Problem, methods: Sequence[Method], rounds: int, text: str, upto: float | None = None
+        self,
+        problem: Mapping[str, Any],
+        tried: Sequence[tuple[str, Mapping[str, Any]]],
+        rounds: int,
+        labels: Sequence[str],
+        upto: float | None = None,
     ) -> list[float | None]:
         """f - f* of each candidate after ``rounds`` rounds, cached one by one; None if it diverged.
 
-        On the gpu engine all candidates that are not cached run together.
+        On the gpu engine all candidates of a method that are not cached run together.
+
+        Args:
+            problem: the flags of the problem.
+            tried: the name of each candidate's method, and its flags.
         """
-        about = {"problem": description.identity(problem), "rounds": rounds, "seed": 0, "engine": self.engine}
-        names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
-        at = [self.out / "cache" / f"try-{digest(name)}.json" for name in names]
-        missing = [k for k, path in enumerate(at) if not path.is_file()]
+        at = self._tries(problem, tried, rounds)
+        missing = [k for k, (_, path) in enumerate(at) if not path.is_file()]
         # a group is one call of sweep: on the gpu all of them share launches
-        groups = [missing] if self.engine == "gpu" and missing else [[k] for k in missing]
-        with self.progress.part(upto, len(methods)) as part:
-            for _ in range(len(methods) - len(missing)):
-                part.skip(text)
-            for group in groups:
-                part.begin(text, len(group))
-                found = trials([methods[k] for k in group], problem, rounds, self.engine, self.threads)
-                for k, result in zip(group, found, strict=True):
-                    _raise_if_interrupted(result)
-                    gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
-                    at[k].parent.mkdir(parents=True, exist_ok=True)
-                    atomic_write_json(at[k], names[k] | {"gap": gap, "status": result.status.name})
-        return [json.loads(path.read_text(encoding="utf-8"))["gap"] for path in at]
+        together = self.engine == "gpu"
+        groups = [[k for k in missing if tried[k][0] == name] for name in dict.fromkeys(tried[k][0] for k in missing)]
+        groups = groups if together else [[k] for k in missing]
+        with self.progress.part(upto, len(tried)) as part:
+            for _ in range(len(tried) - len(missing)):
+                part.skip("tuning")
+            jobs = [(dict(problem), [tried[k] for k in group], rounds) for group in groups]
+            if self.pool is not None:
+                self._spread(_try_there, jobs, [labels[group[0]] for group in groups], part)
+            else:
+                for group, job in zip(groups, jobs, strict=True):
+                    part.begin(labels[group[0]], len(group))
+                    self.try_out(*job)
+        return [json.loads(path.read_text(encoding="utf-8"))["gap"] for _, path in at]
+
+    def _tries(
+        self, problem: Mapping[str, Any], tried: Sequence[tuple[str, Mapping[str, Any]]], rounds: int
+    ) -> list[tuple[dict[str, Any], Path]]:
+        """What identifies each candidate's trial, and the file that holds its result."""
+        made = self.problem(**problem)
+        about = {"problem": description.identity(made), "rounds": rounds, "seed": 0, "engine": self.engine}
+        methods = [self.method(name, made, **flags) for name, flags in tried]
+        names = [about | {"method": m.name, "parameters": description.parameters(m)} for m in methods]
+        return [(name, self.out / "cache" / f"try-{digest(name)}.json") for name in names]
+
+    def try_out(self, problem: Mapping[str, Any], tried: Sequence[tuple[str, Mapping[str, Any]]], rounds: int) -> None:
+        """Run these candidates, and write their results."""
+        made = self.problem(**problem)
+        methods = [self.method(name, made, **flags) for name, flags in tried]
+        found = trials(methods, made, rounds, self.engine, self.threads)
+        for (name, path), result in zip(self._tries(problem, tried, rounds), found, strict=True):
+            _raise_if_interrupted(result)
+            gap = None if result.status is Status.DIVERGED else result.summary()["gap"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_json(path, name | {"gap": gap, "status": result.status.name})
 
 
 def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
@@ -249,6 +299,12 @@ def variant(problem: Problem, L: Any, batch: int | None) -> Problem:
     return other
 
 
+def _label(name: str, about: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
+    """The name with those parameters that tell a value from the others."""
+    told = [k for k, v in about.items() if isinstance(v, str | int | float) and any(a[k] != v for a in among)]
+    return ", ".join([name, *(f"{k} = {about[k]}" for k in told)])
+
+
 _PROBLEMS: dict[str, Problem] = {}
 """In a process of a pool: the problems that it has read."""
 
@@ -257,6 +313,11 @@ def _run_there(about: Mapping[str, Any], job: RunRequest) -> CachedRun:
     """A run in a process of a pool."""
     (made,) = Workspace(**about, problems=_PROBLEMS).runs([job])
     return made
+
+
+def _try_there(about: Mapping[str, Any], job: tuple[Any, ...]) -> None:
+    """Trials in a process of a pool."""
+    Workspace(**about, problems=_PROBLEMS).try_out(*job)
 
 
 def _compute_there(about: Mapping[str, Any], job: tuple[Callable[..., Any], Mapping[str, Any]]) -> Any:

@@ -8,7 +8,7 @@ its messages, stores its state on disk, and enforces the deadlines.
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it when it is imported
 
@@ -17,25 +17,29 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
-from proxskip.flower.client import client_app
-from proxskip.flower.federated_client import FederatedClient
-from proxskip.flower.federation_run import FederationResult
-from proxskip.flower.noise import Noise
-from proxskip.flower.oracles import from_arrays, from_svmlight, from_torch
-from proxskip.flower.strategy import Federated
+from proxskip.on_demand import define
 
+if TYPE_CHECKING:
+    from proxskip.flower.client import client_app
+    from proxskip.flower.federated_client import FederatedClient
+    from proxskip.flower.federation_run import FederationResult
+    from proxskip.flower.noise import Noise
+    from proxskip.flower.oracles import from_arrays, from_svmlight, from_torch
+    from proxskip.flower.strategy import Federated
+
+    Outcome, Remote = FederationResult, FederatedClient
+
+# a client's process needs none of the server's modules; ``Outcome``, ``Remote``, ``Network`` and ``TorchOracle`` are
 # the names of version 0.1, for programs that import them
-Outcome, Remote = FederationResult, FederatedClient
-
-
-def __getattr__(name: str) -> Any:
-    """``Network`` and ``TorchOracle``, the older names of ``proxskip.torch.Model``, which needs PyTorch."""
-    if name in ("Network", "TorchOracle"):
-        from proxskip.problems.torch_model import Model
-
-        return Model
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+define(__name__, {
+    "proxskip.flower.client": "client_app",
+    "proxskip.flower.federated_client": "FederatedClient Remote=FederatedClient",
+    "proxskip.flower.federation_run": "FederationResult Outcome=FederationResult",
+    "proxskip.flower.noise": "Noise",
+    "proxskip.flower.oracles": "from_arrays from_svmlight from_torch",
+    "proxskip.flower.strategy": "Federated",
+    "proxskip.problems.torch_model": "Network=Model TorchOracle=Model",
+})  # fmt: skip
 
 __all__ = [
     "Federated", "FederatedClient", "FederationResult", "Noise", "Outcome", "Remote", "client_app", "from_arrays",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from proxskip.compiled import without_numba
 from proxskip.flower import memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import kind, l2, smoothness
-from proxskip.protocol import Client, Worker, wire
+from proxskip.protocol import wire
+from proxskip.protocol.client import ClientNode
+from proxskip.protocol.worker import Worker
 from proxskip.results import description
 from proxskip.types import InputError, Oracle
 
@@ -22,6 +27,8 @@ MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
 """Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
+TASK = "flwr.supernode.runtime.run_clientapp"
+"""The module by which a SuperNode runs the app, in a process of its own for every message."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -46,6 +53,10 @@ def client_app(
         noise: clip what is sent and add noise to it, for differential privacy.
     """
     _check_mods(mods)
+    if TASK in sys.modules:
+        # this process handles one message: spare it the collector's passes over all that Flower has imported
+        gc.freeze()
+        without_numba()
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()
 
@@ -72,7 +83,7 @@ def client_app(
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a worker is made for every message: all that it must not forget is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"], sampling=words.get("sampling", 1))
-        client = Client(method, worker, int(words["itemsize"]), limit, noise)
+        client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None
         before = memory.load(context, folder, run, i)
         after, answers = client.step(before, raw)

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -19,6 +19,7 @@ from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import MessageLedger, summary
+from proxskip.links.cohorts import with_scheme
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
 from proxskip.randomness import SAMPLING
@@ -72,7 +73,10 @@ class FederationRun:
         self.last_error = ""
         self.errors: dict[int, int] = {}
         self.closed = mailbox.clock()  # when the last round was closed
-        self.longest_pause = min(0.5, float(getattr(mailbox.grid, "pull_interval", 0.5)))  # some grids have one
+        self.longest_pause = min(
+            find_clients.LONGEST_PAUSE,
+            float(getattr(mailbox.grid, "pull_interval", 0.5)),  # some grids have one
+        )
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
         self.words: dict[str, Any] = {
@@ -98,6 +102,9 @@ class FederationRun:
             saved = checkpoint.load(self.folder, name="server")
             # a run goes on with the minibatches that it began with; version 0.1 wrote no number
             self.words["sampling"] = saved.meta["config"].get("sampling", 1) if self.batch else SAMPLING
+            cohort = self.server.cohort
+            if cohort.scheme_for(self.server.problem.n) != 1 and saved.meta["config"].get("cohort") == repr(cohort):
+                self.server = replace(self.server, cohort=with_scheme(cohort, 1))
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
@@ -119,13 +126,18 @@ class FederationRun:
         return {
             "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
             "closing": self.server.closing, "batch": self.batch, **self._sampling(),
-            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": repr(self.server.cohort),
+            "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
         }  # fmt: skip
 
     def _sampling(self) -> dict[str, int]:
         """The version by which minibatches are drawn, unless there are none or it is that of version 0.1."""
         sampling = self.words["sampling"]
         return {"sampling": sampling} if self.batch is not None and sampling > 1 else {}
+
+    def _cohort(self) -> str:
+        """The rule; a folder that names no scheme was written by a version that had one."""
+        scheme = self.server.cohort.scheme_for(self.server.problem.n)
+        return repr(self.server.cohort) + ("" if scheme == 1 else f" by scheme {scheme}")
 
     def _update_seconds(self) -> None:
         self.costs.seconds = self.before + time.perf_counter() - self.began

@@ -20,6 +20,8 @@ from proxskip.types import InputError
 
 APP_ERRORS = (1, 2, 7, 8)
 """Flower's error codes for an app that cannot be loaded or that raised: waiting does not help."""
+LONGEST_PAUSE = 0.5
+"""Seconds between two looks for replies, once it is clear that they take their time."""
 EXTRA_TTL = 5.0
 """Seconds that a message lives beyond its deadline, because Flower's simulation forgets expired messages."""
 SUPERLINK_TIMEOUT = 600.0
@@ -103,7 +105,7 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
     found: dict[int, FederatedClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
-    trouble, broken = "", 0
+    trouble, broken, pause = "", 0, mailbox.pause
     while True:
         # nodes come one by one while the federation starts
         new = sorted(mailbox.nodes() - asked)
@@ -131,7 +133,8 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
             waited = wait - max(0.0, end - mailbox.clock())
             count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
-        mailbox.sleep(min(mailbox.pause, max(0.0, end - mailbox.clock())))
+        mailbox.sleep(min(pause, max(0.0, end - mailbox.clock())))
+        pause = min(1.25 * pause, max(LONGEST_PAUSE, mailbox.pause))
 
 
 def last_line(reply: Message) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic
 from proxskip.problems.oracles import knows_L
 from proxskip.problems.softmax import Softmax
-from proxskip.types import InputError, Oracle
+from proxskip.types import InputError, Oracle, is_sparse
 
 LOSSES: dict[str, Any] = {"logistic": Logistic, "squared": LeastSquares, "softmax": Softmax}
 UNKNOWN_L = 1e-9
@@ -46,7 +46,7 @@ def from_arrays(
         raise InputError(f"the label {unknown[0]} is not among the classes {known.tolist()}; name all of them.")
     # append one row of each class, so that the model knows all classes, and remove these rows again
     rows, blank = A.shape[0], np.zeros((len(known), A.shape[1]))
-    sparse = scipy.sparse.issparse(A)
+    sparse = is_sparse(A)
     padded = scipy.sparse.vstack([A, scipy.sparse.csr_matrix(blank)], "csr") if sparse else np.vstack([A, blank])
     model: LinearModel = LOSSES[loss](padded, np.concatenate([labels, known]), l2=l2, **given)
     return model.take(np.arange(rows))

@@ -54,7 +54,7 @@ def summary(
     }  # fmt: skip
     config = {
         "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
-        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort),
+        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort, problem.n),
     }  # fmt: skip
     notes = (*server.unsafe, *s.notes)
     found = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)

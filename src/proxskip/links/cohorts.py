@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from proxskip import theory
+from proxskip.randomness import FEW_CLIENTS, subset
 from proxskip.types import Array, Indices, InputError
 
 
@@ -21,6 +22,10 @@ class Participation(Protocol):
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients of this round in increasing order, at least one."""
+        ...
+
+    def scheme_for(self, n: int) -> int:
+        """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
         ...
 
     def constants(self, n: int) -> tuple[float, float]:
@@ -43,6 +48,10 @@ class Everyone:
         """All clients."""
         return np.arange(n)
 
+    def scheme_for(self, n: int) -> int:
+        """Nothing is drawn."""
+        return 1
+
     def constants(self, n: int) -> tuple[float, float]:
         """(1, 1)."""
         return 1.0, 1.0
@@ -54,9 +63,15 @@ class Everyone:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """c of n clients, each cohort equally likely."""
+    """c of n clients, each cohort equally likely.
+
+    Args:
+        scheme: 1 draws a permutation of all clients, 2 (see ``randomness.subset``) only the cohort; by default 1 for
+            fewer than 10,000 clients and 2 for more.
+    """
 
     c: int
+    scheme: int | None = field(default=None, repr=False)
 
     def check(self, n: int) -> None:
         """1 <= c <= n."""
@@ -65,8 +80,14 @@ class Uniform:
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """c clients without replacement."""
+        if self.scheme_for(n) == 2:
+            return subset(rng, n, self.c)
         # sorted: sums are in client order whoever takes part
         return np.sort(rng.permutation(n)[: self.c])
+
+    def scheme_for(self, n: int) -> int:
+        """The one that was given, or by the number of clients."""
+        return self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
         """The constants of TAMUNA with s = c."""
@@ -82,6 +103,7 @@ class Bernoulli:
     """Each client takes part independently, with one probability or its own; an empty cohort is drawn again."""
 
     probability: float | tuple[float, ...]
+    scheme: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.probability, (float, int)):
@@ -100,11 +122,20 @@ class Bernoulli:
 
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The clients whose coin shows heads, at least one."""
+        if self.scheme_for(n) == 2:  # how many there are, and then who
+            size = 0
+            while size == 0:
+                size = int(rng.binomial(n, float(self.probability)))  # type: ignore[arg-type]
+            return subset(rng, n, size)
         q = np.asarray(self.probability)
         while True:
             cohort = np.flatnonzero(rng.random(n) < q)
             if len(cohort):
                 return cohort
+
+    def scheme_for(self, n: int) -> int:
+        """The one that was given, or by the number of clients; own probabilities need a coin for each client."""
+        return 1 if isinstance(self.probability, tuple) else self.scheme or (1 if n < FEW_CLIENTS else 2)
 
     def constants(self, n: int) -> tuple[float, float]:
         """Means over the binomial size, conditioned on at least one client."""
@@ -145,7 +176,7 @@ class Given:
 
     def apart(self, n: int) -> list[list[int]]:
         """Groups of clients that never meet, directly or through others; there should be only one group."""
-        # Each group is labelled by its smallest client; a cohort joins the groups of its clients.
+        # Each group is labeled by its smallest client; a cohort joins the groups of its clients.
         group = list(range(n))
         for c in self.cohorts:
             joined = {group[i] for i in c}
@@ -155,6 +186,10 @@ class Given:
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
+
+    def scheme_for(self, n: int) -> int:
+        """Nothing is drawn."""
+        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """The constants of uniform cohorts of these sizes; no rate is claimed for other patterns."""
@@ -166,6 +201,11 @@ class Given:
     def inclusion(self, n: int) -> tuple[Array, float]:
         """A list is not random."""
         raise InputError("cohorts from a list are not drawn at random; give a number of clients or probabilities.")
+
+
+def with_scheme(rule: Participation, scheme: int) -> Participation:
+    """The same rule, drawn by this scheme; rules that draw nothing have none."""
+    return replace(rule, scheme=scheme) if isinstance(rule, (Uniform, Bernoulli)) else rule
 
 
 def as_participation(given: Any) -> Participation:

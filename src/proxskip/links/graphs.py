@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+import scipy
 
 from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
@@ -44,7 +44,7 @@ class Graph:
     lmax: float = field(init=False)
     """The largest eigenvalue of I - W: at most one when W is positive semi-definite, never above two."""
     edges: int = field(init=False)
-    """The number of pairs of neighbours."""
+    """The number of pairs of neighbors."""
     indptr: Indices = field(init=False, repr=False)
     """Row i of W without its zeros: ``indices`` and ``weights`` from ``indptr[i]`` to ``indptr[i + 1]``."""
     indices: Indices = field(init=False, repr=False)
@@ -63,7 +63,7 @@ class Graph:
         eigenvalues = np.linalg.eigvalsh(W)
         # an edge both ways, also where rounding has left one of the two weights zero
         linked = (W != 0) | (W.T != 0)
-        rows = csr_array(W)
+        rows = scipy.sparse.csr_array(W)
         derived: dict[str, Any] = {
             "W": W,
             "n": len(W),
@@ -117,7 +117,7 @@ class Graph:
         return Graph(f"{self.name}, failing {p:g}", self.W, failure=p)
 
     def neighbours(self, i: int) -> Indices:
-        """The neighbours of client i in increasing order, without i itself."""
+        """The neighbors of client i in increasing order, without i itself."""
         heard: Indices = self.indices[self.indptr[i] : self.indptr[i + 1]]
         return np.delete(heard, heard == i)
 
@@ -192,7 +192,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
     linked = np.zeros((n, n), dtype=bool)
     for u, v in graph.edges():
         linked[place[u], place[v]] = linked[place[v], place[u]] = place[u] != place[v]
-    # Metropolis weights need only the degrees of two neighbours, so that clients could agree on them by themselves
+    # Metropolis weights need only the degrees of two neighbors, so that clients could agree on them by themselves
     degree = linked.sum(axis=1)  # without the client itself
     shares = 1 + np.maximum.outer(degree, degree)
     W = np.where(linked, 1.0 / shares, 0.0)
@@ -201,7 +201,7 @@ def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
 
 
 def from_matrix(W: npt.ArrayLike, name: str = "given") -> Graph:
-    """The graph of a mixing matrix: clients i and j are neighbours where ``W_ij`` is not zero."""
+    """The graph of a mixing matrix: clients i and j are neighbors where ``W_ij`` is not zero."""
     return Graph(name, _dense(W))
 
 
@@ -368,7 +368,7 @@ def _check_weights(W: Array) -> None:
 def _check_connected(W: Array) -> None:
     from scipy.sparse import csgraph
 
-    parts, label = csgraph.connected_components(csr_array(W), directed=False)
+    parts, label = csgraph.connected_components(scipy.sparse.csr_array(W), directed=False)
     if parts > 1:
         sizes = ", ".join(str(size) for size in sorted(np.bincount(label), reverse=True))
         raise InputError(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proxskip.links.sums import largest
 from proxskip.problems.federated import Problem
 from proxskip.seam import Method
 from proxskip.types import Array, Vectors
@@ -45,7 +46,7 @@ class Audit:
             return None
         # h moves by (p/gamma) (x+ - xhat), so this is the size of what is rounded
         rate = method.pace / float(np.min(method.gamma))
-        now = float(np.abs(h).max(initial=0.0)) + rate * float(np.abs(x).max(initial=0.0))
+        now = largest(h) + rate * float(np.abs(x).max(initial=0.0))
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
         if rounds == 0:  # the first round may mend what it starts from
             return None

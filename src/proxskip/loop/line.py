@@ -21,6 +21,8 @@ import numpy as np
 
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.gossip import Links, RandomLinks
+from proxskip.loop.closing import asked_in
+from proxskip.loop.simulated_time import Clock
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -62,7 +64,9 @@ class Ledger:
 class Line:
     """One round's Exchange, remade for every round by ``begin``."""
 
-    def __init__(self, engine: Engine, problem: Problem, seed: int, participation: Participation) -> None:
+    def __init__(
+        self, engine: Engine, problem: Problem, seed: int, participation: Participation, clock: Clock | None = None
+    ) -> None:
         self.engine = engine
         self.problem = problem
         self.seed = seed
@@ -90,32 +94,46 @@ class Line:
         self.several = True  # a round may have several exchanges; how many the first has is not known before
         self.rounds_begun = 0
         self.before: Any = None
+        self.clock = clock
+        self.asked: Indices = self.all
+        self.ran = False  # whether anything of this round has run
 
     def begin(self, round: int) -> None:
         """Draw this round's cohort and key its generator."""
         self.round = round
         if not self.everyone:
-            self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
+            void = 0 if self.clock is None else self.clock.attempt
+            self.cohort = asked_in(self.cohorts, self.seed, round, void, self.problem.n)
+        self.asked, self.ran = self.cohort, False
         self.rng = stream(self.seed, round, "server", self.coins)
         if self.interrupted is not None:
             self._mark()
         self.exchanges = 0
         self.finite = True
-        self.participated[self.cohort] += 1
+        self.participated[self.whom] += 1
+
+    @property
+    def whom(self) -> Any:
+        """The cohort as an index, which is cheaper as a slice where it is everybody."""
+        return slice(None) if self.cohort is self.all else self.cohort
 
     def _mark(self) -> None:
         if self.rounds_begun == 1:
             self.several = self.exchanges > 1
         self.rounds_begun += 1
-        self.halt = self.interrupted if self.engine.mark(self.several) else None
-        self.before = vars(self.ledger).copy(), self.owed[self.cohort], self.outcomes, self.outcome
+        several = self.several or (self.clock is not None and self.clock.rewinds)
+        self.halt = self.interrupted if self.engine.mark(several) else None
+        self.before = vars(self.ledger).copy(), self.owed[self.asked], self.outcomes, self.outcome
 
     def undo(self) -> None:
-        """Forget the round under way, which was broken off."""
-        self.engine.rewind()
-        counted, self.owed[self.cohort], self.outcomes, self.outcome = self.before
+        """Forget the round under way, which was broken off or is void."""
+        if self.ran and self.halt is None:
+            raise InputError("this engine cannot take back a round that is void; use cpu, or a network without losses.")
+        if self.ran:
+            self.engine.rewind()
+        counted, self.owed[self.asked], self.outcomes, self.outcome = self.before
         self.ledger = Ledger(**counted)
-        self.participated[self.cohort] -= 1
+        self.participated[self.whom] -= 1
         self.mixed = None
 
     def __call__(
@@ -126,16 +144,36 @@ class Line:
         own: Mapping[str, Any] | None = None,
         weights: Array | None = None,
     ) -> tuple[Array, ...]:
+        if self.clock is not None:
+            self._ask(self.clock, half, K, down, own)
         request = self._request(half, K, down, own)
+        self.ran = True
         work = self.engine.run(request)
+        if self.clock is not None:
+            self.clock.done(work.steps)
         self._count_steps(request.K, work)
         given = self.problem.weights if weights is None else weights
-        rows = [given[self.cohort]] if given.ndim == 1 else given[:, self.cohort]
+        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
         self._count_down(down, len(own or ()))
         self._count_up(work)
         self.ledger.exchanges += 1
         self.exchanges += 1
         return tuple(self.engine.sum(w / w.sum(), U) for U in work.up for w in rows)
+
+    def _ask(
+        self, clock: Clock, half: ClientHalf, K: Any, down: tuple[Array, ...], own: Mapping[str, Any] | None
+    ) -> None:
+        """Leave only those in the cohort whom the network lets answer; the others do nothing, and keep what is owed."""
+        fresh, stale = self._to_hear(down)
+        owed, d = self.owed[self.cohort], down[0].shape[0] if down else self.problem.d
+        vectors = len(down) + np.where(owed == 0, 0, np.where(owed == self.outcomes, fresh, stale))
+        steps = K if np.ndim(K) == 0 else np.asarray(K)[self.cohort]
+        sizes = 8.0 * (vectors * d + len(own or ()))
+        costs = clock.costs_of(half, down, own or {})
+        counted = clock.ask(costs, self.cohort, steps, sizes, self.round, self.exchanges)
+        self.participated[self.cohort] -= 1
+        self.cohort = counted
+        self.participated[counted] += 1
 
     def gossip(self, half: ClientHalf, graph: Links, K: int) -> None:
         d = self.problem.d
@@ -157,7 +195,7 @@ class Line:
         self.engine.tell(half, self.cohort, outcome)
         self.outcomes += 1
         self.outcome = outcome
-        self.owed[self.cohort] = self.outcomes
+        self.owed[self.whom] = self.outcomes
 
     def prox(self, x: Array, t: float) -> Array:
         assert self.problem.psi is not None
@@ -185,7 +223,8 @@ class Line:
             steps = int(K) if np.ndim(K) == 0 else np.asarray(K, dtype=np.int64)[self.cohort]  # type: ignore[call-overload]
         if self.exchanges and not self.several:  # what this round's first exchange changed was not marked
             self.several, self.halt = True, None
-        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges, halt=self.halt)
+        void = 0 if self.clock is None else self.clock.attempt
+        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges, void, halt=self.halt)
 
     def _count_steps(self, K: Any, work: Work) -> None:
         steps = K if work.steps is None else work.steps
@@ -196,20 +235,25 @@ class Line:
     def _count_down(self, down: tuple[Array, ...], numbers: int) -> None:
         """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
-        owed = self.owed[self.cohort]
-        # x+ of the last round is mostly the x of this one, and is sent once
-        repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
+        owed = self.owed[self.whom]
+        fresh, stale = self._to_hear(down)
         new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
-        # outcomes of older rounds are not kept, but they have as many vectors as the last one
         late = int(np.count_nonzero(owed)) - new
-        vectors = len(down) * c + new * repeated.count(False) + late * max(1, len(self.outcome))
-        self.owed[self.cohort] = 0
+        vectors = len(down) * c + new * fresh + late * stale
+        self.owed[self.whom] = 0
         d = down[0].shape[0] if down else self.problem.d
         floats = vectors * d + numbers * c
         self.ledger.vectors_down += vectors
         self.ledger.floats_down += floats
         self.ledger.bytes_down += floats * 8
         self.ledger.bits_down += floats * 64
+
+    def _to_hear(self, down: tuple[Array, ...]) -> tuple[int, int]:
+        """Vectors of the last outcome, and of an older one, for a client that has yet to hear it."""
+        # x+ of the last round is mostly the x of this one, and is sent once
+        repeated = [any(o is v or _equal(o, v) for v in down) for o in self.outcome]
+        # outcomes of older rounds are not kept, but they have as many vectors as the last one
+        return repeated.count(False), max(1, len(self.outcome))
 
     def _count_up(self, work: Work) -> None:
         c, d = len(self.cohort), self.problem.d

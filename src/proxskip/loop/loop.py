@@ -16,18 +16,21 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from proxskip.links.cohorts import Everyone, Given, Participation
+from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
-from proxskip.loop import fit, measure, watch
+from proxskip.loop import by_rows, fit, measure, watch
 from proxskip.loop.audit import Audit
 from proxskip.loop.line import Ledger, Line
 from proxskip.loop.listen import Record, heard_by, tell_record
+from proxskip.loop.simulated_time import SIM_COLUMNS, Clock, Void
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.checkpoint import CheckpointError
+from proxskip.results.journal import NUMBERS, RowsState
 from proxskip.results.result import Result, Status
 from proxskip.results.trace import Trace
-from proxskip.seam import BrokenOff, Engine, Method
+from proxskip.seam import BrokenOff, Claims, Engine, Method
 from proxskip.types import Array, EngineInUse, InputError, Vectors
 
 MAX_UNPROVED = 20
@@ -39,12 +42,13 @@ COLUMNS = (
 )
 
 
-def columns_of(problem: Problem) -> tuple[str, ...]:
-    """The columns of a run's trace: the clients' metrics come last."""
-    taken = [name for name in problem.metrics if name in COLUMNS]
+def columns_of(problem: Problem, timed: bool = False) -> tuple[str, ...]:
+    """The columns of a run's trace, ``timed`` over a simulated network or not: the clients' metrics come last."""
+    columns = COLUMNS + (SIM_COLUMNS if timed else ())
+    taken = [name for name in problem.metrics if name in columns]
     if taken:
         raise InputError(f"the metric {taken[0]} has the name of a column that every trace has; give it another.")
-    return COLUMNS + problem.metrics
+    return columns + problem.metrics
 
 
 _IN_USE: WeakValueDictionary[int, Engine] = WeakValueDictionary()
@@ -65,15 +69,18 @@ class Loop:
         engine: Engine,
         every: int | None,
         notes: list[str],
+        clock: Clock | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         if every is not None and every < 1:
             raise InputError(f"every = {every} must be at least 1.")
+        by_rows.check_limit(memory_limit, engine, participation)
         self.method, self.problem, self.stop, self.seed = method, problem, stop, seed
         self.engine, self.every, self.notes = engine, every, list(notes)
         self.unsafe = bool(notes)
-        self.line = Line(engine, problem, seed, participation)
+        self.line = Line(engine, problem, seed, participation, clock)
         self.notes += fit.without_theorem(method, problem, isinstance(participation, Everyone))
-        self.trace = Trace(columns_of(problem))
+        self.trace = Trace(columns_of(problem, clock is not None))
         self.round = 0
         self.psi0: float | None = None
         self.interrupted = Event()
@@ -83,6 +90,9 @@ class Loop:
         self.unproved = 0
         self.config: dict[str, Any] = {}
         self.keep: folder.Folder | None = None
+        self.memory_limit = memory_limit
+        self.store: RowStore | None = None
+        self.rows_per_pass = problem.N or problem.n
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -97,13 +107,17 @@ class Loop:
             self.close()
             raise
 
-    def _open(self, memory: Vectors) -> None:
+    def _open(self, memory: Vectors, store: RowStore | None) -> None:
         """Open the engine for this run alone: two runs would overwrite each other's memory."""
         with _CLAIM:
             if id(self.engine) in _IN_USE:
                 raise EngineInUse("this engine serves another run; give every run that goes on at once its own engine.")
             _IN_USE[id(self.engine)] = self.engine
         self.engine.open(self.problem, memory, self.seed)
+        self.store = store
+        if store is not None:
+            self.engine.keep_rows(store)
+            self.notes += by_rows.said(self.method, self.problem)
 
     def close(self) -> None:
         """Give the engine and the folder back."""
@@ -115,33 +129,31 @@ class Loop:
                 self.keep.close()
 
     # -- where it begins -----------------------------------------------------------------------------------------------
-    def start(self, x0: Array, h0: Array, dual: Vectors) -> None:
-        """The state before the first round."""
-        n, d = self.problem.n, self.problem.d
-        memory = {k: np.zeros((n, d)) for k in self.method.remembers}
-        if "h" in memory:
-            memory["h"] = h0
-        if "x" in memory:
-            memory["x"] = np.tile(x0, (n, 1))
+    def start(self, x0: Array, h0: Array | None, dual: Vectors) -> None:
+        """The state before the first round; h0 is zero if it is None."""
+        store = by_rows.store_of(self.method, self.problem, self.line.cohorts, self.engine, h0, self.memory_limit, x0)
+        memory = {} if store is not None else by_rows.all_rows(self.method, self.problem, x0, h0)
         self.server = self.method.start(self.problem, x0)
         self.server |= dual
-        self._open(memory)
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self._open(memory, store)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in self.server.items()}
         self.x0, self.h0 = x0, h0
         self.x = self.good = x0
         self._prepare_watch()
 
-    def restore(self, saved: Any) -> None:
-        """The state of a checkpoint."""
+    def restore(self, saved: Any, rows: RowsState | None = None) -> None:
+        """The state of a checkpoint; ``rows`` where its parts hold what the clients remember."""
 
         def part(name: str) -> dict[str, Any]:
             return {k[len(name) :]: v for k, v in saved.arrays.items() if k.startswith(name)}
 
-        self._open(part("memory."))
-        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts)
+        self._open(part("memory."), None if rows is None else rows.store)
+        self.line = Line(self.engine, self.problem, self.seed, self.line.cohorts, self.line.clock)
         self.server = {k: self.line.place(v) for k, v in part("server.").items()}
-        self.line.restore(part("line."), saved.meta["line"])
+        self.line.restore(part("line.") | ({} if rows is None else dict(rows.numbers)), saved.meta["line"])
+        if self.line.clock is not None:
+            self.line.clock.restore(saved.meta["clock"])
         held = part("server.").items()
         # the very objects of the server, so that a vector that is sent for two reasons is counted once, as before
         self.line.outcome = tuple(
@@ -151,7 +163,7 @@ class Loop:
         self.trace = self._scheduled(Trace.from_arrays(_with_bits(part("trace."))))
         self.round, self.psi0 = int(saved.meta["round"]), saved.meta["psi0"]
         self.audit.scale = float(saved.meta.get("scale", 0.0))
-        self.x0, self.h0 = saved.arrays["x0"], saved.arrays["h0"]
+        self.x0, self.h0 = saved.arrays["x0"], saved.arrays.get("h0")
         self.x = self.good = self._answer(self.engine.memory())
         if saved.note:
             self.notes.append(saved.note)
@@ -161,13 +173,22 @@ class Loop:
         self.judged = self.engine.judge(self.problem)
         residual0 = measure.residual(self.judged, self.x0, self.method.start(self.problem, self.x0))
         if self.problem.knows_L:
-            G = self.judged.client_gradients(self.x0)
-            self.watch = watch.RunWatch.of(self.method, self.judged, G, self.h0, residual0)
+            if self.store is None:
+                start = watch.start_of(self.judged, self.judged.client_gradients(self.x0), self.h0)
+            else:
+                start = by_rows.start_of(self.engine, self.problem, self.x0)
+            self.watch = watch.RunWatch.of(self.method, self.judged, start, residual0)
         else:
             self.watch = watch.RunWatch.knowing_nothing()
         self.claims = self.method.claims(self.judged)
-        # cohorts from a list are not drawn at random, which the theorem needs
-        self.claimed = None if isinstance(self.line.cohorts, Given) else self.claims.zeta
+        if self.store is not None:
+            self.claims = replace(self.claims, lyapunov=Claims().lyapunov)
+        # cohorts from a list, and those that a network leaves, are not drawn at random, which the theorem needs
+        clock = self.line.clock
+        given = isinstance(self.line.cohorts, Given) or (clock is not None and not clock.network.reliable)
+        self.claimed = None if given else self.claims.zeta
+        # clients that are away for hours make a run level for as long
+        self.judges_level = clock is None or clock.network.available == 1.0
         self.zeta = None if self.unsafe else self.claimed
         noisy = self.problem.batch is not None and self.zeta is not None and self.claims.ball
         self.noise = float(np.max(self.method.gamma)) ** 2 * self.problem.es_C / self.zeta if noisy else 0.0  # type: ignore[operator]
@@ -225,7 +246,13 @@ class Loop:
             except BrokenOff:
                 self.line.undo()
                 continue
+            except Void:
+                if (verdict := self._void()) is not None:
+                    return verdict
+                continue
             self.round += 1
+            if self.line.clock is not None:
+                self.line.clock.committed()
             due = self._is_recorded(self.round)
             if not self.looks_finite(due):
                 return watch.not_finite(self.round)
@@ -234,11 +261,21 @@ class Loop:
             if self.keep is not None and self.keep.due(self.round):
                 self.keep.save(self.state())
 
+    def _void(self) -> tuple[Status, str] | None:
+        """Nobody is counted in this attempt; the verdict if there were too many of them in a row."""
+        self.line.undo()
+        assert self.line.clock is not None
+        verdict = self.line.clock.given_up(self.round)
+        if verdict is not None and self.trace.last()["round"] < self.round:
+            self._record(())
+        return verdict
+
     def looks_finite(self, due: bool) -> bool:
         """Take in the new x, an expensive one only when a record is due; False (and the last x) if it is not finite."""
-        if due or not self._x_is_dear():
-            self.line.timed(self.line.wait)
-            self.x = self._answer(None)
+        if not due and self._x_is_dear():
+            return self.line.finite  # x is still that of the last record
+        self.line.timed(self.line.wait)
+        self.x = self._answer(None)
         if self.line.finite and np.isfinite(self.x).all():
             self.good = self.x
             return True
@@ -259,7 +296,8 @@ class Loop:
             return Status.CORRUPTED, self.corrupted
         if fresh and self.stop.reached(row) and (verdict := self._proof()) is not None:
             return verdict
-        if fresh and (self.stop.asked or self.claimed is not None) and self.watch.is_level(self.trace):
+        asked = (self.stop.asked or self.claimed is not None) and self.judges_level
+        if fresh and asked and self.watch.is_level(self.trace):
             if not self.watch.is_rounding(row["grad_norm"], self.x):
                 window = self.watch.window or 0.0
                 return Status.STALLED, (
@@ -333,8 +371,9 @@ class Loop:
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""
         row = self.line.ledger.row()
-        passes = row["grad_evals"] / (self.problem.N or self.problem.n)
-        return row | {"round": self.round, "passes": passes}
+        passes = row["grad_evals"] / self.rows_per_pass
+        timed = {} if self.line.clock is None else self.line.clock.row()
+        return row | {"round": self.round, "passes": passes} | timed
 
     def _answer(self, memory: Vectors | None) -> Array:
         if "x" in self.server:
@@ -344,20 +383,27 @@ class Loop:
     # -- where it ends -------------------------------------------------------------------------------------------------
     def state(self) -> folder.State:
         """All that a resumed run needs."""
-        line = self.line.state()
+        line, rows = self.line.state(), None
         arrays = {f"server.{k}": v for k, v in self.line.fetched(self.server).items()}
-        arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+        if self.store is not None:
+            rows = RowsState(self.store, {k: line["arrays"].pop(k) for k in NUMBERS})
+        else:
+            arrays |= {f"memory.{k}": v for k, v in self.engine.memory().items()}
+            arrays["h0"] = np.zeros((self.problem.n, self.problem.d)) if self.h0 is None else self.h0
         arrays |= {f"line.{k}": v for k, v in line["arrays"].items()}
         arrays |= {f"trace.{k}": v for k, v in self.trace.to_arrays().items()}
-        arrays |= {"x0": self.x0, "h0": self.h0}
+        arrays["x0"] = self.x0
         meta = {"round": self.round, "psi0": self.psi0, "scale": self.audit.scale, "line": line["meta"]}
-        return folder.State(arrays, meta)
+        meta |= {} if self.line.clock is None else {"clock": self.line.clock.state()}
+        return folder.State(arrays, meta, rows)
 
     def _result(self, status: Status, message: str) -> Result:
         memory = self.engine.memory()
         row = self.trace.last()
         if row["round"] != self.round:  # a round that did not end well has no record: say what holds at the returned x
             row = dict.fromkeys(self.trace.columns, np.nan) | self._costs() | measure.at_point(self.judged, self.x)
+        if self.line.clock is not None:  # attempts that were void since the last record take time too
+            row |= self.line.clock.row()
         server = self.line.fetched(self.server)
         h = self.method.controls(server, memory)
         cluster, happened = self.engine.report()
@@ -365,6 +411,9 @@ class Loop:
         about = description.summary(
             self.config, self.problem, row, status, message, self.zeta, tuple(self.notes), cluster
         )
+        first = {k: float(self.trace[k][0]) for k in ("grad_norm", "gap")}
+        if (floor := description.cohort_floor(self.config, first)) is not None:
+            about["forecast"] = floor
         return Result(
             self.x, status, bool(about["success"]), message, self.trace, h, server, memory,
             self.line.participated.copy(), tuple(self.notes), about,

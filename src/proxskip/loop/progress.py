@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from proxskip.results.description import cohort_floor
 from proxskip.results.result import Result
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Progress(_Shown):
     # -- the callbacks of a run ----------------------------------------------------------------------------------------
     def on_run_start(self, config: dict[str, Any]) -> None:
         """Read the limits from the configuration."""
-        self.stop = dict(config["stop"])
+        self.stop, self.config = dict(config["stop"]), config
         self.began = self.said = time.monotonic()
         self.first: dict[str, float] | None = None
 
@@ -151,6 +152,7 @@ class Progress(_Shown):
         # a resumed run starts at a later round, and its speed counts from there
         if self.first is None:
             self.first = dict(metrics)
+            self._say_floor(metrics)
         if self.quiet or now - self.began < SECONDS_BEFORE_FIRST:
             return
         if self.terminal:
@@ -158,6 +160,12 @@ class Progress(_Shown):
         elif now - self.said >= SECONDS_BETWEEN_LINES:
             self.said = now
             print(f"{self.label}: {', '.join(self._words(metrics, now))}", file=self.stream, flush=True)
+
+    def _say_floor(self, metrics: dict[str, float]) -> None:
+        """Say before anybody waits how many rounds such cohorts need."""
+        floor = cohort_floor(self.config, metrics) if metrics.get("round") == 0 else None
+        if floor is not None and not self.quiet:
+            print(floor, file=self.stream, flush=True)
 
     def on_run_end(self, result: Result) -> None:
         """Remove the bar."""

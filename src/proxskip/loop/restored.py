@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from proxskip.loop.line import Ledger
+from proxskip.loop.simulated_time import SIM_COLUMNS
 from proxskip.problems.federated import Problem
 from proxskip.results.checkpoint import Checkpoint, CheckpointError
+from proxskip.results.folder import Folder
+from proxskip.results.journal import Journal, RowsState
 from proxskip.seam import Method
 from proxskip.types import InputError
 
@@ -55,12 +58,14 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
     """Refuse a state that this run cannot have: every array's shape and kind, every number's range."""
     n, d = problem.n, problem.d
     with of_a_run():
-        _shapes(saved.arrays, "memory.", dict.fromkeys(method.remembers, (n, d)))
+        if "parts" not in saved.meta:  # otherwise they are in the parts, which ``rows_of`` checks
+            _shapes(saved.arrays, "memory.", dict.fromkeys(method.remembers, (n, d)))
+            _array(saved.arrays, "h0", (n, d))
+            _array(saved.arrays, "line.participated", (n,), "i")
+            _array(saved.arrays, "line.owed", (n,), "i")
+            _owed(saved.arrays["line.owed"], saved.meta)
         _shapes(saved.arrays, "server.", {k: v.shape for k, v in method.start(problem, np.zeros(d)).items()})
         _array(saved.arrays, "x0", (d,))
-        _array(saved.arrays, "h0", (n, d))
-        _array(saved.arrays, "line.participated", (n,), "i")
-        _array(saved.arrays, "line.owed", (n,), "i")
         _trace(saved.arrays, columns)
         meta = saved.meta
         _count("round", meta["round"])
@@ -72,12 +77,46 @@ def check(saved: Checkpoint, method: Method, problem: Problem, columns: tuple[st
         if not isinstance(meta.get("scale", 0.0), (int, float)):
             _refuse(f"scale is {meta['scale']!r}")
         _count("outcomes", meta["line"]["outcomes"])
-        if np.any(saved.arrays["line.owed"] > meta["line"]["outcomes"]) or np.any(saved.arrays["line.owed"] < 0):
-            _refuse("a client is owed an outcome that there never was")
         _ledger(meta["line"]["ledger"])
+        if set(SIM_COLUMNS) <= set(columns):
+            _clock(meta["clock"])
         names = sorted(k for k in saved.arrays if k.startswith("line.outcome"))
         if any(saved.arrays[k].ndim != 1 or saved.arrays[k].dtype.kind != "f" for k in names):
             _refuse("an outcome is no vector")
+
+
+def _clock(found: Mapping[str, Any]) -> None:
+    """The simulated time of a run over a network."""
+    if set(found) != {*SIM_COLUMNS, "attempt"}:
+        _refuse("its clock has other fields")
+    _count("attempt", found["attempt"])
+    for name in SIM_COLUMNS:
+        v = found[name]
+        if v is None and name.startswith("slowest"):
+            continue
+        if isinstance(v, bool) or not isinstance(v, (int, float)) or not 0 <= v < np.inf:
+            _refuse(f"{name} is {str(v)[:40]}")
+
+
+def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -> RowsState | None:
+    """What the clients remember, from the parts of a checkpoint that has some."""
+    saved = keep.checkpoint
+    assert saved is not None
+    if "parts" not in saved.meta:
+        return None
+    with of_a_run():
+        if tuple(saved.meta["parts"]["remembers"]) != tuple(method.remembers):
+            _refuse(f"clients of {method.name} remember something else")
+        keep.journal = Journal(keep.path)
+        rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"], limit)
+        _owed(rows.numbers["owed"], saved.meta)
+    return rows
+
+
+def _owed(owed: Any, meta: Mapping[str, Any]) -> None:
+    _count("outcomes", meta["line"]["outcomes"])
+    if np.any(owed > meta["line"]["outcomes"]) or np.any(owed < 0):
+        _refuse("a client is owed an outcome that there never was")
 
 
 def _ledger(found: Mapping[str, Any]) -> None:

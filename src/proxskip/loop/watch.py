@@ -61,14 +61,14 @@ class RunWatch:
     L: float
 
     @staticmethod
-    def of(method: Method, problem: Problem, gradients: Array, h0: Array | float, residual0: float) -> RunWatch:
+    def of(method: Method, problem: Problem, start: tuple[float, float], residual0: float) -> RunWatch:
         """What this run may do at most, and how long it may take to fall.
 
         Args:
-            gradients: the rows grad f_i(x0).
+            start: see ``start_of``.
         """
         amplification, zeta = _pace(method, problem)
-        drift, size = (float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) for G in (gradients - h0, gradients))
+        drift, size = start
         yardstick = max(residual0, (1.0 + amplification) * drift * _dual_share(problem))
         eps = float(np.finfo(dtype_of(problem.clients[0])).eps)
         watched = zeta is not None and problem.batch is None
@@ -104,6 +104,13 @@ class RunWatch:
     def is_rounding(self, residual: float, x: Array) -> bool:
         """Whether a residual of this size may be nothing but rounding."""
         return bool(residual <= self.noise + self.L * float(np.linalg.norm(x)))
+
+
+def start_of(problem: Problem, gradients: Array, h0: Array | None) -> tuple[float, float]:
+    """The roots of  sum_i w_i |grad f_i(x0) - h0_i|^2  and of  sum_i w_i |grad f_i(x0)|^2."""
+    shifted = gradients if h0 is None else gradients - h0
+    drift, size = (float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) for G in (shifted, gradients))
+    return drift, size
 
 
 def not_finite(round: int) -> tuple[Status, str]:

@@ -66,7 +66,7 @@ class DecentralizedScaffnew(Method):
         return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-        """Line 5, K times; xhat_i goes to the neighbours."""
+        """Line 5, K times; xhat_i goes to the neighbors."""
         xhat = client.descend(memory["x"], memory["h"], self.gamma, K)
         # not through ``send``: there is no server, and vectors go along the edges as they are
         return (xhat,), {"xhat": xhat}

@@ -81,9 +81,9 @@ class FiveGCS(Method):
             (new,) = exchange(self.local, xhat, K=self.K)
             return {"x": xhat, "z": xhat - gamma * (new - v), "v": new}
         w, S = exchange.problem.weights, exchange.cohort
-        by_pi = w / np.asarray(self.pi or 1.0)
-        plain, scaled = exchange(self.local_in_cohort, xhat, K=self.K, weights=np.stack([w, by_pi]))
-        scaled = gamma * float(by_pi[S].sum()) * scaled
+        both = steps.once(_with_inclusion, w, self.pi)
+        plain, scaled = exchange(self.local_in_cohort, xhat, K=self.K, weights=both)
+        scaled = gamma * float(both[1][S].sum()) * scaled
         return {"x": xhat, "z": xhat - scaled, "v": v + float(w[S].sum()) * plain}
 
     def _solve(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Array:
@@ -314,3 +314,8 @@ def mean_smoothness(w: Array, L: Any, mu: float) -> float:
 def _one(values: Array) -> float | tuple[float, ...]:
     """One number where all are equal."""
     return float(values[0]) if np.ptp(values) <= 1e-15 * abs(values[0]) else tuple(values.tolist())
+
+
+def _with_inclusion(w: Array, pi: tuple[float, ...] | None) -> Array:
+    """w_m, and w_m/pi_m."""
+    return np.stack([w, w / np.asarray(pi or 1.0)])

@@ -55,13 +55,13 @@ class DIGing(Method):
         return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-        """x_i and y_i go to the neighbours; one step says what y_i is."""
+        """x_i and y_i go to the neighbors; one step says what y_i is."""
         # a step is x - gamma (g(x) - h) = x - gamma y: it says what y is without a second gradient
         y = (memory["x"] - client.descend(memory["x"], memory["h"], self.gamma, K)) / self.gamma
         return (memory["x"], y), {"y": y}
 
     def settle(self, client: Client, memory: Vectors, x: Array, y: Array) -> Vectors:
-        """With the neighbours' x and y."""
+        """With the neighbors' x and y."""
         return {"x": x - self.gamma * memory["y"], "h": memory["h"] + memory["y"] - y}
 
     @classmethod
@@ -125,11 +125,11 @@ class EXTRA(Method):
         return server
 
     def local(self, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-        """One step at home; x_i goes to the neighbours."""
+        """One step at home; x_i goes to the neighbors."""
         return (memory["x"],), {"xhat": client.descend(memory["x"], memory["h"], self.gamma, K)}
 
     def settle(self, client: Client, memory: Vectors, mixed: Array) -> Vectors:
-        """With the neighbours' x."""
+        """With the neighbors' x."""
         apart = memory["x"] - mixed
         return {"x": memory["xhat"] - apart, "h": memory["h"] - (0.5 / self.gamma) * apart}
 

@@ -67,5 +67,5 @@ class LocalGD(Method):
         # K = 1 is gradient descent, and the second bound would divide by zero
         theorem = 1 / (4 * s.L) if s.K == 1 else min(1 / (4 * s.L), 1 / (8 * s.L * (s.K - 1)))
         source = "Khaled, Mishchenko, Richtarik, Tighter Theory for Local SGD on Identical and Heterogeneous Data, "
-        source += "AISTATS 2020 (convergence to a neighbourhood only)"
+        source += "AISTATS 2020 (convergence to a neighborhood only)"
         return StepLimits(theorem, 1 / (s.K * s.L), 1 / s.L, 2 / s.L, source)

@@ -71,7 +71,7 @@ class Scaffnew(Method):
         """One communication."""
         K = self.K or steps.geometric(exchange.rng, self.p)
         # weights and own steps change the inner product, not the method: the mean of the clients is taken in it
-        c = exchange.problem.weights / np.asarray(self.gamma)
+        c = steps.once(steps.over, exchange.problem.weights, self.gamma)
         half = self.local if exchange.everyone else self.local_in_cohort
         (x,) = exchange(half, server["x"], K=K, weights=c)
         if exchange.problem.psi is not None:

@@ -19,6 +19,9 @@ from proxskip.types import Array, Indices, InputError
 SMALLEST_P = 1e-8
 """The smallest probability of communicating: below it a single round would hardly ever end."""
 
+_MADE: tuple[tuple[Callable[..., Array], tuple[Any, ...], Array], ...] = ()
+"""What ``once`` made last, and of what."""
+
 NEVER = 1e15
 """As a number of coin flips: more than there will be."""
 
@@ -31,6 +34,23 @@ def geometric(rng: np.random.Generator, p: float) -> int:
     """K ~ Geom(p) on {1, 2, ...}: the number of coin flips up to the first head of probability p."""
     u = 1.0 - rng.random()  # in (0, 1]
     return 1 if p >= 1 else 1 + int(math.log(u) / math.log1p(-p))
+
+
+def once(make: Callable[..., Array], *given: Any) -> Array:
+    """``make(*given)``, made once for these very objects: for what takes as long as there are clients."""
+    global _MADE
+    for f, seen, found in _MADE:
+        if f is make and len(seen) == len(given) and all(a is b for a, b in zip(seen, given, strict=True)):
+            return found
+    found = make(*given)
+    found.setflags(write=False)
+    _MADE = ((make, given, found), *_MADE[:3])
+    return found
+
+
+def over(weights: Array, gamma: Any) -> Array:
+    """w_i/gamma_i."""
+    return np.asarray(weights / np.asarray(gamma))
 
 
 def geometric_each(rng: np.random.Generator, p: Array) -> Indices:

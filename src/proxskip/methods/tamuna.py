@@ -56,7 +56,8 @@ class Tamuna(Method):
         # with s = c every client owns every coordinate, and the rule is Scaffnew's on cohorts, byte for byte
         masked = self.s < len(exchange.cohort)
         half, settle = (self.masked, self.settle_masked) if masked else (self.local, self.settle)
-        (x,) = exchange(half, server["x"], K=K, weights=exchange.problem.weights / self.gamma)
+        weights = steps.once(steps.over, exchange.problem.weights, self.gamma)
+        (x,) = exchange(half, server["x"], K=K, weights=weights)
         exchange.settle(settle, x)
         return {"x": x}
 

@@ -40,6 +40,7 @@ class PlanRow:
         seconds: predicted seconds to eps.
         worst_case: iterations by the theorem; nan if there is none.
         pilot: iterations of the pilot; ``reached`` is its last certificate.
+        cohort: clients per round, None for everybody; ``codec`` is how vectors travel up, where that is chosen.
     """
 
     name: str
@@ -53,11 +54,15 @@ class PlanRow:
     worst_case: float
     pilot: int
     reached: float
+    cohort: int | None = None
+    codec: str = ""
 
     @property
     def label(self) -> str:
-        """The method with its p."""
-        return self.name if self.p is None else f"{self.name}, p = {self.p:.3g}"
+        """The method with its p, its cohort and its codec."""
+        parts = [self.name, *([] if self.p is None else [f"p = {self.p:.3g}"])]
+        parts += [] if self.cohort is None else [f"cohorts of {self.cohort}"]
+        return ", ".join([*parts, *([self.codec] if self.codec else [])])
 
     @property
     def skips(self) -> bool:
@@ -171,6 +176,8 @@ def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     for row in rows:
         base = METHODS[row.name].about.at_p_one if row.name in METHODS else ""
         kin = [r for r in rows if base and (r.name == base or (r.name == row.name and (r.p or 1.0) > (row.p or 1.0)))]
+        # on cohorts more iterations are needed than with everybody
+        kin = [r for r in kin if r.cohort in (None, row.cohort)]
         least = max((r.iterations for r in kin if math.isfinite(r.iterations)), default=0.0)
         if row.p is None or row.reached <= 0 or least <= row.iterations or row.rate == math.inf:
             out.append(row)

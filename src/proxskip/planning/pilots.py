@@ -6,66 +6,46 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from proxskip import theory
+from proxskip.links import codecs
+from proxskip.links.cohorts import as_participation
+from proxskip.links.network import Network
+from proxskip.loop.simulated_time import Clock, Duration, HalfCosts, asked_by, mean_exchange
 from proxskip.methods import GD, Accelerated, FiveGCS, LoCoDL, ProxGD, Scaffnew, ScaffnewVR, Tamuna
 from proxskip.planning.forecast import PlanRow, predict
 from proxskip.problems.federated import Problem
 from proxskip.results.result import Result, Status
 from proxskip.run import run
 from proxskip.seam import Method
-from proxskip.types import InputError, UnsafeStepWarning
+from proxskip.types import InputError, NoTheoremWarning, UnsafeStepWarning
 
 FAILED = (Status.DIVERGED, Status.STALLED, Status.PRECISION, Status.CORRUPTED)
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The network between the server and its clients.
-
-    Args:
-        latency: seconds of one way between the server and a client.
-        bandwidth: bytes per second of one client, each way; ``up`` if the way up is slower.
-        speed: how fast a client computes, relative to this machine.
-    """
-
-    latency: float = 0.05
-    bandwidth: float = 1e6
-    speed: float = 1.0
-    up: float | None = None
-
-    def __post_init__(self) -> None:
-        theory.nonnegative("latency", self.latency)
-        theory.positive("bandwidth", self.bandwidth)
-        theory.positive("speed", self.speed)
-        if self.up is not None:
-            theory.positive("up", self.up)
-
-    def exchange(self, down: float, up: float) -> float:
-        """Seconds of one exchange of ``down`` and ``up`` bytes per client."""
-        return 2 * self.latency + down / self.bandwidth + up / (self.up or self.bandwidth)
+MAX_FORECAST = 200
+"""Exchanges of which the mean time is taken."""
 
 
 @dataclass
 class ClientPilot:
-    """A pilot with clients; extending it runs again from the start, which costs at most as much again."""
+    """A pilot over a network; extending it runs again from the start, which costs at most as much again."""
 
     name: str
     p: float | None
     method: Method
     problem: Problem
     network: Network
-    gradient: float
     prox: float
     eps: float
     seed: int
     threads: int | None
+    cohort: int | None = None
     spent: float = 0.0
+    times: dict[int, Duration] = field(default_factory=dict)
     _result: Result | None = None
 
     def extend(self, iterations: int) -> None:
@@ -74,10 +54,11 @@ class ClientPilot:
             return
         then = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsafeStepWarning)
+            for kind in (UnsafeStepWarning, NoTheoremWarning):
+                warnings.simplefilter("ignore", kind)
             self._result = run(
                 self.method, self.problem, iterations=iterations, tol=self.eps, seed=self.seed, threads=self.threads,
-                progress=False,
+                cohort=self.cohort, network=self.network, progress=False,
             )  # fmt: skip
         self.spent += time.perf_counter() - then
 
@@ -98,31 +79,43 @@ class ClientPilot:
         trace = self.result.trace
         return [(int(k), float(g)) for k, g in zip(trace["iterations"], trace["grad_norm"], strict=True)]
 
-    @property
-    def exchange(self) -> float:
-        """Seconds of one exchange, with the bytes that the pilot counted."""
-        s = self.result.summary()
-        each = max(1, s["exchanges"]) * self.problem.n  # totals over clients and exchanges become means
-        # a method may take its prox in some exchanges only
-        proxes = self.prox * s["prox_evals"] / max(1, s["exchanges"])
-        return float(self.network.exchange(s["bytes_down"] / each, s["bytes_up"] / each) + proxes)
+    def exchange(self, calls: float) -> Duration:
+        """Mean seconds of one exchange over that many: the simulated time goes on without any more work."""
+        # whom a network loses, and when, shows only over many exchanges: far more than a pilot has
+        alike = self.network.reliable and self.cohort is None
+        count = 1 if alike else int(min(max(calls, 20.0), MAX_FORECAST)) if math.isfinite(calls) else 20
+        order = count.bit_length()
+        if order not in self.times:
+            s, cohort = self.result.summary(), as_participation(self.cohort)
+            clock = Clock(self.network, self.problem, self.method, self.seed, cohort)
+            each = max(1, int(self.result.participation.sum())) * max(1, s["exchanges"]) / max(1, s["rounds"])
+            costs = HalfCosts(s["grad_evals"] / self._unit() / each, 0.0, more_bytes=s["bytes_up"] / each)
+            asked = asked_by(self.method, self.problem, cohort, self.network)
+            self.times[order] = mean_exchange(clock, asked, costs, 0.0, s["bytes_down"] / each, count)
+        return self.times[order]
+
+    def _unit(self) -> float:
+        """Rows of one local gradient, in the mean over the clients."""
+        return float(self.problem.batch or (self.problem.N or self.problem.n) / self.problem.n)
 
     def row(self, eps: float) -> PlanRow:
         """The prediction."""
         curve, s = self.curve, self.result.summary()
         zeta = self.method.zeta(self.problem)
-        return predict(
-            self.name,
-            self.p,
-            curve,
-            eps,
-            done=s["iterations"],
-            hopeless=self.result.status in FAILED,
-            step=self.gradient,
-            call=self.exchange,
-            share=s["exchanges"] / max(1, s["iterations"]) if self.p is None else self.p,
-            worst_case=2 * math.log(max(curve[0][1] / eps, 1.0)) / zeta if zeta else math.nan,
-        )
+        exchanges, iterations = max(1, s["exchanges"]), max(1, s["iterations"])
+        how: dict[str, Any] = {
+            "done": s["iterations"],
+            "hopeless": self.result.status in FAILED,
+            "share": exchanges / iterations if self.p is None else self.p,
+            "worst_case": 2 * math.log(max(curve[0][1] / eps, 1.0)) / zeta if zeta else math.nan,
+        }
+        calls = predict(self.name, self.p, curve, eps, step=0.0, call=0.0, **how).calls
+        computing, waiting = self.exchange(calls)
+        # a method may take its prox in some exchanges only
+        call = waiting + self.prox * s["prox_evals"] / exchanges
+        found = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
+        codec = self.method.parameters().get("codec") if self.name == "scaffnew" else None
+        return replace(found, cohort=self.cohort, codec="" if codec is None else str(codec))
 
 
 def clients_gradient(problem: Problem, network: Network, max_clients: int = 32) -> float:
@@ -183,17 +176,28 @@ def candidates(problem: Problem, network: Network | None = None) -> list[Candida
 
 def _uplink_is_slow(problem: Problem, network: Network) -> bool:
     """Whether a vector takes longer to get up than an empty message to go there and back."""
-    return 8 * problem.d / (network.up or network.bandwidth) > 2 * network.latency
+    return network.exchange(0.0, 8.0 * problem.d) > 2 * network.exchange(0.0, 0.0)
 
 
 def _few_bits(problem: Problem) -> list[Candidate]:
     """What saves bits on the way up; elsewhere their additional rounds never pay, and their pilots cost time."""
-    locodl = LoCoDL.theory(problem)
+    locodl, plain = LoCoDL.theory(problem), Scaffnew.theory(problem)
     out: list[Candidate] = [("locodl", locodl.p, locodl)]
+    if plain.p < 0.9:
+        out.append(("scaffnew", plain.p, replace(plain, codec=codecs.Float32())))
     if np.ptp(problem.weights) == 0 and problem.n > 2:
         tamuna = Tamuna.theory(problem)
         out.append(("tamuna", tamuna.p, tamuna))
     return out
+
+
+def cohort_candidates(problem: Problem, network: Network) -> list[tuple[Candidate, int]]:
+    """Scaffnew on cohorts of a half and of a fifth of the clients, where a cohort can be faster than everybody."""
+    alike = network.reliable and not network.uneven and network.server == math.inf
+    if alike or problem.n < 8 or problem.psi is not None or problem.mu is None:
+        return []
+    made = [(Scaffnew.theory(problem, cohort=c), c) for c in (problem.n // 2, max(2, problem.n // 5))]
+    return [(("scaffnew", method.p, method), c) for method, c in made if method.p < 0.9]
 
 
 def advice(problem: Problem) -> tuple[str, ...]:
@@ -212,22 +216,16 @@ def client_pilots(
 ) -> list[ClientPilot]:
     """The pilots of all candidates, before their first step."""
     if network is not None and not isinstance(network, Network):
-        raise InputError("network must be a Network(latency, bandwidth, speed).")
+        raise InputError("network must be a Network, such as Network(latency=0.05, bandwidth=1e6).")
     network = network or Network()
+    network.check(problem.n)
+    if network.gradient is None:
+        network = replace(network, gradient=clients_gradient(problem, network))
     unsolved = replace(problem)
     unsolved.__dict__["solution"] = None  # a cached property: otherwise each pilot would compute f* for its trace
-    gradient = clients_gradient(problem, network)
     prox = prox_seconds(problem, 1.0 / problem.L)
+    found: list[tuple[Candidate, int | None]] = [(one, None) for one in candidates(unsolved, network)]
     return [
-        ClientPilot(
-            name, p, method, unsolved, network, gradient * _gradients(method, problem), prox, eps, seed, threads
-        )
-        for name, p, method in candidates(unsolved, network)
+        ClientPilot(name, p, method, unsolved, network, prox, eps, seed, threads, cohort)
+        for (name, p, method), cohort in [*found, *cohort_candidates(unsolved, network)]
     ]
-
-
-def _gradients(method: Method, problem: Problem) -> float:
-    """What a local step costs in plain ones: variance reduction takes two minibatches, and now and then all rows."""
-    if not isinstance(method, ScaffnewVR) or problem.batch is None or problem.sizes is None:
-        return 1.0
-    return 2.0 + method.q * max(problem.sizes) / problem.batch

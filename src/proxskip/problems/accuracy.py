@@ -13,17 +13,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
-import scipy.sparse
 
 from proxskip.problems import oracles
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.packed import Packed
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.sharded import RemoteClient
 from proxskip.problems.softmax import Softmax
 from proxskip.prox import conjugate_prox
-from proxskip.types import Array
+from proxskip.types import Array, is_sparse
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 FUNCTION_ULPS = 16.0
@@ -175,11 +174,15 @@ def _whole_value(problem: Problem, x: Array, extended: bool) -> tuple[Any, float
     if not _is_here(problem):
         found = problem.value(x)
         return found, ASSUMED_ULPS * UNIT * abs(found)
-    total, error, size = np.longdouble(0.0) if extended else 0.0, 0.0, 0.0
-    for w, f in zip(problem.weights, problem.clients, strict=True):
-        v, e = value(f, x, extended)
-        total, error, size = total + w * v, error + w * e, size + w * abs(float(v))
-    error += (problem.n + 2) * _unit(np.longdouble if extended else np.float64) * size
+    if isinstance(problem.clients, Packed) and not problem.by_client:  # many small clients: all rows in one pass
+        total, error = value(problem.whole, x, extended)
+        error *= 2  # the weights of the rows are rounded once more than those of the clients
+    else:
+        total, error, size = np.longdouble(0.0) if extended else 0.0, 0.0, 0.0
+        for w, f in zip(problem.weights, problem.clients, strict=True):
+            v, e = value(f, x, extended)
+            total, error, size = total + w * v, error + w * e, size + w * abs(float(v))
+        error += (problem.n + 2) * _unit(np.longdouble if extended else np.float64) * size
     if problem.psi is None:
         return total, error
     psi = float(problem.psi(x if problem.D is None else problem.D @ x))
@@ -206,7 +209,7 @@ def smooth_gradient(problem: Problem, x: Array, extended: bool = False) -> tuple
 
 def _is_here(problem: Problem) -> bool:
     """Whether the data of the clients can be read in this process."""
-    return not any(isinstance(f, RemoteClient) for f in problem.clients)
+    return isinstance(problem.clients, Packed) or not any(isinstance(f, RemoteClient) for f in problem.clients)
 
 
 def residual(problem: Problem, x: Array, y: Array | None = None, tol: float = 0.0) -> Bounded:
@@ -221,9 +224,10 @@ def residual(problem: Problem, x: Array, y: Array | None = None, tol: float = 0.
 
 def can_extend(clients: Sequence[Any]) -> bool:
     """Whether gradients of these can be had in extended precision, at a reasonable cost."""
+    if len(clients) > MAX_CLIENTS_EXTENDED:
+        return False
     known = all(isinstance(f, Quadratic) or (isinstance(f, LinearModel) and f.has_rows) for f in clients)
-    few = len(clients) <= MAX_CLIENTS_EXTENDED
-    return known and few and sum(oracles.stored_numbers(f) for f in clients) <= EXTENDED_UP_TO
+    return known and sum(oracles.stored_numbers(f) for f in clients) <= EXTENDED_UP_TO
 
 
 def _residual(problem: Problem, x: Array, y: Array | None, extended: bool) -> Bounded:
@@ -256,7 +260,7 @@ def dual_residual(psi: Any, D: Any, x: Array, y: Array, g: Any, error: float) ->
 
 def _product_error(D: Any, v: Array, product: Array) -> float:
     """A bound for a matrix; an assumption for an operator, whose arithmetic is unknown."""
-    if isinstance(D, np.ndarray) or scipy.sparse.issparse(D):
+    if isinstance(D, np.ndarray) or is_sparse(D):
         return _norm((D.shape[1] + 2) * UNIT * (abs(D) @ np.abs(v)))
     return ASSUMED_ULPS * UNIT * (_norm(product) + _norm(v))
 

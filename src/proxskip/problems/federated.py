@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import display, randomness, theory
-from proxskip.problems import oracles, solve, spectrum
+from proxskip import display, randomness
+from proxskip.problems import oracles, solve
+from proxskip.problems.clients import Clients, Listed, expected_smoothness, minibatch_smoothness
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
-from proxskip.problems.quadratic import Quadratic
 from proxskip.prox import as_prox
-from proxskip.types import Array, InputError, Oracle, Prox
+from proxskip.types import Array, Indices, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
 MAX_CLIENTS_ONE_BY_ONE = 64
@@ -64,11 +64,11 @@ class Problem:
             object.__setattr__(self, name, value)  # the dataclass is frozen
 
         # The order matters: weights and d come from the clients, and D needs d.
-        put("clients", tuple(self.clients))
+        put("clients", Listed.of(self.clients))
         if not self.clients:
             raise InputError("a problem needs at least one client.")
         put("weights", _weights(self.weights, len(self.clients)))
-        put("d", _dimension(self.clients, self.d))
+        put("d", self._clients.checked(self.d))
         if self.L_kind not in ("max", "global"):
             raise InputError(f'L = "{self.L_kind}" is not known; use "max" (the theorems) or "global" (the figures).')
         put("psi", as_prox(self.psi))
@@ -76,24 +76,23 @@ class Problem:
             raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
         if self.D is not None:
             put("D", as_operator(self.D, self.d))
-        _check_clients(self.clients)
         if self.batch is not None:
             self._check_batch()
         if self.whole is None:
-            put("whole", _whole(self.clients, self.weights))
+            put("whole", self._clients.whole(self.weights))
 
     def _check_batch(self) -> None:
-        sizes = self.sizes
+        sizes = self._clients.sizes()
         if sizes is None:
             raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
         if self.sampling not in (1, 2):
             raise InputError(f"sampling = {self.sampling} is not known; this version draws minibatches by 1 or 2.")
-        if self.batch > min(sizes):
+        if self.batch > sizes.min():
             i = int(np.argmin(sizes))
             raise InputError(
-                f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {min(sizes)}."
+                f"batch = {self.batch} is larger than client {i}'s {sizes[i]} rows; choose at most {sizes[i]}."
             )
 
     # -- how it looks --------------------------------------------------------------------------------------------------
@@ -108,13 +107,14 @@ class Problem:
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         """A title and rows; constants only where they are known already, since computing them may take long."""
         count = "one client" if self.n == 1 else f"{self.n:,} clients"
-        kinds = " and ".join(sorted({type(f).__name__ for f in self.clients}))
+        kinds = " and ".join(self._clients.kinds())
         lam = "" if not self.l2 else f" + lambda/2 |x|^2 with lambda = {self.l2:.4g}"
         rows = [("f", kinds + lam)]
         if self.psi is not None:
             rows.append(("psi", display.short(self.psi) + ("" if self.D is None else f" of D x, D {self.D.shape}")))
-        if self.sizes is not None:
-            fewest, most = min(self.sizes), max(self.sizes)
+        sizes = self._clients.sizes()
+        if sizes is not None:
+            fewest, most = int(sizes.min()), int(sizes.max())
             each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
             each = each if self.n > 1 else ""
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
@@ -132,6 +132,12 @@ class Problem:
             rows.append(("solution", f"f* = {self.__dict__['solution'].f:.12g}"))
         return f"Problem: {count}, {self.d:,} unknowns", rows
 
+    @property
+    def _clients(self) -> Clients:
+        """The clients as one object, which answers for all of them."""
+        assert isinstance(self.clients, Clients)
+        return self.clients
+
     # -- sizes ---------------------------------------------------------------------------------------------------------
     @property
     def n(self) -> int:
@@ -141,39 +147,48 @@ class Problem:
     @property
     def sizes(self) -> list[int] | None:
         """Rows of each client; None unless all clients are finite sums, such as linear models and networks."""
-        if all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self.clients):
-            return [oracles.rows_of(f) for f in self.clients]
-        return None
+        sizes = self._clients.sizes()
+        return None if sizes is None else sizes.tolist()
 
     @property
     def N(self) -> int | None:
-        """Rows of all clients together."""
-        return None if self.sizes is None else sum(self.sizes)
+        """Rows of all clients"""
+        sizes = self.sizes
+        return None if sizes is None else sum(sizes)
 
     @cached_property
-    def rows_each(self) -> list[int]:
+    def rows_each(self) -> Indices:
         """What a full gradient of each client counts: its rows, or 1."""
-        return [oracles.rows_of(f) for f in self.clients]
+        return self._clients.rows()
 
     @cached_property
     def is_random(self) -> bool:
         """Whether a gradient of some client draws numbers, as dropout does."""
-        return any(map(oracles.is_random, self.clients))
+        return self._clients.are_random()
+
+    @property
+    def is_thread_safe(self) -> bool:
+        """Whether several threads may compute gradients of the clients at once."""
+        return self._clients.are_thread_safe()
 
     @cached_property
     def knows_L(self) -> bool:
         """False where a client, such as a network, has no L: no step size can be derived or checked."""
-        return all(map(oracles.knows_L, self.clients))
+        return self._clients.know_L()
 
     @property
     def checks_steps(self) -> bool:
         """Whether step sizes can be checked: L is known and, with minibatches, that of single rows too."""
-        return self.knows_L and (self.batch is None or all(isinstance(f, LinearModel) for f in self.clients))
+        return self.knows_L and (self.batch is None or self._clients.are_linear())
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
         """The names of what the clients measure besides f."""
-        return tuple(dict.fromkeys(name for f in self.clients for name in oracles.metrics_of(f)))
+        return self._clients.metrics()
+
+    def own_start(self) -> Array | None:
+        """Where the clients want to be started, such as at a network's weights; None if they do not say."""
+        return self._clients.start()
 
     def measured(self, x: Array) -> dict[str, float]:
         """The weighted means of the clients' metrics at x."""
@@ -183,13 +198,12 @@ class Problem:
     @cached_property
     def L_i(self) -> Array:
         """Smoothness of each client."""
-        return np.array([float(f.L) for f in self.clients])
+        return self._clients.L_i()
 
     @cached_property
     def mu_i(self) -> Array | None:
         """Strong convexity of each client; None if a client does not know its own."""
-        mus = [f.mu for f in self.clients]
-        return None if any(m is None for m in mus) else np.array([float(m) for m in mus if m is not None])
+        return self._clients.mu_i()
 
     @cached_property
     def L_max(self) -> float:
@@ -203,17 +217,12 @@ class Problem:
             return _positive_L(float(self.whole.L))
         if self.L_global_is_bound:
             return _positive_L(float(self.weights @ self.L_i))
-        models: list[Any] = list(self.clients)
-        reg = sum(w * f.reg for w, f in zip(self.weights, models, strict=True))[: models[0].A.shape[1]]
-        parts = [(f.A, w * f.s) for w, f in zip(self.weights, models, strict=True)]
-        return _positive_L(spectrum.largest_of_sum(parts, models[0].curvature, reg))
+        return _positive_L(self._clients.L_of_sum(self.weights))
 
     @property
     def L_global_is_bound(self) -> bool:
         """Whether ``L_global`` is only the bound sum_i w_i L_i: the clients are oracles whose sum is unknown."""
-        first = self.clients[0]
-        same = isinstance(first, LinearModel) and all(type(f) is type(first) for f in self.clients)
-        return self.whole is None and not same
+        return self.whole is None and not self._clients.are_one_kind()
 
     @property
     def L(self) -> float:
@@ -253,7 +262,7 @@ class Problem:
         if self.whole is None or self.n <= MAX_CLIENTS_ONE_BY_ONE:
             return True
         # a loop over clients is slow if each of them has little to do
-        return sum(oracles.stored_numbers(f) for f in self.clients) >= MIN_NUMBERS_PER_CLIENT * self.n
+        return self._clients.stored_numbers() >= MIN_NUMBERS_PER_CLIENT * self.n
 
     def smooth_value(self, x: Array) -> float:
         """sum_i w_i f_i(x); in double precision, like the gradient, even where the data are single."""
@@ -284,7 +293,11 @@ class Problem:
 
     def client_gradients(self, x: Array) -> Array:
         """grad f_i(x), one row per client."""
-        return np.stack([checked_gradient(oracles.in_double(f), x, i) for i, f in enumerate(self.clients)])
+        return self._clients.gradients(x, 0, self.n)
+
+    def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
+        """grad f_i(x) of some clients at a time: which ones, and one row each."""
+        return self._clients.gradient_blocks(x)
 
     @cached_property
     def solution(self) -> solve.Solution | None:
@@ -293,8 +306,8 @@ class Problem:
         if found is None:
             return None
         x, y, certificate = found
-        exact = solve.in_double(self)  # f* and h* in double precision even for data in float32
-        return solve.Solution(x, exact.value(x), exact.client_gradients(x), y, certificate)
+        exact = solve.in_double(self)  # f* in double precision even for data in float32, as h* is
+        return solve.Solution(x, exact.value(x), partial(self.client_gradients, x), y, certificate)
 
     # -- variants ------------------------------------------------------------------------------------------------------
     def with_batch(self, batch: int | None) -> Problem:
@@ -317,37 +330,30 @@ class Problem:
         return replace(self, psi=psi, D=D)
 
     @cached_property
-    def _sampling(self) -> list[theory.ExpectedSmoothness]:
+    def _sampling(self) -> tuple[Array, Array]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        out = []
-        for i, f in enumerate(self.clients):
-            self._rows_of(i)  # refuses a client without constants
-            assert isinstance(f, LinearModel)
-            # without x* the noise there is unknown, and so is C
-            spread = float("nan") if self.solution is None else f.gradient_variance(self.solution.x)
-            out.append(theory.expected_smoothness(*self._rows_of(i), spread))
-        return out
+        rows, L_rows = self._row_constants()
+        # without x* the noise there is unknown, and so is C
+        spreads = np.full(self.n, np.nan) if self.solution is None else self._clients.spreads(self.solution.x)
+        assert self.batch is not None
+        return expected_smoothness(rows, self.batch, self.L_i, L_rows, spreads)
 
     @cached_property
     def es_A_i(self) -> Array:
         """A of expected smoothness of each client; L_i for full gradients."""
-        return self.L_i if self.batch is None else np.array([c[0] for c in self._sampling])
+        return self.L_i if self.batch is None else self._sampling[0]
 
     @cached_property
     def L_batch_i(self) -> Array:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        return np.array([theory.minibatch_smoothness(*self._rows_of(i)) for i in range(self.n)])
+        rows, L_rows = self._row_constants()
+        return minibatch_smoothness(rows, self.batch, self.L_i, L_rows)
 
-    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
-        """Client i's rows, the rows of a minibatch, L_i, and the largest smoothness of one row."""
-        f = self.clients[i]
-        assert self.batch is not None
-        if not isinstance(f, LinearModel):
-            L = float(f.L)  # says itself that it is unknown, where it is
-            raise InputError(f"client {i} knows its L = {L:g} but not that of a minibatch; give the method a gamma.")
-        return f.N, self.batch, float(self.L_i[i]), f.L_rows
+    def _row_constants(self) -> tuple[Indices, Array]:
+        """Rows of each client, and the largest smoothness of one of them."""
+        return self.rows_each, self._clients.L_rows()
 
     @cached_property
     def es_A(self) -> float:
@@ -361,50 +367,13 @@ class Problem:
             return 0.0
         if self.solution is None:
             return float("nan")
-        return float(self.weights @ np.array([c[1] for c in self._sampling]))
+        return float(self.weights @ self._sampling[1])
 
 
 def _positive_L(L: float) -> float:
     if not L > 0:
         raise InputError("L is zero: the data are all zero, or so small that their squares are; rescale them.")
     return L
-
-
-def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
-    """The gradient of client i at x as a new ``(d,)`` array; the oracle sees x read-only."""
-    if type(f) is Quadratic:  # ours: it leaves x alone, and what follows would take longer than the gradient
-        return f.gradient(x)
-    x_seen = x.view()
-    x_seen.flags.writeable = False
-    try:
-        g = np.array(f.gradient(x_seen), dtype=np.float64)
-    except ValueError as error:
-        if "read-only" in str(error):
-            raise InputError(f"the gradient of client {i} changes the x it is given; let it work on a copy.") from None
-        raise
-    if g.shape != x.shape:
-        raise InputError(f"the gradient of client {i} has shape {g.shape}; it must have shape {x.shape}.")
-    return g
-
-
-def _check_clients(clients: Sequence[Oracle]) -> None:
-    """Refuse constants that make no sense, and clients with different classes."""
-    first = oracles.classes_of(clients[0])
-    for i, f in enumerate(clients):
-        classes = oracles.classes_of(f)
-        if classes != first:
-            raise InputError(
-                f"client {i} has the classes {classes} but client 0 has {first}; map the labels alike first."
-            )
-        if isinstance(f, LinearModel):
-            continue  # its constants are right, and computing them here would be expensive
-        if not oracles.knows_L(f):
-            continue  # whoever needs L is refused
-        L, mu = f.L, f.mu
-        if not (np.isfinite(L) and L > 0):
-            raise InputError(f"client {i} says L = {L}; it must be a positive number.")
-        if mu is not None and not 0 <= mu <= L * (1 + 1e-9):
-            raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")
 
 
 def _weights(given: npt.ArrayLike | None, n: int) -> Array:
@@ -415,32 +384,3 @@ def _weights(given: npt.ArrayLike | None, n: int) -> Array:
     w = np.asarray(w / w.sum())  # so that f is a weighted mean, whatever the scale of the given weights
     w.setflags(write=False)
     return w
-
-
-def _dimension(clients: Sequence[object], d: int) -> int:
-    """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
-    # oracles of users need not know their dimension
-    known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
-    for f in clients:
-        if not oracles.is_oracle(f):
-            raise InputError(
-                f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
-            )
-    for i, di in known:
-        if di != (d or known[0][1]):
-            j, dj = known[0] if not d else ("given", d)
-            raise InputError(
-                f"client {i} has {di} unknowns but client {j} has {dj}; every shard needs the same dimension."
-            )
-    if not known and not d:
-        raise InputError("the dimension is unknown; give d, or clients with an attribute d.")
-    return d or known[0][1]
-
-
-def _whole(clients: Sequence[Any], weights: Array) -> Any:
-    """sum_i w_i f_i as a single oracle, where it has a closed form."""
-    if len(clients) == 1:
-        return clients[0]
-    if all(isinstance(f, Quadratic) for f in clients):
-        return Quadratic.average(list(clients), weights)
-    return None

@@ -1,4 +1,4 @@
-"""Generalised linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
+"""Generalized linear models:  f(x) = sum_j s_j loss(a_j' x, b_j) + 1/2 sum_k reg_k x_k^2,  with known L and mu.
 
 The row weights s_j are 1/N unless given. A shard keeps the regularizer and the classes of the whole data set, so that
 the weighted sum of the functions of the shards is the function of the whole again.
@@ -6,19 +6,16 @@ the weighted sum of the functions of the shards is the function of the whole aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy
-import scipy.sparse
 
 from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Array, Indices, InputError, is_sparse
 
 CHEAP_UP_TO = 200
 """Features (or rows, if there are fewer) up to which the exact L takes no longer than a few gradients."""
@@ -152,7 +149,7 @@ class LinearModel:
     def row_squares(self) -> Array:
         """|a_j|^2 of each row."""
         self._need_rows()
-        if scipy.sparse.issparse(self.A):
+        if is_sparse(self.A):
             return np.asarray(self.A.multiply(self.A).sum(axis=1), dtype=np.float64).ravel()
         return np.asarray(np.einsum("ij,ij->i", self.A, self.A, dtype=np.float64))
 
@@ -171,6 +168,10 @@ class LinearModel:
     def curvatures(self, z: Array) -> Array:
         """The second derivative of each row's loss in its margin."""
         raise NotImplementedError
+
+    def row_slopes(self, x: Array) -> Array:
+        """The derivative of each row's loss in its margin at x."""
+        return self.slopes(self.margins(x), self.b)
 
     def value(self, x: Array) -> float:
         """f(x)."""
@@ -211,25 +212,27 @@ class LinearModel:
 
     def take(self, rows: Indices) -> Self:
         """The shard with these rows: the same unknowns, regularizer and classes, with the row weights in proportion."""
-        return self.deal([rows])[0]
-
-    def deal(self, parts: Sequence[Indices]) -> list[Self]:
-        """One shard per part. The rows are sorted once, and every shard is a view of a piece."""
-        self._need_rows()
-        if not parts or not all(map(len, parts)):
+        if not len(rows):
             raise InputError("a shard needs at least one row; this one has none.")
+        shard = self.ordered(rows)
         # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
-        order, ends = np.concatenate(parts), np.cumsum([0, *map(len, parts)])
-        A, b, s, even = self.A[order], self.b[order], self.s[order], np.ptp(self.s) == 0
-        common = {k: v for k, v in self.__dict__.items() if k not in _CACHED}
-        shards = []
-        for lo, hi in pairwise(ends.tolist()):
-            shard = object.__new__(type(self))  # not __init__: the data were checked before
-            shard.__dict__.update(common)
-            shard.A, shard.b = _rows_between(A, lo, hi), b[lo:hi]
-            shard.s = np.full(hi - lo, 1.0 / (hi - lo)) if even else s[lo:hi] / s[lo:hi].sum()
-            shards.append(shard)
-        return shards
+        even = np.ptp(self.s) == 0
+        shard.s = np.full(len(rows), 1.0 / len(rows)) if even else shard.s / shard.s.sum()
+        return shard
+
+    def ordered(self, rows: Indices) -> Self:
+        """These rows in this order, with the weights that they have; all rows in their order share the memory."""
+        self._need_rows()
+        other = self.reweighted(self.s)
+        if not (len(rows) == self.N and np.array_equal(rows, np.arange(self.N))):
+            other.A, other.b, other.s = self.A[rows], self.b[rows], self.s[rows]
+        return other
+
+    def between(self, lo: int, hi: int) -> Self:
+        """Rows lo to hi - 1 with the weights that they have, sharing the memory."""
+        other = self.reweighted(self.s[lo:hi])
+        other.A, other.b = _rows_between(self.A, lo, hi), self.b[lo:hi]
+        return other
 
     def double(self) -> Self:
         """The same model with its data in double precision."""
@@ -353,7 +356,7 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
             raise InputError("an operator A must be real, in float64, and without intercept.")
         check_adjoint("A", A)
         return A
-    if scipy.sparse.issparse(A):
+    if is_sparse(A):
         M = scipy.sparse.csr_matrix(A, dtype=dtype, copy=True)
         M.sum_duplicates()  # a canonical form, so that equal data give equal bytes
         M.sort_indices()
@@ -369,13 +372,13 @@ def _matrix(A: Any, intercept: bool, dtype: np.dtype[Any]) -> Any:
         raise InputError("A holds NaN or infinite values; remove or repair those rows.")
     if intercept:
         ones = np.ones((M.shape[0], 1), dtype=dtype)
-        M = scipy.sparse.hstack([M, ones], format="csr") if scipy.sparse.issparse(M) else np.hstack([M, ones])
+        M = scipy.sparse.hstack([M, ones], format="csr") if is_sparse(M) else np.hstack([M, ones])
     return M
 
 
 def _rows_between(A: Any, lo: int, hi: int) -> Any:
     """Rows lo to hi - 1, sharing the memory of A."""
-    if not scipy.sparse.issparse(A):
+    if not is_sparse(A):
         return A[lo:hi]
     # CSR rows are contiguous, so slices of the three arrays suffice; scipy's A[lo:hi] would copy.
     start, stop = A.indptr[lo], A.indptr[hi]

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-import scipy.sparse
 
 from proxskip.problems import spectrum
 from proxskip.randomness import generator

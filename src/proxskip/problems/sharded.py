@@ -16,15 +16,15 @@ from functools import cached_property
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-import scipy.sparse
+import scipy
 
-from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems import oracles
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, InputError
+from proxskip.types import Array, Indices, InputError, is_sparse
 
 MAX_LABELS = 1000
 """A shard with more different labels than this has targets, not classes, and does not report them."""
@@ -111,7 +111,7 @@ def load_client(source: Source, i: int, data: Any, features: int, classes: tuple
     try:
         assert isinstance(source, Files)
         A, b = data
-        if scipy.sparse.issparse(A) and A.shape[1] < features:  # an svmlight file shows only the features that occur
+        if is_sparse(A) and A.shape[1] < features:  # an svmlight file shows only the features that occur
             A = scipy.sparse.csr_matrix((A.data, A.indices, A.indptr), shape=(A.shape[0], features))
         return source.model(
             A, b, l2=source.l2, intercept=source.intercept, dtype=np.dtype(source.dtype), classes=classes
@@ -236,7 +236,7 @@ def add_client(digest: Any, f: Any, d: int) -> None:
 
 def matrix_parts(A: Any) -> tuple[Any, ...]:
     """The arrays of a dense or sparse matrix."""
-    if not scipy.sparse.issparse(A):
+    if not is_sparse(A):
         return (A,)
     M = scipy.sparse.csr_matrix(A)
     return (M.indptr.astype(np.int64), M.indices.astype(np.int64), M.data)
@@ -361,15 +361,9 @@ class Sharded(Elsewhere):
         """Not computed: it would take thousands of passes over all shards."""
         return None
 
-    @cached_property
-    def _sampling(self) -> list[theory.ExpectedSmoothness]:
-        return [theory.expected_smoothness(*self._rows_of(i), float("nan")) for i in range(self.n)]
-
-    def _rows_of(self, i: int) -> tuple[int, int, float, float]:
-        f = self.clients[i]
-        assert isinstance(f, RemoteClient)
-        assert self.batch is not None
-        return f.fact.N or 1, self.batch, f.fact.L, f.fact.L_rows
+    def _row_constants(self) -> tuple[Indices, Array]:
+        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
+        return np.array([known.N or 1 for known in facts]), np.array([known.L_rows for known in facts])
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""

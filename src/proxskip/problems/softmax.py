@@ -55,6 +55,10 @@ class Softmax(LinearModel):
         P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
         return P
 
+    def row_slopes(self, x: Array) -> Array:
+        """The derivatives of each row's loss in its margins at x, one column per class."""
+        return self._slopes(self._scores(self.A, x), self.b)
+
     def value(self, x: Array) -> float:
         """f(x)."""
         Z = self._scores(self.A, x)
@@ -63,7 +67,7 @@ class Softmax(LinearModel):
 
     def gradient(self, x: Array) -> Array:
         """The gradient of f at x."""
-        return self._fold(self.A, self.s[:, None] * self._slopes(self._scores(self.A, x), self.b)) + self.reg * x
+        return self._fold(self.A, self.s[:, None] * self.row_slopes(x)) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
@@ -87,8 +91,7 @@ class Softmax(LinearModel):
     def gradient_variance(self, x: Array, less: Array | None = None) -> float:
         """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
         factors = self.row_factors
-        G = self._slopes(self._scores(self.A, x), self.b)
-        G = G if less is None else G - self._slopes(self._scores(self.A, less), self.b)
+        G = self.row_slopes(x) if less is None else self.row_slopes(x) - self.row_slopes(less)
         G = G if isinstance(factors, float) else factors[:, None] * G
         mean = self._fold(self.A, G / self.N)
         # The gradient of row j is the outer product of its slopes and a_j (the regularizer cancels).

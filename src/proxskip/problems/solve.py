@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,27 +44,32 @@ class Composite(Protocol):
     @property
     def L_global(self) -> float: ...
     def gradient(self, x: Array) -> Array: ...
-    def client_gradients(self, x: Array) -> Array: ...
+    def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]: ...
     def residual(self, x: Array, gamma: float) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Solution:
     """What the methods converge to.
 
     Args:
         x: the minimizer x*.
         f: the minimum f*.
-        h: grad f_i(x*), one row per client.
+        gradients: the function that computes h.
         y: the dual solution of psi(D x), otherwise None.
         certificate: |grad f(x*)|, with psi the norm of the prox-gradient residual.
     """
 
     x: Array
     f: float
-    h: Array
+    gradients: Callable[[], Array]
     y: Array | None
     certificate: float
+
+    @cached_property
+    def h(self) -> Array:
+        """grad f_i(x*), one row per client; computed when it is asked for, since it is large for many clients."""
+        return self.gradients()
 
 
 def minimize(problem: Composite) -> tuple[Array, Array | None, float] | None:
@@ -98,8 +104,8 @@ def _smooth_minimizer(problem: Composite) -> Array:
 
 def in_double(problem: Any) -> Any:
     """The same problem with its data converted from single to double precision."""
-    clients = [oracles.in_double(f) for f in problem.clients]
-    if all(f is g for f, g in zip(clients, problem.clients, strict=True)):
+    clients = problem.clients.in_double()
+    if clients is problem.clients:
         return problem
     return replace(problem, clients=clients, whole=oracles.in_double(problem.whole))
 
@@ -111,8 +117,8 @@ def _is_curved(H: Array, L: float) -> bool:
 
 def _scale(problem: Composite) -> float:
     """The root mean square of the clients' gradients at zero; at the solution they cancel."""
-    G = problem.client_gradients(np.zeros(problem.d))
-    return float(np.sqrt(problem.weights @ np.sum(G * G, axis=1))) + 1e-300
+    squares = np.concatenate([np.sum(G * G, axis=1) for _, G in problem.gradient_blocks(np.zeros(problem.d))])
+    return float(np.sqrt(problem.weights @ squares)) + 1e-300
 
 
 def _newton(f: Any, d: int, steps: int = 200) -> Array:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import scipy
-import scipy.sparse
 
+from proxskip.problems import kernels
 from proxskip.randomness import generator
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, is_sparse
 
 EPS = float(np.finfo(np.float64).eps)
+NOT_FINITE = "the data are so large that A'A is not finite; divide them by their largest entry."
 EXACT_UP_TO = 4096
 """Up to this many features (or rows, if there are fewer), eigenvalues are computed exactly."""
+MAX_SPARSE_PRODUCT = 1 << 24
+"""Stored entries up to which Gram matrices are products of sparse matrices."""
+GRAM_PARTS = 8
+"""Beyond that, parts of the rows whose Gram matrices are added up."""
 LANCZOS_SLACK = 0.01
 LANCZOS_FAILURE = 1e-10
 """Beyond that, Lanczos from a random start bounds the largest eigenvalue from above. The bound is at most 1 % too
@@ -23,25 +30,47 @@ large, and it fails with probability below 1e-10 (Kuczynski and Wozniakowski, 19
 
 def is_matrix(A: Any) -> bool:
     """Whether A is a dense or sparse matrix, whose entries can be read, and not just an operator."""
-    return isinstance(A, np.ndarray) or bool(scipy.sparse.issparse(A))
+    return isinstance(A, np.ndarray) or is_sparse(A)
 
 
 def gram(A: Any, s: Array) -> Array:
     """A' diag(s) A as a dense matrix."""
-    B = _scaled_rows(A, s)
+    if scipy.sparse.issparse(A) and A.nnz > MAX_SPARSE_PRODUCT and A.shape[1] <= EXACT_UP_TO:
+        return _gram_of_rows(A, s)
+    B = scaled_rows(A, s)
     return _dense(B.T @ B)
 
 
-def _scaled_rows(A: Any, s: Array) -> Any:
+def _gram_of_rows(A: Any, s: Array) -> Array:
+    """The same without a product of sparse matrices, which would hold A several times."""
+    parts = np.zeros((GRAM_PARTS, A.shape[1], A.shape[1]))
+    ends = [A.shape[0] * k // GRAM_PARTS for k in range(GRAM_PARTS + 1)]
+
+    def add(k: int) -> None:
+        kernels.add_gram(ends[k], ends[k + 1], A.indptr, A.indices, A.data, s, parts[k])
+
+    # always the same parts in the same order, so that the bytes do not depend on the number of threads
+    with ThreadPoolExecutor(min(GRAM_PARTS, available_cores())) as pool:
+        list(pool.map(add, range(GRAM_PARTS)))
+    lower = np.tril(parts.sum(axis=0))
+    return np.asarray(lower + np.tril(lower, -1).T)
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def scaled_rows(A: Any, s: Array) -> Any:
     """diag(sqrt(s)) A in float64, dense or sparse as A is."""
     root = np.sqrt(s)
-    if scipy.sparse.issparse(A):
+    if is_sparse(A):
         return scipy.sparse.diags_array(root) @ A.astype(np.float64)
     return np.asarray(A, dtype=np.float64) * root[:, None]
 
 
 def _dense(M: Any) -> Array:
-    return np.asarray(M.toarray() if scipy.sparse.issparse(M) else M, dtype=np.float64)
+    return np.asarray(M.toarray() if is_sparse(M) else M, dtype=np.float64)
 
 
 def largest(A: Any, s: Array, c: float, reg: Array) -> float:
@@ -53,7 +82,7 @@ def largest(A: Any, s: Array, c: float, reg: Array) -> float:
             if d <= EXACT_UP_TO and not (d > N and even):
                 return top_eigenvalue(c * gram(A, s) + np.diag(reg))
             if N <= EXACT_UP_TO and even:
-                B = _scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
+                B = scaled_rows(A, s)  # B B' has the positive eigenvalues of B' B, and is smaller
                 return c * top_eigenvalue(_dense(B @ B.T)) + float(reg[0])
         return lanczos_bound(lambda v: c * (A.T @ (s * (A @ v))) + reg * v, d)
 
@@ -91,7 +120,7 @@ def top_eigenvalue(S: Array) -> float:
 def _eigenvalue(S: Array, k: int) -> float:
     """The k-th eigenvalue of a dense symmetric matrix, in increasing order."""
     if not np.isfinite(S).all():
-        raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+        raise InputError(NOT_FINITE)
     try:
         return float(scipy.linalg.eigh(S, eigvals_only=True, subset_by_index=(k, k))[0])
     except np.linalg.LinAlgError:
@@ -122,7 +151,7 @@ def lanczos(matvec: Callable[[Array], Any], d: int, k: int, seed: int = 0) -> fl
             w = w - B.T @ (B @ w)
         norm = float(np.linalg.norm(w))
         if not np.isfinite(norm):
-            raise InputError("the data are so large that A'A is not finite; divide them by their largest entry.")
+            raise InputError(NOT_FINITE)
         # what is left is rounding when it is tiny beside the matrix, whose size the entries so far show
         size = max(size, abs(alpha[-1]), norm)
         if norm <= 1e-14 * size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.packed import PACKED_FROM, Packed, sums
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
@@ -53,24 +55,29 @@ def split(
         raise InputError(
             "split needs a model with rows (Logistic, LeastSquares, Softmax); give other oracles to Problem."
         )
-    parts = partition(model, clients, by, groups=groups, alpha=alpha, seed=seed)
+    order, row0 = arrangement(model, clients, by, groups=groups, alpha=alpha, seed=seed)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
+    sizes = np.diff(row0)
     # Counts of rows where all row weights are equal: they are exact, sums of weights are not.
-    share = np.array([float(len(p)) if np.ptp(model.s) == 0 else float(model.s[p].sum()) for p in parts])
+    total = sums(model.s[order], row0)
+    share = sizes.astype(np.float64) if np.ptp(model.s) == 0 else total
     if share.min() <= 0:
         raise InputError(f"every row of client {int(np.argmin(share))} has the weight zero; leave these rows out.")
-    w = share if weights == "rows" else np.ones(len(parts))
-    # The row weights under which the whole is the weighted sum of the shards.
-    s = np.empty(model.N)
-    for p, wi in zip(parts, w / w.sum(), strict=True):
-        s[p] = wi * model.s[p] / model.s[p].sum()
-    whole = model if weights == "rows" else model.reweighted(s)
+    w = share if weights == "rows" else np.ones(len(sizes))
+    whole = model
+    if weights == "equal":  # the row weights under which the whole is the weighted sum of the shards
+        s = np.empty(model.N)
+        s[order] = np.repeat(w / w.sum(), sizes) * model.s[order] / np.repeat(total, sizes)
+        whole = model.reweighted(s)
     about = {"split": by, "weights": weights, "l2_relative": model.l2_relative, **(info or {})}
-    return Problem(model.deal(parts), w, batch=batch, L_kind=L, whole=whole, info=about)
+    shards: Sequence[Any] = Packed.of(model, order, row0)
+    # few clients are made at once: then each of them is there, and knows its own constants
+    shards = shards if len(shards) >= PACKED_FROM else tuple(shards)
+    return Problem(shards, w, batch=batch, L_kind=L, whole=whole, info=about)
 
 
-def partition(
+def arrangement(
     model: LinearModel,
     clients: int | None,
     by: str,
@@ -78,8 +85,8 @@ def partition(
     groups: npt.ArrayLike | None = None,
     alpha: float = 0.5,
     seed: int = 0,
-) -> list[Indices]:
-    """The rows of each client."""
+) -> tuple[Indices, Indices]:
+    """(order, row0): client i has rows order[row0[i]] to order[row0[i + 1] - 1]."""
     N = model.N
     if clients is None and by != "group":
         raise InputError("the number of clients is missing.")
@@ -91,25 +98,32 @@ def partition(
     if by == "group":
         return _by_group(groups, clients, N)
     assert clients is not None
+    row0 = even_cuts(N, clients)
     if by == "label":
-        return cut(np.argsort(model.b, kind="stable"), clients)
+        return np.argsort(model.b, kind="stable"), row0
     if by == "contiguous":
-        return cut(np.arange(N), clients)
+        return np.arange(N), row0
     if by == "iid":
-        # Sorted within each client, so that a client reads its rows in the order of the file.
-        return [np.sort(p) for p in cut(rng.permutation(N), clients)]
+        owner = np.empty(N, np.int64)
+        owner[rng.permutation(N)] = np.repeat(np.arange(clients), np.diff(row0))
+        return _by_owner(owner, clients)
     if by == "dirichlet":
         return _dirichlet(model.b, clients, alpha, rng)
     raise InputError(f'split "{by}" is not known; use label, iid, dirichlet, contiguous or group.')
 
 
-def cut(order: Indices, n: int) -> list[Indices]:
-    """Contiguous parts of almost equal size: client i has rows floor(i N/n) to floor((i+1) N/n) - 1."""
-    N = len(order)
-    return [order[i * N // n : (i + 1) * N // n] for i in range(n)]
+def even_cuts(N: int, n: int) -> Indices:
+    """Parts of almost equal size: client i has rows floor(i N/n) to floor((i+1) N/n) - 1."""
+    return np.asarray(np.arange(n + 1) * N // n, dtype=np.int64)
 
 
-def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> list[Indices]:
+def _by_owner(owner: Indices, n: int) -> tuple[Indices, Indices]:
+    """The rows of each client in the order of the file."""
+    counts = np.bincount(owner, minlength=n)
+    return np.argsort(owner, kind="stable"), np.concatenate([[0], np.cumsum(counts)])
+
+
+def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> tuple[Indices, Indices]:
     """The rows sorted by group, cut between groups or into equal parts."""
     if groups is None:
         raise InputError(
@@ -120,26 +134,26 @@ def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> list
         raise InputError(f"the group column has shape {g.shape} but there are {N} rows.")
     order = np.argsort(g, kind="stable")
     if clients is not None:
-        return cut(order, clients)
+        return order, even_cuts(N, clients)
     _, starts = np.unique(g[order], return_index=True)
-    return list(np.split(order, starts[1:]))
+    return order, np.append(starts, N)
 
 
-def _dirichlet(labels: Array, n: int, alpha: float, rng: np.random.Generator, tries: int = 100) -> list[Indices]:
+def _dirichlet(
+    labels: Array, n: int, alpha: float, rng: np.random.Generator, tries: int = 100
+) -> tuple[Indices, Indices]:
     """Each label dealt to the clients in random proportions; drawn again if a client gets no rows."""
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"alpha = {alpha} of the Dirichlet split must be positive.")
+    owner = np.empty(len(labels), np.int64)
     for _ in range(tries):
-        parts: list[list[Indices]] = [[] for _ in range(n)]
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
             # The shares of the clients as cuts of the shuffled rows of this label.
             bounds = np.round(np.cumsum(rng.dirichlet(np.full(n, alpha)))[:-1] * len(rows)).astype(np.int64)
-            for part, piece in zip(parts, np.split(rows, bounds), strict=True):
-                part.append(piece)
-        out = [np.sort(np.concatenate(p)) for p in parts]
-        if all(len(p) for p in out):
-            return out
+            owner[rows] = np.searchsorted(bounds, np.arange(len(rows)), side="right")
+        if np.bincount(owner, minlength=n).all():
+            return _by_owner(owner, n)
     raise InputError(
         f"Dirichlet({alpha:g}) left a client without rows {tries} times; use fewer clients or a larger alpha."
     )

@@ -94,7 +94,7 @@ class Model:
     Runs start at the module's weights. The module itself is never changed; ``module_at(x)`` is a copy at x.
 
     Args:
-        module: any module without batch normalisation; clients may share one. Its dropout acts in local steps if it is
+        module: any module without batch normalization; clients may share one. Its dropout acts in local steps if it is
             in training mode, with masks keyed by seed, client, round and step, and never where the loss is evaluated.
         loss: ``loss(outputs, targets)``, a mean over the rows.
         inputs, targets: tensors with one row per sample, on the module's device.
@@ -190,7 +190,7 @@ class Model:
             return self.loss(functional_call(module or self.module, parameters, (inputs,)), targets)
 
     def value(self, x: Array) -> float:
-        """The mean loss over all rows without dropout, and the regulariser."""
+        """The mean loss over all rows without dropout, and the regularizer."""
         parameters = self.parameters_at(self._flat(x))
         with torch.no_grad():
             total = self._mean(lambda a, b: float(self.loss_at(parameters, a, b)), self.inputs, self.targets)
@@ -265,7 +265,7 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     for m in module.modules():
         if isinstance(m, torch.nn.modules.batchnorm._BatchNorm):
             raise InputError(
-                "batch normalisation keeps running means, which are no parameters and are not averaged; "
+                "batch normalization keeps running means, which are no parameters and are not averaged; "
                 "use GroupNorm or LayerNorm."
             )
         if isinstance(m, torch.nn.modules.dropout._DropoutNd) and not isinstance(m, torch.nn.Dropout):

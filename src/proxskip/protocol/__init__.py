@@ -16,14 +16,28 @@ A client therefore commits each ticket at most once, only if it was averaged, an
 Drivers write a state to disk before the messages of that step leave.
 """
 
-from proxskip.protocol.client import ClientNode, ClientState
-from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Restarted
-from proxskip.protocol.server import Server
-from proxskip.protocol.state import Counts, ServerState
-from proxskip.protocol.wire import Answer, Ask, WireError
-from proxskip.protocol.worker import Worker
+from typing import TYPE_CHECKING
 
-Client = ClientNode
+from proxskip.on_demand import define
+
+if TYPE_CHECKING:
+    from proxskip.protocol.client import ClientNode, ClientState
+    from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Restarted
+    from proxskip.protocol.server import Server
+    from proxskip.protocol.state import Counts, ServerState
+    from proxskip.protocol.wire import Answer, Ask, WireError
+    from proxskip.protocol.worker import Worker
+
+    Client = ClientNode
+
+define(__name__, {
+    "proxskip.protocol.client": "Client=ClientNode ClientNode ClientState",
+    "proxskip.protocol.events": "Again Arrived Begin Deadline Restarted",
+    "proxskip.protocol.server": "Server",
+    "proxskip.protocol.state": "Counts ServerState",
+    "proxskip.protocol.wire": "Answer Ask WireError",
+    "proxskip.protocol.worker": "Worker",
+})  # fmt: skip
 
 __all__ = [
     "Again", "Answer", "Arrived", "Ask", "Begin", "Client", "ClientNode", "ClientState", "Counts", "Deadline",

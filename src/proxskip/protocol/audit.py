@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from proxskip.links.codecs import Codec, Identity, Key
+from proxskip.links.codecs import Codec, Key
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.stop import Stop
-from proxskip.loop.watch import RunWatch, grown
+from proxskip.loop.watch import RunWatch, grown, start_of
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import knows_L
@@ -22,6 +21,7 @@ from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer
 from proxskip.results.result import Status
 from proxskip.seam import Method
+from proxskip.seam.idle import IdleClient, Route
 from proxskip.types import Array, Vectors
 
 TOLERANCE = 1e-12
@@ -29,10 +29,6 @@ GROWTH, SPREAD = 1e3, 1e6
 """An upload is rejected if it exceeds this multiple of the largest one before it, and the median of the others' now."""
 DIVERGED = 1e12
 """How far |x| may grow before the run has diverged."""
-
-
-Route = tuple[tuple[Codec | None, int], ...]
-"""For each vector that goes up, its codec (None for plain ones) and the number of the ``send`` that made it."""
 
 
 def wrong(answer: Answer, round: int, up: tuple[Array, ...]) -> str | None:
@@ -100,37 +96,8 @@ def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
     """How the vectors of this exchange travel: the half is run with a client that does nothing."""
     zeros = {k: np.zeros(d) for k in method.remembers}
-    client = _Idle(wire_codec)
-    with np.errstate(all="ignore"):
-        # which ``send`` made which vector is seen from the objects that come up
-        up, _ = halves.allowed(method)[call.half](client, zeros, 1, *call.down, **call.numbers(0))
-    sent = {id(v): (codec, number) for number, (v, codec) in enumerate(client.sent)}
-    return tuple(sent.get(id(v), (None, 0)) for v in up)
-
-
-class _Idle:
-    """A client that computes nothing, and notes through which codecs a half sends."""
-
-    def __init__(self, wire_codec: Codec | None) -> None:
-        self.codec = wire_codec
-        self.sent: list[tuple[Array, Codec | None]] = []
-
-    def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Any:
-        y = np.asarray(x)
-        if more.get("anchor") is not None:
-            return y, y, y
-        return y if more.get("until") is None else (y, 1)
-
-    def gradient(self, x: Array, where: Any = None) -> Array:
-        return np.zeros(len(x))
-
-    def own(self, values: Any) -> Any:
-        return values if np.ndim(values) == 0 else values[0]
-
-    def send(self, v: Array, codec: Codec | None = None) -> Array:
-        codec = codec or self.codec
-        self.sent.append((np.array(v), None if isinstance(codec, Identity) else codec))
-        return self.sent[-1][0]
+    idle = IdleClient(wire_codec)
+    return idle.route(halves.allowed(method)[call.half], zeros, 1, call.down, call.numbers(0))
 
 
 def controls_at_zero(method: Method, problem: Problem, vectors: Vectors) -> Array | None:
@@ -202,7 +169,7 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     state = state.but(measured=state.round, grad_norm=norm, f=f)
     if state.round == 0 and problem.mu is not None:
         G = np.array([state.answers[i][0][0] for i in state.asked])
-        state = state.but(ceiling=RunWatch.of(method, problem, G, 0.0, norm).blown_up)
+        state = state.but(ceiling=RunWatch.of(method, problem, start_of(problem, G, None), norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
     # a norm that may be nothing but rounding falls no further, and the tolerance is smaller still

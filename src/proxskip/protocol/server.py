@@ -12,21 +12,21 @@ import numpy as np
 from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
 from proxskip.loop.line import Ledger
 from proxskip.loop.stop import Stop
 from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
-from proxskip.protocol.audit import Route
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Outcome, ServerState
 from proxskip.protocol.wire import Answer, Ask
-from proxskip.randomness import stream
 from proxskip.results.result import Status
 from proxskip.run import checked_x0, prepare
 from proxskip.seam import Method
+from proxskip.seam.idle import Route
 from proxskip.types import Array, InputError
 
 Step = tuple[ServerState, list[Ask]]
@@ -62,8 +62,8 @@ class Server:
     audit: int = 50
     measure: int | None = 0
     tol: float | None = None
-    least: int = 2
-    patience: int = 5
+    least: int = LEAST
+    patience: int = PATIENCE
     itemsize: int = 8
     limit: int = wire.LIMIT
     names: tuple[str, ...] = ()
@@ -72,19 +72,7 @@ class Server:
     """What ``Method.check`` warned of."""
 
     def __post_init__(self) -> None:
-        can = "cohort" in self.method.handles and self.problem.psi is None
-        # what heals with everybody, and has no h that could be restored from the others', must have everybody
-        restorable = "h" in self.method.remembers or not self.method.about.heals
-        closing = self.closing or ("deadline" if can and restorable else "everyone")
-        if closing == "deadline" and "cohort" in self.method.handles and not restorable:
-            raise InputError(
-                f"{self.method.name} cannot restore what a client lost unless everybody is averaged; "
-                'use closing="everyone".'
-            )
-        if closing not in ("deadline", "everyone"):
-            raise InputError(f'closing = "{closing}" must be "deadline" or "everyone".')
-        if closing == "everyone" and not isinstance(self.cohort, Everyone):
-            raise InputError('cohorts close at their deadline; use closing="deadline".')
+        closing = way_to_close(self.method, self.problem, self.closing, self.cohort)
         if "graph" in self.method.handles:
             raise InputError(f"{self.method.name} has no server; run scaffnew in a federation.")
         if isinstance(self.method, Decaying):
@@ -102,8 +90,7 @@ class Server:
             twice = next(a for k, a in enumerate(names) if a in names[:k])
             raise InputError(f'two clients have the name "{twice}"; give each its own.')
         ready = {"closing": closing, "method": method, "names": names, "unsafe": tuple(notes)}
-        least = self.problem.n if method.about.needs_whole_cohort else min(self.least, self.problem.n)
-        for k, v in (ready | {"least": least}).items():
+        for k, v in (ready | {"least": fewest(method, self.least, self.problem.n)}).items():
             object.__setattr__(self, k, v)
 
     @cached_property
@@ -209,9 +196,8 @@ class Server:
         """Who is asked in this round; others after it was void, since one of them may be gone for good."""
         if isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
-        # without void attempts the draw is that of the engines, bit for bit
-        rng = stream(self.seed, state.round + (state.void << 40), "cohort")
-        return tuple(int(i) for i in self.cohort.draw(rng, self.problem.n, state.round))
+        drawn = asked_in(self.cohort, self.seed, state.round, state.void, self.problem.n)
+        return tuple(int(i) for i in drawn)
 
     def _advance(self, state: ServerState) -> Step:
         """On to the exchange that is due, or to the end of the ticket."""
@@ -339,7 +325,7 @@ class Server:
         assert call is not None
         # the second exchange of a round has the cohort of its first, whose means are taken already
         whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
-        if not cohort or (whole and len(cohort) < len(state.asked)) or len(cohort) < self._fewest(state):
+        if not commits(len(state.asked), len(cohort), whole, self._fewest(state)):
             return self._void(state)
         counted = max(audit.size(state.answers[i][0]) for i in cohort)
         state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})

@@ -11,7 +11,8 @@ import numpy as np
 from proxskip.engines.cpu.shards import Rows, pack, with_pull
 from proxskip.engines.local import OneClient, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import can_sample, in_double
 from proxskip.seam import Anchor, ClientHalf, Pull, Request, SettleHalf

@@ -5,7 +5,8 @@ row, added by the caller in the order of the rows.
 """
 
 import numpy as np
-from numba import njit
+
+from proxskip.compiled import njit
 
 # the exact algorithm and the gaps are computed as written; the iterations' sums may be reordered, and multiply-adds
 # fused, in the same way for every thread

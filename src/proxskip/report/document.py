@@ -26,6 +26,7 @@ VERDICTS: dict[Verdict, tuple[str, str]] = {
     "NOT RUN": ("M4 8H12", "not run, or not long enough to decide"),
 }
 """The icon of each verdict, as an SVG path, and what it means."""
+HINT = '<p class="hint">Click a name in any legend to show or hide its method in all figures; with Shift, in one.</p>'
 SINGLE_PANEL_SIZE, PANEL_SIZE = (760, 420), (540, 340)
 """Pixels of the static picture: of the only panel of an experiment, and of one among several."""
 
@@ -160,7 +161,7 @@ def _controls(report: ReproductionReport) -> str:
     return (
         '<div class="everywhere" hidden>'
         + (f'<fieldset class="switch all"><legend>All figures against</legend>{choices}</fieldset>' if choices else "")
-        + (f'<div class="methods" role="group" aria-label="Methods in all figures">{keys}</div>' if keys else "")
+        + (f'<div class="methods" role="group" aria-label="Methods in all figures">{keys}</div>{HINT}' if keys else "")
         + "</div>"
     )
 
@@ -228,11 +229,11 @@ def _badge(verdict: str) -> str:
 def _claim(c: Claim, where: tuple[str, Experiment] | None) -> str:
     values = "".join(f"<span>{text(k)} <b>{show(v)}</b></span>" for k, v in c.numbers.items())
     exact = f'<details><summary>numbers</summary><span class="numbers">{values}</span></details>' if values else ""
-    note = f'<span class="aside">{text(c.note)}</span>' if c.note else ""
+    note = f'<span class="aside">{prose(text(c.note))}</span>' if c.note else ""
     link = f'<a href="#{where[0]}">{text(_short(where[1]))}</a>' if where else text(c.experiment)
     return (
         f'<tr data-claim="{attribute(c.id)}"><td>{_badge(c.verdict)}</td><td>{prose(text(c.text))}</td>'
-        f'<td><span class="measured">{text(c.measured)}</span>{note}{exact}</td><td>{link}</td></tr>'
+        f'<td><span class="measured">{prose(text(c.measured))}</span>{note}{exact}</td><td>{link}</td></tr>'
     )
 
 
@@ -255,7 +256,7 @@ def _experiment(e: Experiment, index: int, anchor: str, report: ReproductionRepo
     verdicts = f'<a class="verdicts" href="#claims">{counted}</a>' if counted else ""
     links = (front.paper_link(e), front.downloads(e) if files_beside else "")
     parts = [
-        f'<section class="experiment" id="{anchor}"><h2>{text(e.title)}</h2>',
+        f'<section class="experiment" id="{anchor}"><h2>{prose(text(e.title))}</h2>',
         f'<p class="lead">{prose(text(e.sentence))}</p>',
         f'<p class="own">{verdicts}{"".join(links)}</p>',
         moved,
@@ -276,11 +277,11 @@ def _styles(e: Experiment) -> list[list[CurveStyle]]:
 
 def _panel(p: Panel, name: str, size: tuple[int, int], styles: Sequence[CurveStyle]) -> str:
     e, k = name.split("-")
-    title = f"<h3>{text(p.title)}</h3>" if p.title else ""
+    title = f"<h3>{prose(text(p.title))}</h3>" if p.title else ""
     notes = [p.note] if p.note else []
     if p.y_floor is not None and any((numbers(s.y) < p.y_floor).any() for s in p.series):
         notes.append(f"Values below {p.y_floor:g} are drawn at {p.y_floor:g}.")
-    note = f'<p class="note">{text(" ".join(notes))}</p>' if notes else ""
+    note = f'<p class="note">{prose(text(" ".join(notes)))}</p>' if notes else ""
     return (
         f'<figure class="panel" data-e="{e}" data-p="{k}"><figcaption>{title}{_switch(p, name)}</figcaption>'
         f'<div class="body"><div class="plot">{svg.figure(p, *size, name, styles)}<div class="tip" hidden></div></div>'
@@ -308,8 +309,9 @@ def _legend(p: Panel, styles: Sequence[CurveStyle]) -> str:
     last = [next((v for v in reversed(numbers(s.y).tolist()) if v == v), float("nan")) for s in p.series]
     order = sorted(range(len(last)), key=lambda k: (p.series[k].kind == "bound", -last[k] if last[k] == last[k] else 0))
     return "".join(
-        f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" title="{_about(p.series[k].about)}">'
-        f'{svg.swatch(styles[k], p.series[k].kind)}<span class="name">{text(p.series[k].label)}</span>'
+        f'<li><button type="button" class="key" aria-pressed="true" data-k="{k}" '
+        f'data-name="{text(p.series[k].label)}" title="{_about(p.series[k].about)}">'
+        f'{svg.swatch(styles[k], p.series[k].kind)}<span class="name">{prose(text(p.series[k].label))}</span>'
         f'<span class="val">{show(last[k]) if last[k] == last[k] else "&ndash;"}</span></button></li>'
         for k in order
     )
@@ -323,13 +325,13 @@ def _table(t: Table) -> str:
     # a column with one word in it is set as text
     numeric = [all(not isinstance(row[k], str) for row in t.rows if k < len(row)) for k in range(len(t.columns))]
     css = ['class="n"' if n else "" for n in numeric]
-    head = "".join(f'<th scope="col" {c}>{text(h)}</th>' for c, h in zip(css, t.columns, strict=True))
+    head = "".join(f'<th scope="col" {c}>{prose(text(h))}</th>' for c, h in zip(css, t.columns, strict=True))
     rows = "".join(
         "<tr>" + "".join(f"<td {c}>{show(v)}</td>" for c, v in zip(css, r, strict=False)) + "</tr>" for r in t.rows
     )
-    note = f'<p class="note">{text(t.note)}</p>' if t.note else ""
+    note = f'<p class="note">{prose(text(t.note))}</p>' if t.note else ""
     return (
-        f'<details class="table"><summary>Table: {text(t.title)}</summary>'
+        f'<details class="table"><summary>Table: {prose(text(t.title))}</summary>'
         '<div class="scroll" tabindex="0" role="region" '
         f'aria-label="{attribute(t.title)}"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</details>'
     )

@@ -98,6 +98,8 @@ class Experiment:
     notes: list[str] = field(default_factory=list)
     """Remarks: where the paper and the measurement differ, and how to read the figure."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of all processes that worked for it."""
 
 
 @dataclass(frozen=True, slots=True)

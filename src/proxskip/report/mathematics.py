@@ -7,8 +7,8 @@ import re
 
 SYMBOLS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eps": "ε", "zeta": "ζ", "eta": "η", "theta": "θ",
-    "kappa": "κ", "lam": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ",
-    "phi": "φ", "chi": "χ", "psi": "ψ", "omega": "ω", "Psi": "Ψ", "Phi": "Φ", "grad": "∇", "dist": "dist",
+    "kappa": "κ", "lam": "λ", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ",
+    "tau": "τ", "phi": "φ", "chi": "χ", "psi": "ψ", "omega": "ω", "Psi": "Ψ", "Phi": "Φ", "grad": "∇", "dist": "dist",
 }  # fmt: skip
 ACCENTS = {"hat": "^", "bar": "¯", "tilde": "~"}
 FUNCTIONS = ("log", "exp", "min", "max", "prox", "mean", "Geom", "argmin", "ceil", "clip", "sign", "diag")
@@ -61,15 +61,48 @@ def display(lines: list[str]) -> str | None:
 
 
 # in running text only what can be nothing but a formula: words such as "in" and "max" must stay words
+_GREEK = "(?:alpha|gamma|delta|kappa|zeta|lambda|sigma|mu|eps|Psi|Phi)"
+_LETTER = f"(?:{_GREEK}|[A-Za-z])(?:_[a-z])?"
+_RATIO = rf"(?:\d+|{_LETTER})/(?:sqrt\([\w /]+\)|\([\w /.]+\)|max_i L_i|{_LETTER})"
+_SIDE = (
+    rf"(?:{_RATIO}|sqrt\([\w /]+\)|max L_i|(?:\d+ )?{_LETTER}(?: {_LETTER})?(?:\*\^2)?"
+    r"|-?\d[\d./]*(?:e-?\d+)?(?<![./]))(?![\w(])"
+)
+_NORM = r"\|[hx] - [hx]\*\|(?:\^2)?(?:/\|[hx]\*\|(?:\^2)?)?|\|[hx]\*\|"
 _PROSE = re.compile(
-    r"(?<![\w.])(?:f(?:\(x\))? - f\*|(?:1/)?sqrt\((?:kappa|gamma mu)\)|(?:gamma|kappa|zeta|mu|eps)"
-    r"(?: (?:=|<=|>=) [\w./^*]+(?:\([\w /^.]+\))?(?<![.]))?)(?!\w)"
+    rf"(?<![\w.&/-])(?:f(?:\(x\))? [-\u2212] f\*|{_NORM}|grad f_i\(x\*\)|"
+    rf"(?:{_RATIO}|sqrt\([\w /]+\)|{_LETTER}(?: L)?) (?:=|&[lg]t;=?) {_SIDE}|"
+    rf"{_RATIO}|sqrt\([\w /]+\)|{_GREEK}(?: L)?|[A-Za-z]_[a-z])(?![\w/-])"
 )
 
 
 def prose(escaped: str) -> str:
     """Escaped text whose formulas (``gamma = 1/L``, ``f - f*``, ``sqrt(kappa)``) are typeset."""
-    return _PROSE.sub(lambda found: inline(found[0]) or found[0], escaped)
+    return _PROSE.sub(lambda found: inline(html.unescape(found[0])) or found[0], escaped)
+
+
+# -- labels in figures -------------------------------------------------------------------------------------------------
+_LABEL = re.compile(rf"(?<![\w'-])({_GREEK}|lmax|[fhpqtxIKLMWαγδκζλσμεΨΦ])(?![\w'-])([*⋆]?)")
+
+
+def pieces(label: str) -> list[tuple[str, str]]:
+    """A label in pieces: ``("", text)``, ``("m", letter)`` in italics, ``("sup", sign)`` and ``("sub", word)``."""
+    out, end = list[tuple[str, str]](), 0
+    for found in _LABEL.finditer(label):
+        letter = "λ" if found[1] == "lmax" else SYMBOLS.get(found[1], found[1])
+        out += [("", label[end : found.start()]), ("m", letter)]
+        out += [("sub", "max")] if found[1] == "lmax" else []
+        out += [("sup", "⋆")] if found[2] else []
+        end = found.end()
+    return [piece for piece in [*out, ("", label[end:])] if piece[1]]
+
+
+def mathtext(label: str) -> str:
+    """A label as matplotlib typesets it; one with a dollar sign stays as it is."""
+    if "$" in label:
+        return label
+    signs = {"": "{}", "m": "${}$", "sup": "$^\\star$", "sub": "$_\\mathrm{{{}}}$"}
+    return "".join(signs[kind].format(word) for kind, word in pieces(label)).replace("$$", "")
 
 
 def _remarks(text: str) -> str | None:
@@ -142,7 +175,8 @@ class _Row:
         if token in BIG:
             return f"<mo>{BIG[token]}</mo>"
         if token in FUNCTIONS or len(token) == 1:
-            return f"<mi>{token}</mi>"
+            argument = token in FUNCTIONS and self.peek().isspace() and self.peek(1).isalpha()
+            return f"<mi>{token}</mi>" + ('<mspace width="0.17em"/>' if argument else "")
         if token == "in":
             return f"<mo>{OPERATORS[token]}</mo>"
         for accent, sign in ACCENTS.items():

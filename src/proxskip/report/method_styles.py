@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from proxskip import registry
+from proxskip.display import palette
 from proxskip.seam import Style
 
-# The colors of Okabe and Ito, which people with any color vision can tell apart, without yellow, and a grey.
-CYCLE = (
-    Style("#D55E00", "-", "o"),
-    Style("#7F7F7F", "-", "s"),
-    Style("#000000", "-.", "^"),
-    Style("#E69F00", ":", "v"),
-    Style("#0072B2", "--", "P"),
-    Style("#009E73", "-.", "X"),
-    Style("#56B4E9", "--", "<"),
-    Style("#CC79A7", ":", "D"),
-)
+CYCLE = tuple(Style(*look) for look in palette.CYCLE)
 """Styles by position, for curves that belong to no method or all to the same one."""
 PALETTE = tuple(entry.color for entry in CYCLE)
 

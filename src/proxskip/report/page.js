@@ -80,6 +80,32 @@ function make(tag, attributes, ...inside) {
   node.append(...inside);
   return node;
 }
+// Letters of a label in italics, stars raised, indices lowered: as pieces() and label() of Python. A label that was typeset
+// once is typeset the same again.
+const GREEK = { alpha: "\u03b1", gamma: "\u03b3", delta: "\u03b4", kappa: "\u03ba", zeta: "\u03b6", lambda: "\u03bb", sigma: "\u03c3",
+                mu: "\u03bc", eps: "\u03b5", Psi: "\u03a8", Phi: "\u03a6", lmax: "\u03bb" };
+const LETTERS = new RegExp(`(?<![\\p{L}\\p{N}_'-])(${Object.keys(GREEK).join("|")}|[fhpqtxIKLMW\u03b1\u03b3\u03b4\u03ba\u03b6\u03bb\u03c3\u03bc\u03b5\u03a8\u03a6])(max)?(?![\\p{L}\\p{N}_'-])([*\u22c6]?)`, "gu");
+function typeset(label) {
+  const out = [];
+  let end = 0, moved = 0;
+  const add = (kind, word) => {
+    if (!word) return;
+    const shift = { sup: -4, sub: 3 }[kind] || 0;
+    const given = { ...(kind && { class: kind }), ...(shift !== moved && { dy: shift - moved }) };
+    out.push(kind || shift !== moved ? make("tspan", given, word) : word);
+    moved = shift;
+  };
+  for (const found of label.matchAll(LETTERS)) {
+    const [whole, letter, index, star] = found;
+    add("", label.slice(end, found.index));
+    add("m", GREEK[letter] || letter);
+    if (letter === "lmax" || index) add("sub", "max");
+    if (star) add("sup", "\u22c6");
+    end = found.index + whole.length;
+  }
+  add("", label.slice(end));
+  return out;
+}
 const path = (points) => "M" + points.map(([u, v]) => u.toFixed(1) + " " + v.toFixed(1)).join("L");
 
 class Chart {
@@ -96,7 +122,7 @@ class Chart {
     this.units = new Map(choices.map((l) => [l.control.value, l.textContent]));
     this.labels.set(panel.x, this.svg.querySelector(".x-label").textContent);
     this.y = this.svg.querySelector(".y-label").textContent;
-    this.names = new Map(this.keys.map((b) => [Number(b.dataset.k), b.querySelector(".name").textContent]));
+    this.names = new Map(this.keys.map((b) => [Number(b.dataset.k), b.dataset.name]));
     this.still = [...this.svg.querySelectorAll("title, desc, clipPath")];
     this.ratio = this.svg.viewBox.baseVal.height / this.svg.viewBox.baseVal.width;
     this.listen();
@@ -117,7 +143,7 @@ class Chart {
     }
     for (const key of this.keys) {
       const k = Number(key.dataset.k);
-      key.addEventListener("click", () => this.toggle(k, key));
+      key.addEventListener("click", (e) => this.toggle(k, key, e.shiftKey));
       key.addEventListener("pointerenter", () => this.highlight(k));
       key.addEventListener("pointerleave", () => this.highlight(-1));
     }
@@ -125,8 +151,12 @@ class Chart {
     if (choice) choice.hidden = false;
   }
 
-  toggle(k, key) {
-    this.set(k, this.hidden.has(k), key);
+  // a method goes or comes in all figures; a curve that shares its method with others here is switched alone
+  toggle(k, key, here) {
+    const on = this.hidden.has(k), { method } = this.panel.series[k];
+    const alone = this.panel.series.filter((s) => s.method === method && s.kind !== "bound").length === 1;
+    if (method && alone && !here) { this.everywhere(method, on); return; }
+    this.set(k, on, key);
     this.leave();
     this.draw(true);
   }
@@ -212,9 +242,9 @@ class Chart {
       out.push(make("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, label));
     }
     out.push(make("path", { class: "axis-line", d: `M${LEFT} ${bottom}H${right}` }));
-    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, this.y));
+    out.push(make("text", { class: "label y-label", x: 2, y: 14 }, ...typeset(this.y)));
     const label = this.labels.get(this.x);
-    out.push(make("text", { class: "label x-label", x: right, y: height - 6, "text-anchor": "end" }, label));
+    out.push(make("text", { class: "label x-label", x: right, y: height - 6, "text-anchor": "end" }, ...typeset(label)));
     return out;
   }
 
@@ -232,7 +262,7 @@ class Chart {
     found.sort((a, b) => a.v - b.v);
     found.forEach((end, k) => { if (k) end.v = Math.max(end.v, found[k - 1].v + 14); });
     found.reduceRight((limit, end) => { end.v = Math.min(end.v, limit); return end.v - 14; }, height - BOTTOM);
-    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, name));
+    return found.map(({ u, v, slot, name }) => make("text", { class: `end c${slot}`, x: (u + 8).toFixed(1), y: (v + 4).toFixed(1) }, ...typeset(name)));
   }
 
   place(s, values) {
@@ -392,12 +422,14 @@ document.addEventListener("DOMContentLoaded", () => {
   if (everywhere) {
     everywhere.hidden = false;
     for (const input of everywhere.querySelectorAll("input")) input.addEventListener("change", () => charts.forEach((c) => c.against(input.value)));
-    for (const key of everywhere.querySelectorAll(".key")) key.addEventListener("click", () => {
-      const on = key.getAttribute("aria-pressed") === "false";
-      key.setAttribute("aria-pressed", String(on));
-      charts.forEach((c) => c.method(key.dataset.method, on));
-    });
   }
+  const shared = everywhere ? [...everywhere.querySelectorAll(".key")] : [];
+  const switched = (method, on) => {
+    for (const key of shared) if (key.dataset.method === method) key.setAttribute("aria-pressed", String(on));
+    charts.forEach((c) => c.method(method, on));
+  };
+  charts.forEach((c) => { c.everywhere = switched; });
+  for (const key of shared) key.addEventListener("click", () => switched(key.dataset.method, key.getAttribute("aria-pressed") === "false"));
   // a link to the claims opens those of its figure
   for (const link of document.querySelectorAll("a.verdicts")) link.addEventListener("click", () => {
     const id = link.closest("section").id;

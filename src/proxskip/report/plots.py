@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from proxskip.report.figures import Panel, Series
+from proxskip.report.mathematics import mathtext
 from proxskip.report.method_styles import CYCLE, PALETTE, style, title
 from proxskip.results.trace import Trace
 from proxskip.seam import Style
@@ -35,6 +36,7 @@ X_AXES = {
     "iterations": (("iterations",), "iterations (local steps of one client)"),
     "prox": (("prox_evals",), "prox evaluations"),
     "seconds": (("seconds",), "seconds, without evaluation"),
+    "sim_seconds": (("sim_seconds",), "seconds over the simulated network"),
 }
 """For each choice of the x axis: the columns of the trace, which are added up, and the axis label."""
 
@@ -149,7 +151,7 @@ def panels(runs: Sequence[Curve], xs: Sequence[str], y: str = "gap", heading: st
         for k, curve in enumerate(shown):
             _draw(ax, curve, x, y, floor, styles[k], k / len(shown))
         _dress(ax, x, X_AXES[x][1])
-    axes[0].set_ylabel(Y_AXES[y][0])
+    axes[0].set_ylabel(mathtext(Y_AXES[y][0]))
     _legend(figure, axes[-1], shown, y)
     if heading:
         figure.suptitle(heading, fontsize=11)
@@ -176,7 +178,7 @@ def draw_on(ax: Axes, runs: Sequence[Curve], x: str, y: str) -> None:
     for k, curve in enumerate(shown):
         _draw(ax, curve, x, y, floor, styles[k] | {"label": _plain(curve.label)}, k / len(shown))
     _dress(ax, x, X_AXES[x][1])
-    ax.set_ylabel(Y_AXES[y][0])
+    ax.set_ylabel(mathtext(Y_AXES[y][0]))
     ax.legend(**_LEGEND)
 
 
@@ -193,6 +195,10 @@ def median_and_band(curve: Curve, x: str, y: str, floor: float) -> tuple[Array, 
 
 
 def _line(trace: Trace, x: str, y: str, floor: float) -> tuple[Array, Array]:
+    if x == "sim_seconds" and x not in trace:
+        raise InputError(
+            "a run has no sim_seconds, the time over a network; run it with network=, or choose another x."
+        )
     u = np.sum([trace[column] for column in X_AXES[x][0]], axis=0)
     good = np.isfinite(trace[y])
     return u[good], np.log(np.maximum(trace[y][good], floor))
@@ -227,7 +233,7 @@ def _look(given: Style | CurveStyle, width: float, hollow: bool) -> dict[str, An
 def _dress(ax: Axes, x: str, label: str, scale: str = "linear") -> None:
     from matplotlib.ticker import EngFormatter
 
-    ax.set_xlabel(label)
+    ax.set_xlabel(mathtext(label))
     if scale == "linear":
         # costs start at zero, where every curve begins
         ax.set_xlim(left=min(0.0, ax.get_xlim()[0]) if ax.dataLim.xmin < 0 else 0.0)
@@ -386,7 +392,7 @@ def panel_figure(panels: Sequence[Panel], heading: str = "") -> Figure:
     for k, (ax, panel) in enumerate(zip(axes, panels, strict=False)):
         notes += [n for n in _draw_panel(ax, panel, methods_in(panels)) if n not in notes]
         if len(panels) > 1:
-            ax.set_title(textwrap.fill(_plain(panel.title), 60), fontsize=10)
+            ax.set_title(mathtext(textwrap.fill(_plain(panel.title), 60)), fontsize=10)
         if not shared:
             beside = panels[k - k % across : k - k % across + across]
             entries = _padded(*_entries(ax, panel), max(len(p.series) for p in beside))
@@ -417,7 +423,7 @@ def _draw_panel(ax: Axes, panel: Panel, figure: Collection[str]) -> list[str]:
     ax.set_xscale(panel.x_scale)
     ax.set_yscale(panel.y_scale)
     _dress(ax, panel.x, _plain(panel.xs.get(panel.x, panel.x)), panel.x_scale)
-    ax.set_ylabel(_plain(panel.y_label))
+    ax.set_ylabel(mathtext(_plain(panel.y_label)))
     _plain_counts(ax)
     if floored:
         notes.append(f"Values below {panel.y_floor:g} are drawn at {panel.y_floor:g}.")
@@ -457,7 +463,7 @@ def _entries(ax: Axes, panel: Panel) -> tuple[list[Line2D], list[str]]:
     """Lines and labels in the order of the curves' last values, bounds at the end."""
     last = [_last(numbers(s.y)) for s in panel.series]
     order = sorted(range(len(last)), key=lambda k: (panel.series[k].kind == "bound", -last[k]))
-    return [ax.lines[k] for k in order], [textwrap.fill(_plain(panel.series[k].label), 34) for k in order]
+    return [ax.lines[k] for k in order], [mathtext(textwrap.fill(_plain(panel.series[k].label), 34)) for k in order]
 
 
 def _padded(handles: list[Line2D], labels: list[str], count: int) -> tuple[list[Line2D], list[str]]:

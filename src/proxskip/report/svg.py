@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from proxskip.report.axes import Scale, domain
 from proxskip.report.figures import Panel, Series
+from proxskip.report.mathematics import pieces
 from proxskip.report.plots import MARKERS_PER_CURVE, CurveStyle, at_floor, numbers
 from proxskip.report.text import attribute, text
 
@@ -30,6 +31,8 @@ SHAPES = {
 }
 """Markers around the origin as SVG paths, by matplotlib's letters."""
 DASHES = {"-": "", "--": "7 4", "-.": "8 3 2 3", ":": "2 3"}
+SHIFTS = {"sup": -4, "sub": 3}
+"""Pixels by which a part of a label is lowered."""
 Points = list[tuple[float, float]]
 
 
@@ -84,9 +87,21 @@ def _labels(panel: Panel, styles: Sequence[CurveStyle], x: Scale, y: Scale, widt
         places[k] = min(places[k], limit)
         limit = places[k] - 14
     return "".join(
-        f'<text class="end c{slot}" x="{u + 8:.1f}" y="{v + 4:.1f}">{text(name)}</text>'
+        f'<text class="end c{slot}" x="{u + 8:.1f}" y="{v + 4:.1f}">{label(name)}</text>'
         for v, (_, u, slot, name) in zip(places, ends, strict=True)
     )
+
+
+def label(plain: str) -> str:
+    """A name with its letters in italics; stars and indices are raised and lowered, and the line goes on as before."""
+    out, moved = "", 0
+    for kind, word in pieces(plain):
+        shift = SHIFTS.get(kind, 0)
+        css = f' class="{kind}"' if kind else ""
+        dy = f' dy="{shift - moved}"' if shift != moved else ""
+        out += f"<tspan{css}{dy}>{text(word)}</tspan>" if css or dy else text(word)
+        moved = shift
+    return out
 
 
 def describe(panel: Panel) -> str:
@@ -142,16 +157,16 @@ def _scales(panel: Panel, width: int, height: int) -> tuple[Scale, Scale]:
 def _axes(panel: Panel, x: Scale, y: Scale, width: int, height: int) -> str:
     bottom, right, out = height - BOTTOM, width - room(panel, width), list[str]()
     # about one label every 44 pixels upwards, and every 86 along, where labels are wider
-    for v, label in y.ticks(max(3, (bottom - TOP) // 44)):
+    for v, tick in y.ticks(max(3, (bottom - TOP) // 44)):
         out.append(f'<path class="grid" d="M{LEFT} {y(v):.1f}H{right}"/>')
-        out.append(f'<text class="tick" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{label}</text>')
-    for v, label in x.ticks(max(3, (right - LEFT) // 86)):
+        out.append(f'<text class="tick" x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{tick}</text>')
+    for v, tick in x.ticks(max(3, (right - LEFT) // 86)):
         out.append(f'<path class="grid" d="M{x(v):.1f} {TOP}V{bottom}"/>')
-        out.append(f'<text class="tick" x="{x(v):.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>')
+        out.append(f'<text class="tick" x="{x(v):.1f}" y="{bottom + 18}" text-anchor="middle">{tick}</text>')
     out.append(f'<path class="axis-line" d="M{LEFT} {bottom}H{right}"/>')
-    out.append(f'<text class="label y-label" x="2" y="14">{text(panel.y_label)}</text>')
-    label = text(panel.xs.get(panel.x, panel.x))
-    out.append(f'<text class="label x-label" x="{right}" y="{height - 6}" text-anchor="end">{label}</text>')
+    out.append(f'<text class="label y-label" x="2" y="14">{label(panel.y_label)}</text>')
+    below = label(panel.xs.get(panel.x, panel.x))
+    out.append(f'<text class="label x-label" x="{right}" y="{height - 6}" text-anchor="end">{below}</text>')
     return "".join(out)
 
 

@@ -37,8 +37,13 @@ STALE_SECONDS = 3600.0
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Write a file so that its name holds the old or the new bytes at every moment, power loss included."""
+    atomic_write_pieces(path, [data])
+
+
+def atomic_write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """The same, of a file that is given in pieces."""
     path = Path(path)
-    temp = _write_beside(path, [data])
+    temp = _write_beside(path, pieces)
     try:
         os.replace(temp, path)
     except BaseException:

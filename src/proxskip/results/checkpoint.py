@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.results.atomic import remove_stale, replace_keeping
+from proxskip.results.atomic import atomic_write_pieces, remove_stale, replace_keeping
 from proxskip.results.plain import canonical, checked_plain, cut
 from proxskip.types import InputError
 
@@ -77,9 +77,17 @@ class Checkpoint:
 # ---------------------------------------------------------------------------------------------- save and load
 
 
-def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], *, name: str = "checkpoint") -> Path:
+def save(
+    folder: Path,
+    arrays: Mapping[str, AnyArray],
+    meta: Mapping[str, Any],
+    *,
+    name: str = "checkpoint",
+    keep: bool = True,
+) -> Path:
     """Save ``arrays`` (f8, i8, u8, f4) and ``meta`` (JSON) as the current generation; the one before is kept.
 
+    Without ``keep`` it is not, since it is known to be worse than NAME.previous.
     Lists in ``meta`` come back for tuples, and keys come back sorted; NaN and infinities are kept.
 
     >>> import tempfile
@@ -93,7 +101,7 @@ def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], 
     pieces = _encode(arrays, meta)
     try:
         current.parent.mkdir(parents=True, exist_ok=True)
-        replace_keeping(current, previous, pieces, _whole)
+        replace_keeping(current, previous, pieces, _whole if keep else lambda _: False)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CheckpointError(f"cannot save {current}: {reason}; what was saved before is intact.") from error
@@ -101,14 +109,74 @@ def save(folder: Path, arrays: Mapping[str, AnyArray], meta: Mapping[str, Any], 
     return current
 
 
-def load(folder: Path, *, name: str = "checkpoint") -> Checkpoint:
-    """The newest whole generation; CheckpointError with each file and reason when there is none."""
+def write_part(path: Path, arrays: Mapping[str, AnyArray]) -> str:
+    """Write arrays to a file of their own, which a checkpoint lists in ``meta["parts"]``; its sha256."""
+    pieces = _encode(arrays, {})
+    try:
+        atomic_write_pieces(path, pieces)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"cannot save {path}: {reason}; what was saved before is intact.") from error
+    return bytes(pieces[-1]).hex()
+
+
+def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:
+    """The arrays of ``write_part``."""
+    damage = f"{path} is another file than its checkpoint lists"
+    try:
+        arrays, _, found = _read(path)
+        if found == sha256:
+            return arrays
+    except FileNotFoundError:
+        damage = f"{path} is missing"
+    except (_Damaged, _OtherVersion, OSError) as error:
+        damage = f"{path} is damaged: {error}"
+    raise CheckpointError(f"{damage}; restore it from a copy, or start a new run.")
+
+
+def _damage_of_part(path: Path, sha256: Any) -> str | None:
+    """What is wrong with a part that a checkpoint lists, or None."""
+    try:
+        with _open(path) as file:
+            source = _Source(file)
+            if source.sealed() and source.digest.hexdigest() == sha256:
+                return None
+            return f"{path} is damaged: its sha256 is wrong"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except _Damaged as damage:
+        return f"{path} is damaged: {damage}"
+
+
+def _check_parts(folder: Path, parts: Any) -> None:
+    """Refuse a checkpoint of which a part is damaged or missing."""
+    try:
+        listed = [(folder / safe_name(name), sha256) for name, sha256 in zip(*_lists(parts), strict=True)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _Damaged(f"its list of parts cannot be read ({type(error).__name__})") from None
+    found = next(filter(None, (_damage_of_part(path, sha256) for path, sha256 in listed)), None)
+    if found is not None:
+        raise _Damaged(f"of its parts, {found}")
+
+
+def _lists(parts: Any) -> tuple[list[str], list[str]]:
+    return parts["name"], parts["sha256"]
+
+
+def load(folder: Path, *, name: str = "checkpoint", parts: bool = False) -> Checkpoint:
+    """The newest whole generation; CheckpointError with each file and reason when there is none.
+
+    Args:
+        parts: only one of which the parts are whole too.
+    """
     current, previous = _generations(folder, name)
     reasons = []
     missing = 0
     for path in (current, previous):
         try:
-            arrays, meta = _read(path)
+            arrays, meta, _ = _read(path)
+            if parts and "parts" in meta:
+                _check_parts(Path(folder), meta["parts"])
         except FileNotFoundError:
             reasons.append(f"{path} is missing")
             missing += 1
@@ -247,7 +315,8 @@ def _whole(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
+    """Arrays, meta and sha256 of a file."""
     with _open(path) as file:
         source = _Source(file)
         magic, version, length = _PREFIX.unpack(source.take(_PREFIX.size))
@@ -263,7 +332,7 @@ def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any]]:
         arrays = {name: _fill_array(source, dtype, shape) for name, dtype, shape in entries}
         if not source.sealed():
             raise _Damaged("its sha256 is wrong")
-    return arrays, meta
+    return arrays, meta, source.digest.hexdigest()
 
 
 def _fill_array(source: _Source, dtype: str, shape: tuple[int, ...]) -> AnyArray:

@@ -12,9 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
-from proxskip import registry
+from proxskip import registry, theory
 from proxskip.links.codecs import BUILT_IN
 from proxskip.links.cohorts import Bernoulli, Everyone, Given, Participation, Uniform
 from proxskip.links.graphs import Graph
@@ -22,10 +22,11 @@ from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
+from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, is_sparse
 from proxskip.version import __version__
 
 
@@ -47,7 +48,7 @@ def config(
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
-        "cohort": cohort(participation),
+        "cohort": cohort(participation, problem.n),
         "spec": spec,
     }
 
@@ -93,6 +94,9 @@ def fingerprint(problem: Problem) -> str:
     digest = hashlib.sha256()
     # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
+    if isinstance(problem.clients, Packed):
+        problem.clients.add_to(digest)
+        return digest.hexdigest()
     for f in problem.clients:
         if isinstance(f, RemoteClient):
             digest.update(f.fact.digest.encode())
@@ -106,7 +110,7 @@ def _operator(D: Any) -> str | None:
     if D is None:
         return None
     name = f"{type(D).__name__} of shape {tuple(D.shape)}"
-    if not (scipy.sparse.issparse(D) or isinstance(D, np.ndarray)):
+    if not (is_sparse(D) or isinstance(D, np.ndarray)):
         return name
     digest = hashlib.sha256()
     for p in matrix_parts(D):
@@ -127,11 +131,16 @@ def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
             "of the method that made it."
         )
     method: Method = kind(**given) if decay is None else Decaying(kind(**given), decay)
-    who, value = next(iter(saved["cohort"].items()))
+    scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
+    if scheme not in (1, 2):
+        raise InputError(
+            f"this run draws its cohorts by scheme {scheme}, which this version of proxskip does not know."
+        )
+    who, value = next((k, v) for k, v in saved["cohort"].items() if k != "scheme")
     makers: dict[str, Callable[[Any], Participation]] = {
         "everyone": lambda _: Everyone(),
-        "uniform": Uniform,
-        "bernoulli": Bernoulli,
+        "uniform": lambda c: Uniform(c, scheme),
+        "bernoulli": lambda q: Bernoulli(q, scheme),
         "given": Given.of,
     }
     return method, makers[who](value)
@@ -149,11 +158,13 @@ def _revived(v: Any) -> Any:
     return tuple(v) if isinstance(v, list) else v
 
 
-def cohort(participation: Any) -> dict[str, Any]:
-    """A rule for cohorts as plain data: its name, and its one parameter."""
+def cohort(participation: Any, n: int) -> dict[str, Any]:
+    """A rule for cohorts of n clients as plain data: its name, its one parameter, and its scheme unless that is 1."""
     if isinstance(participation, Given):
         return {"given": [list(c) for c in participation.cohorts]}
-    return {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
+    scheme = participation.scheme_for(n)
+    rule = {type(participation).__name__.lower(): next(iter(asdict(participation).values()), None)}
+    return rule if scheme == 1 else rule | {"scheme": scheme}
 
 
 def _plain(v: Any) -> Any:
@@ -167,6 +178,24 @@ def _plain(v: Any) -> Any:
     if isinstance(v, tuple):
         return [float(u) if isinstance(u, float) else int(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
+
+
+def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str | None:
+    """The rounds that cohorts need for a run's tolerance whatever p, in words; None where nothing is known of them.
+
+    Args:
+        first: the run's first record.
+    """
+    (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
+    kind = registry.METHODS.get(config["method"])
+    if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
+        return None
+    # the squares of the gradient norm, and f - f* itself, fall as the squared error does
+    asked = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []
+    asked += [stop["target"] / first["gap"]] if stop["target"] and first["gap"] > 0 else []
+    eps = min((e for e in asked if 0 < e < 1), default=None)
+    c = size if rule == "uniform" else n * size
+    return None if eps is None or c >= n else theory.cohort_sentence(n, c, eps)
 
 
 # -- summary -----------------------------------------------------------------------------------------------------------
@@ -200,6 +229,9 @@ COUNTED: tuple[str, ...] = (
 )
 MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
 
+TIMED = ("sim_seconds", "sim_computing", "late", "lost", "void")
+"""Measured where a run has a simulated network."""
+
 
 SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
 """Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
@@ -222,6 +254,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     }
     # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
+    own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
     return {
         **asked,
         **own,
@@ -237,6 +270,7 @@ def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
         "rounds": int(row["round"]),
         **{k: int(row[k]) for k in COUNTED},
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
+        **{k: float(row[k]) if k.startswith("sim") else int(row[k]) for k in TIMED if k in row},
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }

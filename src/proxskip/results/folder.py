@@ -14,12 +14,15 @@ import numpy as np
 
 from proxskip.results import atomic, checkpoint
 from proxskip.results.checkpoint import AnyArray, Checkpoint
+from proxskip.results.journal import Journal, RowsState, files_of
 from proxskip.results.lock import FolderLock, refuse_if_held
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
 FILES = ("spec.toml", "summary.json", "trace.csv", "trace.npz", "x.npy", "checkpoint", "checkpoint.previous")
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
+SHARE_OF_CHECKPOINTS = 0.1
+"""Of the time, at most, unless ``checkpoint_every`` asks for more."""
 MAX_LIST_IN_HEADER = 32
 """Longer lists of numbers are stored as arrays of the checkpoint, and not in its header."""
 ARRAY_KEY = "__array__"
@@ -32,6 +35,7 @@ class State:
 
     arrays: dict[str, AnyArray]
     meta: dict[str, Any]
+    rows: RowsState | None = None
 
 
 @dataclass
@@ -44,6 +48,8 @@ class Folder:
     checkpoint: Checkpoint | None = None
     last: float = field(default_factory=time.monotonic)
     lock: FolderLock | None = None
+    journal: Journal | None = None
+    took: float = 0.0
 
     def close(self) -> None:
         """Let others write to the folder."""
@@ -54,14 +60,24 @@ class Folder:
         """Whether it is time for another checkpoint; when they are written never changes what the run computes."""
         if self.every is not None:
             return round % self.every == 0
-        return time.monotonic() - self.last > SECONDS_BETWEEN_CHECKPOINTS
+        return time.monotonic() - self.last > max(SECONDS_BETWEEN_CHECKPOINTS, self.took / SHARE_OF_CHECKPOINTS)
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
+        began = time.monotonic()
         lists: dict[str, AnyArray] = {}
         meta = _lists_to_arrays(state.meta | {"config": self.config}, lists)
-        checkpoint.save(self.path, state.arrays | lists, meta)
+        if state.rows is not None:
+            self.journal = self.journal or Journal(self.path)
+            meta["parts"] = self.journal.write(state.rows)
+        # a generation that was passed over when this run was resumed must not push out the one that was taken
+        passed_over = self.checkpoint is not None and self.checkpoint.generation == "previous"
+        checkpoint.save(self.path, state.arrays | lists, meta, keep=not passed_over)
+        self.checkpoint = None
+        if self.journal is not None and state.rows is not None:
+            self.journal.commit(state.rows)
         self.last = time.monotonic()
+        self.took = self.last - began
 
     def begin(self, state: State) -> None:
         """Write the first checkpoint and then spec.toml, so that a folder with a spec.toml can be resumed."""
@@ -108,8 +124,8 @@ def create(out: str | Path, config: dict[str, Any], force: bool, every: int | No
         lock = FolderLock(path).take()
         try:
             # the files of an older run are removed: a mixture of two runs must never be found in one folder
-            for name in held:
-                (path / name).unlink(missing_ok=True)
+            for old in [*(path / name for name in held), *files_of(path)]:
+                old.unlink(missing_ok=True)
         except BaseException:
             lock.release()
             raise
@@ -140,18 +156,18 @@ def reopen(path: Path) -> Folder:
     with in_words(path):
         lock = FolderLock(path).take()
     try:
-        found = read(path)
+        found = read(path, parts=True)
     except BaseException:
         lock.release()
         raise
     return replace(found, lock=lock)
 
 
-def read(path: Path) -> Folder:
-    """A run's folder with its checkpoint, to look at."""
+def read(path: Path, parts: bool = False) -> Folder:
+    """A run's folder with its checkpoint, to look at; with ``parts``, one whose parts are whole."""
     if not path.is_dir():
         raise InputError(f"{path} is no run folder; there is nothing to resume.")
-    saved = checkpoint.load(path)
+    saved = checkpoint.load(path, parts=parts)
     if "config" not in saved.meta:
         raise checkpoint.CheckpointError(f"{path / 'checkpoint'} is not the checkpoint of a run.")
     try:

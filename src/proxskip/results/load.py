@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.results import description, folder
+from proxskip.results.journal import Journal
 from proxskip.results.result import Result, Results, Status, Summary
 from proxskip.results.trace import Trace
 from proxskip.types import Array, InputError, Vectors
@@ -80,7 +81,13 @@ def _result(path: Path) -> Result:
     def part(name: str) -> Vectors:
         return {k[len(name) :]: v for k, v in arrays.items() if k.startswith(name)}
 
-    server, memory = part("server."), part("memory.")
+    server, memory, participated = part("server."), part("memory."), arrays.get("line.participated")
+    if "parts" in saved.checkpoint.meta:
+        parts, limit = saved.checkpoint.meta["parts"], saved.config.get("memory_limit")
+        rows = Journal(path).read(parts, int(about["clients"]), arrays["x0"], limit)
+        memory = {k: rows.store.view(k) for k in rows.store.arrays}  # type: ignore[misc]
+        participated = rows.numbers["participated"]
+    assert participated is not None
     try:
         h = description.revive(saved.config)[0].controls(server, memory)
     except InputError:  # a method from outside the package that is not registered here
@@ -88,7 +95,7 @@ def _result(path: Path) -> Result:
     status = Status[about["status"]]
     return Result(
         _x(path), status, bool(about["success"]), str(about["message"]), Trace.from_npz(path / "trace.npz"), h, server,
-        memory, arrays["line.participated"].copy(), tuple(about["warnings"]), about,
+        memory, participated.copy(), tuple(about["warnings"]), about,
     )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ NAME = ".lock"
 class FolderLock:
     """Held from ``take`` to ``release``; InputError where another process, or another run of this one, holds it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = Path(folder) / NAME
+    def __init__(self, folder: Path, name: str = NAME) -> None:
+        self.path = Path(folder) / name
         self.file: int | None = None
 
     def take(self, patient: bool = False) -> FolderLock:
@@ -65,9 +65,9 @@ class FolderLock:
 
 
 @contextmanager
-def held(folder: Path, patient: bool = False) -> Iterator[None]:
-    """Hold a folder's lock."""
-    lock = FolderLock(folder).take(patient)
+def held(folder: Path, patient: bool = False, name: str = NAME) -> Iterator[None]:
+    """Hold a folder's lock, or one of several by its name."""
+    lock = FolderLock(folder, name).take(patient)
     try:
         yield
     finally:

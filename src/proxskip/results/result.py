@@ -19,7 +19,8 @@ class Status(IntEnum):
     MAX_ROUNDS and LIMIT are one status: a limit was reached. Summaries of runs write it as MAX_ROUNDS. Only
     ``minimize`` ends as INEXACT, and only ``run`` as INTERRUPTED or CORRUPTED. PRECISION: the tolerance is below what
     rounding allows; the message says which accuracy is reached. CORRUPTED: the control variates do not add up, so an
-    update was lost, applied twice or changed. STOPPED: a callback asked for the end.
+    update was lost, applied twice or changed. STOPPED: a callback asked for the end. STALLED: no progress any more;
+    over a simulated network also that too few clients answered, again and again.
     """
 
     CONVERGED = 0
@@ -97,6 +98,8 @@ class Result:
             floats = f"{display.count(s['floats_up'])} floats up, {display.count(s['floats_down'])} down"
             costs = f"{s['rounds']:,} rounds, {floats}, {s['iterations']:,} iterations, {s['seconds'] or 0:.2g} s"
             rows.append(("cost", costs))
+            if "sim_seconds" in s:
+                rows.append(("network", f"{s['network']}, {display.duration(s['sim_seconds'])} simulated"))
             known = "f* is unknown" if s["gap"] is None else f"f - f* = {display.gap(s['gap'])}"
             rows.append(("reached", f"{known}, gradient norm {display.gap(s['grad_norm'])}"))
         rows.append(("x", np.array2string(self.x, precision=4, threshold=6, edgeitems=3)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from proxskip.display import gap
+from proxskip.display import duration, gap
 from proxskip.methods import BUILT_IN
 from proxskip.registry import METHODS
 from proxskip.results.description import SHOWN
@@ -32,6 +32,8 @@ def report(s: Mapping[str, Any], labels: Mapping[str, int] | None = None, out: s
         ("", _function(s)),
         ("parameters", _parameters(s)),
         ("cost", _cost(s)),
+        *([("forecast", s["forecast"])] if "forecast" in s else []),
+        *([("network", _network(s))] if "sim_seconds" in s else []),
         ("result", _result(s)),
         ("status", f"{s['status']}: {s['message']}"),
     ]
@@ -98,6 +100,11 @@ def _cost(s: Mapping[str, Any]) -> str:
         f"{s['rounds']:,} rounds, {s['exchanges']:,} exchanges, {floats}, "
         f"{s['iterations']:,} iterations, {s['passes'] or 0:,.0f} gradient passes{proxes}, {s['seconds'] or 0:.2f} s"
     )
+
+
+def _network(s: Mapping[str, Any]) -> str:
+    missing = f"{s['late']:,} answers late, {s['lost']:,} lost, {s['void']:,} attempts void"
+    return f"{s['network']}: {duration(s['sim_seconds'])}, of which {duration(s['sim_computing'])} computing; {missing}"
 
 
 def _result(s: Mapping[str, Any]) -> str:

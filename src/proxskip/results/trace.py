@@ -23,7 +23,7 @@ from proxskip.types import Array, InputError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
-"""Columns of a run or a minimisation that a repr shows, as far as they are there."""
+"""Columns of a run or a minimization that a repr shows, as far as they are there."""
 # the header that numpy writes for a 1-D float64 array, and no other: version 1.0, two bytes of length, then a dict
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(..)"
@@ -146,7 +146,8 @@ class Trace:
         """The newest row."""
         if not self._length:
             raise InputError("the trace has no rows yet.")
-        return {name: float(self._table[k, self._length - 1]) for name, k in self._position.items()}
+        # in one go, since a run looks at it after every round; the columns are in the order of their positions
+        return dict(zip(self._position, self._table[:, self._length - 1].tolist(), strict=True))
 
     # ------------------------------------------------------------------------------------------ arrays
 

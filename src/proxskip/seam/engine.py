@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from proxskip.links.gossip import Mixer
+from proxskip.links.rows import RowStore
 from proxskip.problems.federated import Problem
 from proxskip.seam.exchange import ClientHalf, SettleHalf
 from proxskip.types import Array, Indices, Vectors
@@ -63,7 +64,7 @@ class Size(NamedTuple):
 
     @staticmethod
     def total(sizes: Iterable[Size | None]) -> Size | None:
-        """Of several clients; None where the vector travelled as it was."""
+        """Of several clients; None where the vector traveled as it was."""
         # all clients run the same half, so either all sizes are known or none
         known = [s for s in sizes if s is not None]
         return Size(*map(sum, zip(*known, strict=True))) if known else None
@@ -170,7 +171,23 @@ class Rewinder(Protocol):
         return None
 
 
-class Engine(Carrier, Gossiper, Witness, Rewinder, Protocol):
+class RowKeeper(Protocol):
+    """An ability with a default: keeping rows only for clients that have taken part. The default keeps all."""
+
+    def keeps_rows(self) -> bool:
+        """Whether ``keep_rows`` may be called after ``open``."""
+        return False
+
+    def keep_rows(self, store: RowStore) -> None:
+        """Keep what the clients remember in this store; ``memory`` then returns its views."""
+        return None
+
+    def slopes(self, members: Indices, x: Array) -> Array:
+        """The gradients of these clients at x (of minibatches, where there are some), one row each."""
+        return np.zeros((len(members), len(x)))
+
+
+class Engine(Carrier, Gossiper, Witness, Rewinder, RowKeeper, Protocol):
     """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.
 
     ``engines.near.NearEngine`` writes everything but ``client`` for an engine whose clients are in this process.

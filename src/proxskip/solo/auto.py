@@ -29,14 +29,16 @@ WARM_UP, FIRST_LOOK = 2, 6
 """Rounds in which kernels are compiled and which nobody measures, and rounds before the first choice."""
 MAX_CHEAP = 1.0
 """A prox that costs fewer gradients than this is not worth skipping."""
-MIN_EXPENSIVE = 3.2
+MIN_EXPENSIVE = 2.5
 """A prox that costs more gradients than this is skipped at once."""
-FIRST_TRIAL = 400
+FIRST_TRIAL = 200
 """Rounds of FISTA, over the cost of a prox in gradients, before APDA is tried."""
 TRIAL = 0.5
 """The length of the first trial, relative to the seconds until then."""
 SETTLED, SMALL_STEP = 30, 16.0
 """Rounds after which the step of APDA has settled, and gamma L up to which it counts as small."""
+LONG_ROUND = 12.0
+"""FISTA is tried where a round of APDA takes more gradients than this many times those that a prox costs."""
 HARDER = 2.5
 """An inner solver that takes this many times more iterations at APDA's steps than at FISTA's outweighs fewer proxes."""
 SHORT_TRIAL = 0.1
@@ -167,7 +169,7 @@ class AutoDescent(Descent):
             elif ratio > MAX_CHEAP and self.round * ratio >= FIRST_TRIAL:
                 self.rates[here] = self._rate()
                 self._take(other, TRIAL)
-        elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._well_conditioned()):
+        elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._doubtful(ratio)):
             self.rates[here] = self._rate()
             self._take(other, TRIAL)
 
@@ -197,10 +199,12 @@ class AutoDescent(Descent):
         self.promise = 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa)))
         return self.promise > CLEARLY * self._rate()
 
-    def _well_conditioned(self) -> bool:
-        """Whether APDA has settled at a small step, where FISTA may need no more proxes."""
-        settled = self.round - self.choices[-1][0] >= SETTLED
-        return settled and float(self.server["step"][0]) * (self.f.L or 1.0) <= SMALL_STEP
+    def _doubtful(self, ratio: float) -> bool:
+        """Whether APDA has settled at a small step, where FISTA may need no more proxes, or takes very long rounds."""
+        if self.arm != "apda" or self.round - self.choices[-1][0] < SETTLED:
+            return False
+        size = float(self.server["step"][0]) * (self.f.L or 1.0)
+        return size <= SMALL_STEP or math.sqrt(size) > LONG_ROUND * ratio
 
     def _rate(self) -> float:
         """How fast the logarithm of the best bound has fallen per second, in the second half since the last change."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxskip.engines.cpu.kernels import distance
+from proxskip.engines.cpu import kernels
 from proxskip.loop.line import Ledger
 from proxskip.loop.watch import CertificateWatch
 from proxskip.problems import accuracy
@@ -237,7 +237,7 @@ class Descent:
             x = self.server["x"]
             # x = T(start) with the prox-gradient map T, which is nonexpansive: |T(x) - x| <= |x - start|, a bound
             # without another gradient
-            raw = (distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
+            raw = (kernels.distance(solo.start, x) if solo.moved is None else solo.moved) / self.gamma
             solo.moved = None
             if not math.isfinite(raw):
                 solo.blame()

@@ -1,8 +1,8 @@
 """Compiled vector work of the loop of ``minimize``: one call where numpy needs five."""
 
 import numpy as np
-from numba import njit
 
+from proxskip.compiled import njit
 from proxskip.engines.cpu.kernels import distance
 
 _FUSED = {"nogil": True, "cache": True, "error_model": "numpy"}

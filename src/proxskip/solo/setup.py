@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from proxskip import theory
 from proxskip.loop.fit import check_parts
@@ -19,7 +18,7 @@ from proxskip.seam import Method
 from proxskip.solo import functions
 from proxskip.solo.descent import Task
 from proxskip.solo.functions import Linear, Smooth
-from proxskip.types import Array, InputError
+from proxskip.types import Array, InputError, is_sparse
 
 METHOD_NAMES = (
     "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "apda", "splitskip", "papc", "pdhg",
@@ -64,7 +63,7 @@ def _start(f: Any, x0: Any) -> Array:
         if d is None:
             raise InputError("give x0: f does not say how many unknowns there are.")
         x0 = np.zeros(d)
-    if scipy.sparse.issparse(x0):
+    if is_sparse(x0):
         raise InputError("x0 is sparse; give an array.")
     if np.iscomplexobj(x0):
         raise InputError("x0 is complex; it must be real.")

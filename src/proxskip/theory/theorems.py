@@ -315,7 +315,7 @@ def tracking_step(L: float, mu: float | None, sigma: float) -> float:
     """The gamma at which ``tracking_rate`` is smallest, to a thousandth."""
     L, mu = ordered(L, mu)
     grid = np.geomspace(1e-9, 2, 400) / L
-    for _ in range(4):  # each pass looks more closely between the neighbours of the best point
+    for _ in range(4):  # each pass looks more closely between the neighbors of the best point
         rates = [tracking_rate(gamma, mu, L, sigma) for gamma in grid]
         k = int(np.argmin(rates))
         best = float(grid[k])

@@ -140,7 +140,7 @@ def fragments_of(optim: Any, count: int) -> list[Fragment]:
         raise InputError(f"fragments = {count} must be between 1 and the number of trainable tensors, {len(params)}.")
     # whole tensors only: a parameter that is averaged in two parts would have two clocks
     ends = np.cumsum([local(q).numel() for q, _ in params])
-    # Each tensor belongs to the part in which its middle lies; empty parts are then filled from their neighbours.
+    # Each tensor belongs to the part in which its middle lies; empty parts are then filled from their neighbors.
     middles = ends - np.array([local(q).numel() for q, _ in params]) / 2
     part = np.minimum((middles * count / max(ends[-1], 1)).astype(int), count - 1)
     for j in range(len(part)):  # at most one part further at a time, and enough tensors left for the rest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +17,12 @@ from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
-from proxskip.engines.near import NearEngine
+from proxskip.engines.near import NearEngine, no_half
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
-from proxskip.problems.federated import Problem, checked_gradient
-from proxskip.problems.oracles import is_thread_safe
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
+from proxskip.problems.spectrum import available_cores
 from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -144,8 +144,8 @@ class Cohort(Sender):
         if not isinstance(v, Lazy):
             return v
         if v.kind == KEPT:
-            everyone = len(self.members) == self.engine.problem.n
-            return v.value if everyone else v.value[self.members]
+            at = self.engine.found(self.members)
+            return v.value if self.engine._is_whole(at) else v.value[at]
         if v.kind != TEMPORARY:
             return v.value
         out = np.empty((len(self.members), self.engine.problem.d))
@@ -167,6 +167,7 @@ class Cohort(Sender):
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""
+        values = self.engine.as_array(values) if isinstance(values, tuple) else values
         if np.ndim(values) == 0:
             return values
         mine = np.asarray(values)[self.engine.number0 + self.members]
@@ -198,11 +199,12 @@ class CpuEngine(NearEngine):
         """
         super().open(problem, memory, seed)
         self.number0 = number0
-        self.rows = np.array(problem.rows_each, dtype=np.int64)
+        self.rows = problem.rows_each
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
-        self.shareable = all(is_thread_safe(f) for f in problem.clients)
+        self.shareable = problem.is_thread_safe
         self.buffers: dict[int, Array] = {}
+        self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
@@ -241,7 +243,7 @@ class CpuEngine(NearEngine):
         X = self._room((len(members), self.problem.d))
         if self.shards is None:
             X[...] = x0
-            return self._descend_any(members, X, H, gamma, K, Request(_no_half, members, round, halt=halt), step0)
+            return self._descend_any(members, X, H, gamma, K, Request(no_half, members, round, halt=halt), step0)
         shards = self.shards if pull == 0.0 else with_pull(self.shards, pull)
         kind = shards.dtype
         x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
@@ -394,15 +396,31 @@ class CpuEngine(NearEngine):
         """Threads that are worth it for arithmetic on a stack of so many numbers."""
         return max(1, min(self.threads, numbers // NUMBERS_PER_THREAD))
 
-    def _of(self, cohort: Indices) -> Any:
-        if self.problem.d > 1 and len(cohort) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
-            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
-        return super()._of(cohort)
+    def keeps_rows(self) -> bool:
+        """It can."""
+        return True
 
-    def _store(self, cohort: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
+    def as_array(self, values: tuple[float, ...]) -> Array:
+        """A parameter with a number for each client, made an array once."""
+        if id(values) not in self.arrays:
+            if len(self.arrays) > 8:  # a step size that decays is a new one in every round
+                self.arrays.clear()
+            self.arrays[id(values)] = values, np.asarray(values)
+        return self.arrays[id(values)][1]
+
+    def found(self, members: Indices) -> Indices:
+        """Where the rows of these members are."""
+        return members if self.store is None else self.store.place[members]
+
+    def _of(self, at: Indices) -> Any:
+        if self.problem.d > 1 and len(at) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
+            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+        return super()._of(at)
+
+    def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
         """Do what the half wrote down: what goes up into buffers, what is remembered into its place."""
-        shape = (len(cohort), self.problem.d)
-        sheet, ready = Sheet(shape[1], cohort), {}
+        shape = (len(at), self.problem.d)
+        sheet, ready = Sheet(shape[1], at), {}
         for k, v in enumerate(up):
             if isinstance(v, Lazy):
                 ready[k] = self._buffer(k, shape)
@@ -416,15 +434,15 @@ class CpuEngine(NearEngine):
             raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
         for name, v in memory.items():
             if not isinstance(v, Lazy):
-                self._take(cohort, name, v, shape)
+                self._take(at, name, v, shape)
         return tuple(ready[k] if k in ready else np.ascontiguousarray(as_stack(v, shape)) for k, v in enumerate(up))
 
-    def _take(self, cohort: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
-        if len(cohort) == self.problem.n and v.shape == shape:
+    def _take(self, at: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
+        if self._is_whole(at) and v.shape == shape:
             twice = any(v is u for k, u in self.kept.items() if k != name)  # each has its own, which is written to
             self.spare, self.kept[name] = self.kept[name], v.copy() if twice else v
         else:
-            self.kept[name][cohort] = v
+            self.kept[name][at] = v
 
     def _buffer(self, k: int, shape: tuple[int, int]) -> Array:
         """A stack that is used again in every round: what goes up is read before the next exchange."""
@@ -440,7 +458,7 @@ class CpuEngine(NearEngine):
 
     def compute(self, v: Lazy, out: Array, members: Indices) -> None:
         """One written-down stack at once."""
-        sheet = Sheet(out.shape[1], members)
+        sheet = Sheet(out.shape[1], self.found(members))
         sheet.store(v, out, kept=False)
         self._spread(sheet.work(), balanced(np.ones(len(out)), self._threads_for(out.size)))
 
@@ -461,11 +479,6 @@ class CpuEngine(NearEngine):
             self.pool = None
 
 
-def _no_half(*_: Any) -> Any:
-    """Local steps outside a half."""
-    raise AssertionError
-
-
 def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
     """v with a row for each member; what has one already is not touched, because numpy's views take microseconds."""
     return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
@@ -474,11 +487,6 @@ def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
 def numbers(v: Any, members: int) -> list[float]:
     """One number for each member, of a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:

@@ -23,8 +23,8 @@ Numba's cache on disk is per file: whoever edits ``minibatches``, which these ke
 import math
 
 import numpy as np
-from numba import njit
 
+from proxskip.compiled import njit
 from proxskip.engines.cpu.minibatches import draw_rows, minibatch, subset
 
 LOGISTIC, SQUARED = 0, 1

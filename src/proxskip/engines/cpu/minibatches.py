@@ -8,10 +8,8 @@ All of it is arithmetic on unsigned integers, exact on every machine.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
 
+from proxskip.compiled import njit
 from proxskip.randomness import REDRAW
 
 MIN_BITS = 6
@@ -26,6 +24,10 @@ _u32, _u64 = np.uint32, np.uint64
 _SCRAMBLE_0, _SCRAMBLE_1 = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 _SHIFT_0, _SHIFT_1 = np.uint32(15), np.uint32(13)
 _REDRAW = np.uint32(REDRAW)
+# the top six bits of this constant times 2^k tell k: a de Bruijn sequence (Leiserson, Prokop, Randall 1998)
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_PLACES = np.zeros(64, np.uint64)
+_PLACES[[((int(_DE_BRUIJN) << _k) & (2**64 - 1)) >> 58 for _k in range(64)]] = range(64)
 ROWS_PER_PICK = 256
 """A minibatch of fewer rows is read in the order of the draws: looking through a bit for each row would take longer."""
 
@@ -64,14 +66,10 @@ def permute(v, n, keys, bits, left, right):
 
 
 # -- version 2: subsets ------------------------------------------------------------------------------------------------
-@intrinsic
-def _trailing_zeros(context, v):
+@njit(inline="always")
+def _trailing_zeros(v):
     """The number of zeros below the lowest one of a 64-bit word that is not zero."""
-
-    def generate(_, builder, __, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint64(types.uint64), generate
+    return _PLACES[((v & (~v + _u64(1))) * _DE_BRUIJN) >> _u64(58)]
 
 
 @njit(nogil=True, cache=True)

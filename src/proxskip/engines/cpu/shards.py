@@ -13,15 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.minibatches import draw_rows
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.packed import Packed
 from proxskip.problems.softmax import Softmax
-from proxskip.types import Array, Indices
+from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
 ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
@@ -56,11 +57,11 @@ class Census:
     @staticmethod
     def of(problem: Problem) -> Census:
         """Counted over the problem's clients."""
-        first = problem.clients[0]
-        if not isinstance(first, LinearModel) or not all(_alike(f, first) for f in problem.clients):
+        if not _are_alike(problem):
             return Census(None, problem.n, 0, 0, False)
-        models: list[Any] = list(problem.clients)
-        sparse, C = scipy.sparse.issparse(first.A), isinstance(first, Softmax)
+        models = _models(problem)
+        first = models[0]
+        sparse, C = is_sparse(first.A), isinstance(first, Softmax)
         entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
         common = hashlib.sha256(first.reg.tobytes()).hexdigest()
         unit = sparse and all(bool(np.all(f.A.data == 1.0)) for f in models)
@@ -89,10 +90,22 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
         return None
     first: Any = problem.clients[0]
     most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
-    if most_rows and scipy.sparse.issparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
+    if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
+
+
+def _models(problem: Problem) -> list[Any]:
+    """Linear models that hold the rows of all clients, end to end."""
+    return [problem.clients.store] if isinstance(problem.clients, Packed) else list(problem.clients)
+
+
+def _are_alike(problem: Problem) -> bool:
+    if isinstance(problem.clients, Packed):
+        return problem.clients.has_even_rows()
+    first = problem.clients[0]
+    return isinstance(first, LinearModel) and all(_alike(f, first) for f in problem.clients)
 
 
 def _alike(f: Any, first: LinearModel) -> bool:
@@ -102,7 +115,7 @@ def _alike(f: Any, first: LinearModel) -> bool:
         and f.dtype == first.dtype
         and np.array_equal(f.reg, first.reg)
         and np.ptp(f.s) == 0
-        and scipy.sparse.issparse(f.A) == scipy.sparse.issparse(first.A)
+        and is_sparse(f.A) == is_sparse(first.A)
     )
 
 
@@ -117,21 +130,21 @@ class Rows:
     """Rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
-        models: list[Any] = list(problem.clients)
+        models = _models(problem)
         first = models[0]
         self.number0, self.unit = number0, census.unit
         self.dtype, self.batch = first.dtype, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.C = first.C if isinstance(first, Softmax) else 0
-        sizes = np.array([f.N for f in models])
+        sizes = problem.rows_each
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.b = np.concatenate([f.b for f in models]).astype(self.dtype)
+        self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
         self.drawing = Drawing.of(problem, sizes)
         self.reg = first.reg.astype(self.dtype)
-        sparse = scipy.sparse.issparse(first.A)
+        sparse = is_sparse(first.A)
         self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
         # one kernel serves all kinds, so the arrays of the other kinds are there too, without entries
-        self.dense = np.zeros((0, 0), self.dtype) if self.kind else np.concatenate([f.A for f in models])
+        self.dense = np.zeros((0, 0), self.dtype) if self.kind else joined([f.A for f in models])
         matrices = [scipy.sparse.csr_matrix(f.A) for f in models] if self.kind else []
         self.sparse = self._rows(matrices) if matrices else _no_rows(self.dtype)
         # what a step of each client costs, for balancing the threads
@@ -146,7 +159,7 @@ class Rows:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
-        return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype)
+        return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
         """Each client's rows sorted by length: loops over the entries of neighbours then end where it is expected."""
@@ -242,16 +255,16 @@ class Tiles:
     """
 
     def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
-        models: list[Any] = list(problem.clients)
+        models = _models(problem)
         first = models[0]
         self.dtype, self.d, self.number0, self.batch = first.dtype, problem.d, number0, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.reg = first.reg.astype(self.dtype)
         indptr, indices, values = _stacked([f.A for f in models])
-        sizes = np.array([f.N for f in models])
+        sizes = problem.rows_each
         self.drawing = Drawing.of(problem, sizes)
-        owner = np.repeat(np.arange(len(models)), sizes)
-        b = np.concatenate([f.b for f in models])
+        owner = np.repeat(np.arange(problem.n), sizes)
+        b = joined([f.b for f in models])
         # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
         kept, live, group = merged_rows(indptr, indices, values, owner, b)
         count = np.bincount(group, minlength=len(kept))
@@ -263,7 +276,7 @@ class Tiles:
         entry = ranges(indptr[kept], length)
         indices, values = indices[entry], values[entry]
         # each client's rows cut into blocks, each block's rows into groups of eight
-        of_client = np.bincount(owner, minlength=len(models))
+        of_client = np.bincount(owner, minlength=problem.n)
         place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
         own_blocks = np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK))
         self.blocks = np.concatenate([[0], np.cumsum(own_blocks)]).astype(np.int64)
@@ -280,7 +293,7 @@ class Tiles:
         # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
         self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
-        self.work = np.bincount(owner, weights=length, minlength=len(models)) + 1.0
+        self.work = np.bincount(owner, weights=length, minlength=problem.n) + 1.0
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.batch:
             self.place = self._places(slot[np.argsort(order)][group], live)
@@ -446,7 +459,12 @@ def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
     """CSR arrays of all rows end to end."""
     sizes = np.concatenate([np.diff(M.indptr) for M in matrices]).astype(np.int64)
     indptr = np.concatenate([[0], np.cumsum(sizes)])
-    return indptr, np.concatenate([M.indices for M in matrices]), np.concatenate([M.data for M in matrices])
+    return indptr, joined([M.indices for M in matrices]), joined([M.data for M in matrices])
+
+
+def joined(arrays: list[Any]) -> Any:
+    """The arrays end to end; a single one, which may be large, is not copied."""
+    return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _width(largest: int) -> Any:

@@ -156,7 +156,7 @@ class LaneCohort(Sender):
     def descend(self, x: Array, h: Array | float, gamma: Any, K: Any, **more: Any) -> Array:
         """K times  x <- x - gamma (g(x) - h),  for every member."""
         only_plain_steps(more)
-        self.gradients += rows_taken(self.lane.problem, self.lane.rows, self.members, K)
+        self.gradients += rows_taken(self.lane.problem, self.lane.rows, self.lane.row_count, self.members, K)
         return self.lane.ask(Job(self.members, x, h, gamma, K, self.lane.seed, self.round, False))
 
     def gradient(self, x: Array, where: Any = None) -> Array:
@@ -194,6 +194,7 @@ class Lane(NearEngine):
         """Keep the initial memory; the data are on the card already."""
         super().open(problem, memory, seed)
         self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.row_count = int(self.rows.sum())
 
     def mark(self, several: bool) -> bool:
         """Its rounds share launches with others, and are finished."""

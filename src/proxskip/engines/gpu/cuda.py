@@ -863,7 +863,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal only to itself: compared by its long texts it costs every launch some us
 class Round:
     """The C++ that fills the five gaps of ``descend``: what the local steps begin with, and what follows them.
 

@@ -21,7 +21,7 @@ from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.device import need_cupy, on_device
 from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output, Term, compute, whole
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
-from proxskip.engines.gpu.limits import entries_of, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.gpu.limits import entries_of, many, one_step0, only_plain_steps, rows_taken
 from proxskip.engines.local import Sender, key_of, pull_to_zero
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.gossip import Mixer
@@ -55,10 +55,11 @@ class CardCohort(Sender):
 
         With momentum, or a pull to anything but zero, there is a launch for each step.
         """
-        only_plain_steps(more)
+        if more:
+            only_plain_steps(more)
         if isinstance(momentum, (int, float)) and not momentum and (to_zero := pull_to_zero(pull)) is not None:
             return self._plain_steps(x, h, gamma, K, to_zero)
-        if np.ndim(K):
+        if many(K):
             raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
         y = before = Term.of(x)
         for k in range(int(K)):
@@ -69,10 +70,11 @@ class CardCohort(Sender):
 
     def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
         """K times  x <- x - gamma (g(x) - h + pull x)."""
-        self.gradients += rows_taken(self.engine.problem, self.engine.rows, self.members, K)
-        step0, self.step = self.step, self.step + (K if np.ndim(K) == 0 else np.asarray(K))
+        engine = self.engine
+        self.gradients += rows_taken(engine.problem, engine.rows, engine.row_count, self.members, K)
+        step0, self.step = self.step, self.step + (np.asarray(K) if many(K) else K)
         given = Term.of(x), Term.of(h), Term.of(gamma)
-        return self.engine.descend(self.members, *given, K, self.request.round, step0, self.request.halt, pull)
+        return engine.descend(self.members, *given, K, self.request.round, step0, self.request.halt, pull)
 
     def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
         """What the server reads: it does not leave the card."""
@@ -91,7 +93,7 @@ class CardCohort(Sender):
 
     def own(self, values: Any) -> Any:
         """Everybody's entries, of which each client reads its own."""
-        return values if np.ndim(values) == 0 else Term(COLUMN, self.engine.column_of(values).reshape(-1, 1))
+        return Term(COLUMN, self.engine.column_of(values).reshape(-1, 1)) if many(values) else values
 
 
 class Steps(Exception):
@@ -146,6 +148,7 @@ class GpuEngine(Engine):
         self.problem, self.seed = problem, seed
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
         self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.row_count = int(self.rows.sum())
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
@@ -173,18 +176,18 @@ class GpuEngine(Engine):
         """All local steps of all members, in the launch to come; of long work all but the last part at once."""
         if self.local is None:
             return Term(STACK, self._descend_any(members, x, h, gamma, K, halt, pull))
-        how: dict[str, Any] = {"seed": self.seed, "round": round}
+        how: dict[str, Any] = {"members": self._members(members), "seed": self.seed, "round": round}
         if pull:
             how["pull"] = pull
-        if np.any(step0):
+        if many(step0) or step0:
             how["step0"] = one_step0(step0)
-        if np.ndim(K):
+        if many(K):
             how["order"] = self._longest_first(K)
         entries = self.entries * len(members) / self.problem.n
         count = max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
-        if not self.settling and int(np.max(K)) > count:
+        if not self.settling and (int(np.max(K)) if many(K) else K) > count:
             x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)
-        if np.ndim(K):
+        if many(K):
             K = self.cupy.asarray(np.asarray(K, dtype=np.int32))
         return self._ask(self.local, members, x, h, gamma, K, how)
 
@@ -208,8 +211,7 @@ class GpuEngine(Engine):
             if np.ndim(K):
                 part = self.cupy.asarray(np.clip(np.asarray(K) - done, 0, count).astype(np.int32))
             out, began = self.cupy.empty((len(members), self.problem.d)), time.perf_counter()
-            numbered = {"members": self._members(members)} | how | {"step0": first + done}
-            self._launch(Step(local, x, h, gamma, part, out, numbered))
+            self._launch(Step(local, x, h, gamma, part, out, how | {"step0": first + done}))
             self.cupy.cuda.get_current_stream().synchronize()
             took = time.perf_counter() - began
             x, done = Term(STACK, out), done + count
@@ -231,7 +233,7 @@ class GpuEngine(Engine):
             return Term(STACK, self.cupy.stack(rows))
         if self.whole is None:
             self.whole = LocalSteps(self.problem, self.problem.n, full=True, data=self.local.data)
-        how: dict[str, Any] = {"want_gradient": True}
+        how: dict[str, Any] = {"members": self._members(members), "want_gradient": True}
         if np.ndim(wanted):
             how["order"], wanted = self._longest_first(wanted), self.cupy.asarray(wanted.astype(np.int32))
         return self._ask(self.whole, members, x, Term.of(0.0), Term.of(1.0), wanted, how)
@@ -245,7 +247,6 @@ class GpuEngine(Engine):
         if self.pending.step is not None:  # a half with two of them: the first goes ahead
             self._launch(self.pending.step)
         out = self.cupy.empty((len(members), self.problem.d))
-        how = {"members": self._members(members)} | how
         self.pending.step = Step(local, x, h, gamma, K, out, how)
         return Term(STACK, out)
 
@@ -260,7 +261,8 @@ class GpuEngine(Engine):
         for j, i in enumerate(members):
             for _ in range(int(steps[j])):
                 look(halt)
-                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - (H[j] - pull * X[j]))
+                shift = H[j] - pull * X[j] if pull else H[j]  # no launch for nothing
+                X[j] = X[j] - gammas[j] * (self._oracle(int(i), X[j]) - shift)
         return X
 
     def _oracle(self, i: int, x: Any) -> Any:

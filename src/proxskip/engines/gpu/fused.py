@@ -98,25 +98,28 @@ class Leaves:
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        self.all: list[Term] = []
-        self.form: list[Any] = []
-        self.places: dict[int, int] = {}
-        for term in terms:
-            self._walk(term)
-        self.key = (*self.form, *(leaf.kind for leaf in self.all))
-
-    def _walk(self, term: Term) -> None:
-        if term.operator:
-            self.form.append(term.operator)
-            self._walk(term.left)
-            self._walk(term.right)
-            return
-        # an array that occurs twice is one argument; numbers are told apart by term, since equal ones may differ in the
-        # next round
-        at = self.places.setdefault(id(term if term.kind == NUMBER else term.value), len(self.all))
-        if at == len(self.all):
-            self.all.append(term)
-        self.form.append(at)
+        # a loop over local names and not a recursion: this is a good part of what the host does in a round
+        leaves: list[Term] = []
+        form: list[Any] = []
+        places: dict[int, int] = {}
+        ahead = list(reversed(terms))
+        while ahead:
+            term = ahead.pop()
+            if term.operator:
+                form.append(term.operator)
+                ahead.append(term.right)
+                ahead.append(term.left)
+                continue
+            # an array that occurs twice is one argument; numbers are told apart by term, since equal ones may differ in
+            # the next round
+            which = id(term) if term.kind == NUMBER else id(term.value)
+            at = places.get(which)
+            if at is None:
+                at = places[which] = len(leaves)
+                leaves.append(term)
+            form.append(at)
+        self.all, self.form, self.places = leaves, form, places
+        self.key = (*form, *[leaf.kind for leaf in leaves])
 
     def __getitem__(self, term: Term) -> int:
         return self.places[id(term if term.kind == NUMBER else term.value)]

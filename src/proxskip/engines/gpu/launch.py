@@ -440,7 +440,7 @@ class LocalSteps:
 
 def _one_or_many(v: Any, kind: Any) -> tuple[Any, Any]:
     """The two arguments (an array on the card, a number) of which a kernel uses the array if there is one."""
-    return (v, kind(0)) if np.ndim(v) else (NOTHING, kind(v))
+    return (NOTHING, kind(v)) if isinstance(v, (int, float)) or np.ndim(v) == 0 else (v, kind(0))
 
 
 def _up(bytes_: int) -> int:

@@ -36,19 +36,23 @@ def everywhere(where: Any) -> None:
 
 def one_step0(step0: Any) -> int:
     """The number of the first step, which must be the same for all members."""
-    if np.ndim(step0) and len(set(np.ravel(step0).tolist())) > 1:
+    if many(step0) and len(set(np.ravel(step0).tolist())) > 1:
         raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
-    return int(np.ravel(step0)[0])
+    return step0 if isinstance(step0, int) else int(np.ravel(step0)[0])
 
 
-def rows_taken(problem: Problem, rows: Indices, members: Indices, K: Any) -> int:
-    """Rows that K steps (a number, or one for each member) differentiate."""
-    if np.ndim(K):
+def many(v: Any) -> bool:
+    """Whether it has an entry for each member; a number is seen at once, since every round asks many times."""
+    return not isinstance(v, (int, float)) and np.ndim(v) > 0
+
+
+def rows_taken(problem: Problem, rows: Indices, total: int, members: Indices, K: Any) -> int:
+    """Rows that K steps (a number, or one for each member) differentiate; everybody has ``total`` of them."""
+    if many(K):
         return int(np.sum(np.asarray(K) * (problem.batch or rows[members])))
-    everyone = len(members) == len(rows)
-    return int(K) * (
-        problem.batch * len(members) if problem.batch else int((rows if everyone else rows[members]).sum())
-    )
+    if problem.batch:
+        return int(K) * problem.batch * len(members)
+    return int(K) * (total if len(members) == len(rows) else int(rows[members].sum()))
 
 
 def entries_of(problem: Problem) -> float:

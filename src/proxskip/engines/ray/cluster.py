@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import ray
 
-from proxskip.engines.cpu.engine import available_cores
+from proxskip.problems.spectrum import available_cores
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
@@ -97,6 +97,8 @@ def leave(user: Any) -> None:
 def _end(seconds: float) -> None:
     """End the Ray that was started here; its processes are killed if it does not end by itself."""
     node = ray._private.worker._global_node  # shutdown forgets it
+    with suppress(Exception):
+        node.kill_monitor(check_alive=False)  # the autoscaler's: it has nothing to scale, and takes a second to end
     try:
         within(seconds, ray.shutdown, TimeoutError())
     except TimeoutError:

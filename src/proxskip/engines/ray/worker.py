@@ -19,11 +19,13 @@ import numpy as np
 import ray
 from ray.experimental import internal_kv
 
+from proxskip.compiled import without_numba
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
 from proxskip.problems import spectrum
-from proxskip.problems.federated import Problem, checked_gradient
+from proxskip.problems.clients import checked_gradient
+from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.seam import Request, Size, Work, look
@@ -98,6 +100,7 @@ class ActorWorker:
     """Clients ``first`` to ``first + m - 1`` of a problem."""
 
     def __init__(self, number: int, cores: int = 1, memory: int | None = None, mark: str = "") -> None:
+        without_numba()
         self.most = None
         if memory is not None:
             spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data

@@ -67,6 +67,10 @@ class DeviceCohort(Sender):
 
     def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
         """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step."""
+        found: torch.Tensor = self.engine.as_fits(lambda: self._gradient_now(Y, rows, step), len(Y))
+        return found
+
+    def _gradient_now(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
         engine, out = self.engine, torch.empty_like(Y)
         for g in engine.groups(self.members, rows is None):
             look(self.request.halt)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
+from proxskip.compiled import njit
 from proxskip.engines.cpu.minibatches import draw_rows, subset
 from proxskip.engines.cpu.shards import Drawing
 from proxskip.types import Indices
@@ -76,7 +76,7 @@ Draw = Callable[[int, Any, int, Indices, Indices, int], torch.Tensor]
 """``draw(count, step0, round, clients, sizes, b)``: the rows of ``count`` steps as ``(count, c, b)``."""
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, cache=True)
 def _fill(out: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any, picks: Any, room: Any) -> None:
     steps, members, b = out.shape
     for j in range(members):

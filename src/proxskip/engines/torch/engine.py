@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,10 +125,10 @@ class TorchEngine(Engine):
             raise InputError('dropout on the torch engine needs one K for all clients; use engine="cpu".')
         return torch.tensor(dropout_word(self.seed, round, int(numbers[0]))).to(self.device)
 
-    def groups(self, members: Indices, whole: bool) -> list[Indices]:
-        """The places of the members that are computed at once."""
+    def groups(self, members: Indices, whole: bool, most: int | None = None) -> list[Indices]:
+        """The places of the members that are computed at once, no more than ``most``."""
         apart = whole and isinstance(self.family, Networks) and not self.family.equal
-        return groups(members, self.family.sizes, self.at_once, apart)
+        return groups(members, self.family.sizes, min(self.at_once, most or self.at_once), apart)
 
     # -- the two verbs -------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
@@ -182,17 +182,22 @@ class TorchEngine(Engine):
 
     def local_steps(self, client: DeviceCohort, x: Combination, h: Any, gamma: Any, K: int) -> torch.Tensor:
         """K plain steps of these members from x, as a new stack."""
-        members = client.members
         no_h = isinstance(h, (int, float)) and h == 0
         H = None if no_h else client.stack(h)
+        return self.as_fits(lambda: self._stepped(client, x.plain(), H, gamma, K), len(client.members))
+
+    def as_fits(self, act: Callable[[], Any], count: int) -> Any:
+        """``act()`` on ``count`` clients, with fewer of them at once as long as the device's memory is too small.
+
+        What the steps need besides the stacks is not known before they are tried.
+        """
         while True:
             try:
-                return self._stepped(client, x.plain(), H, gamma, K)
+                return act()
             except torch.OutOfMemoryError:
                 if self.at_once == 1:
                     raise
-                # fewer at once: what the steps need besides the stacks is not known before they are tried
-                self.at_once = -(-min(self.at_once, len(members)) // 2)
+                self.at_once = -(-min(self.at_once, count) // 2)
                 self.steps.forget()
 
     def _stepped(self, client: DeviceCohort, x: Any, H: Any, gamma: Any, K: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 1 << 14
-"""Rows of all clients together that pass through the module in one go."""
+"""Rows of all clients together that pass through the module in one go, where they fit into the device's memory."""
 
 
 class WholeNetwork:
@@ -21,6 +21,7 @@ class WholeNetwork:
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.last = engine, (np.zeros(0), 0.0, np.zeros(0))
+        self.rows_at_once = ROWS_AT_ONCE
 
     @property
     def L(self) -> float:
@@ -43,8 +44,19 @@ class WholeNetwork:
     def _at(self, x: Array) -> tuple[Array, float, Array]:
         """Both; a record asks for one after the other at the same x."""
         if not np.array_equal(self.last[0], x):
-            self.last = (x.copy(), *self._computed(x))
+            self.last = (x.copy(), *self._as_fits(x))
         return self.last
+
+    def _as_fits(self, x: Array) -> tuple[float, Array]:
+        """Computed with fewer rows at once as long as the device's memory is too small."""
+        while True:
+            try:
+                return self._computed(x)
+            except torch.OutOfMemoryError:
+                if self.rows_at_once == 1:
+                    raise
+                self.rows_at_once //= 2
+                self.engine.steps.forget()
 
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
@@ -54,9 +66,9 @@ class WholeNetwork:
         value, gradient = 0.0, torch.zeros_like(flat)
         everyone = np.arange(engine.problem.n)
         # groups of equal sizes, so that one N holds for all of a group's clients
-        for g in engine.groups(everyone, True):
+        for g in engine.groups(everyone, True, self.rows_at_once):
             N = int(family.sizes[g[0]])
-            rows = max(1, ROWS_AT_ONCE // len(g))
+            rows = max(1, self.rows_at_once // len(g))
             there = engine.on_device(everyone[g])
             for lo in range(0, N, rows):
                 picks = torch.arange(lo, min(N, lo + rows), device=engine.device).expand(len(g), -1)

@@ -37,7 +37,7 @@ class Form:
 
     Args:
         inner: the local optimizer; AdamW's moments stay with the client.
-        control: how h is learnt. "step" and "gradient" as in ``proxskip.torch.Scaffnew``; "anchor" is FedLin's
+        control: how h is learned. "step" and "gradient" as in ``proxskip.torch.Scaffnew``; "anchor" is FedLin's
             h_i = grad f_i(x) - grad f(x), with the full gradients at the beginning of the round.
         momentum: Nesterov's, at the server.
         drawn: whether K ~ Geom(1/K) is drawn, as in Scaffnew's theory, or fixed.

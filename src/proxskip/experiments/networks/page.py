@@ -129,8 +129,8 @@ def costs_table(runs: Runs, axis: str, asked: Mapping[str, Any]) -> Table:
     rows: list[Any] = [
         [form.title, *(words(found[form.name].costs(axis), unit) for found in runs.values())] for form in FORMS
     ]
-    title = f"Test {asked['metric']} {asked['target']:g}: {label}"
-    note = "Medians over the seeds; in brackets, how many seeds arrived if not all did."
+    title = f"{label.capitalize()} to a test {asked['metric']} of {asked['target']:g}"
+    note = "Medians over the seeds; in brackets, how many of them reached the target, if not all did."
     return Table(axis, title, ["method", *map(title_of, runs)], rows, note if axis == "rounds" else "")
 
 
@@ -169,4 +169,6 @@ def gains_table(runs: Runs) -> Table:
                 title_of(split), label, f"{without.form.title}: {words(without.costs(axis), unit)}",
                 f"{with_h.form.title}: {words(with_h.costs(axis), unit)}", verdicts.gain(with_h, without, axis),
             ])  # fmt: skip
-    return Table("gains", "What control variates buy", ["split", "cost", "best without h", "best with h", "gain"], rows)
+    return Table(
+        "gains", "What control variates gain", ["split", "cost", "best without h", "best with h", "gain"], rows
+    )

@@ -32,8 +32,8 @@ def gain(with_h: ChosenRun, without: ChosenRun, axis: str) -> str:
     """How many times less it costs with h."""
     mine, theirs = with_h.cost(axis), without.cost(axis)
     if not math.isfinite(mine):
-        return "neither arrives" if not math.isfinite(theirs) else "arrives only without h"
-    return f"{theirs / mine:.2f}" if math.isfinite(theirs) else "arrives only with h"
+        return "neither reaches it" if not math.isfinite(theirs) else "only without h"
+    return f"{theirs / mine:.2f}" if math.isfinite(theirs) else "only with h"
 
 
 def measured(found: Mapping[str, ChosenRun], names: Sequence[str], axis: str) -> str:
@@ -75,7 +75,7 @@ def fails(model: str, found: Mapping[str, ChosenRun], at: str, asserted: bool) -
     hits = {name: sum(map(math.isfinite, found[name].costs("rounds"))) for name in (*ADAM, "adamw-h")}
     seeds = len(found["adamw-h"].test)
     ok = not hits["local-adamw"] and not hits["diloco-adamw"] and hits["adamw-h"] == seeds
-    said = "Seeds that arrive: " + ", ".join(f"{title(k)} {v} of {seeds}" for k, v in hits.items())
+    said = "Seeds that reach the target: " + ", ".join(f"{title(k)} {v} of {seeds}" for k, v in hits.items())
     ends = ", ".join(f"{title(k)} {found[k].final().mean():.3f}" for k in hits)
     text = f"{at}, AdamW with local steps reaches the target in no seed without h and in every seed with h."
     return claims.claim(f"{model}-adamw", text, ok, f"{said}; at the end: {ends}.", dict(hits), asserted)
@@ -90,7 +90,7 @@ def first(model: str, found: Mapping[str, ChosenRun], at: str, asserted: bool, a
     text = f"{at}, AdamW + h needs the fewest {axis} of all methods."
     leading = sorted(names, key=lambda name: found[name].cost(axis))[:4]
     shown = leading if "adamw-h" in leading else [*leading[:3], "adamw-h"]
-    said = f"To the target, {NAMED[axis]}, the best: {measured(found, shown, axis)}."
+    said = f"Fewest {NAMED[axis]} to the target: {measured(found, shown, axis)}."
     return claims.claim(
         f"{model}-{axis}", text, ok, said, numbers(found, names, axis), asserted, undecided="nobody reaches the target"
     )
@@ -115,13 +115,19 @@ def no_help(model: str, found: Mapping[str, ChosenRun], at: str, asserted: bool)
     arrived = all(math.isfinite(min(a.cost(axis), b.cost(axis))) for axis, (a, b) in pairs.items())
     ok = all(a.cost(axis) <= b.cost(axis) for axis, (a, b) in pairs.items()) if arrived else None
     said = "; ".join(
-        f"{NAMED[axis]}: {a.form.title} {words(a.costs(axis), UNITS[axis])} without, {b.form.title} "
+        f"{NAMED[axis]}: {a.form.title} {words(a.costs(axis), UNITS[axis])} without h, {b.form.title} "
         f"{words(b.costs(axis), UNITS[axis])} with h"
         for axis, (a, b) in pairs.items()
     )
     text = f"{at}, control variates do not help: the best method without h needs no more rounds and no more bytes."
     return claims.claim(
-        f"{model}-alike", text, ok, f"To the target, {said}.", {}, asserted, undecided="nobody reaches the target"
+        f"{model}-alike",
+        text,
+        ok,
+        f"Needed to reach the target, {said}.",
+        {},
+        asserted,
+        undecided="nobody reaches the target",
     )
 
 
@@ -162,6 +168,9 @@ def when_not(runs: Runs) -> list[str]:
         # level only if both arrive: a tie of two infinities says nothing
         level = [split for split, (a, b) in pairs.items() if a.cost(axis) <= b.cost(axis) < math.inf]
         better = [split for split, (a, b) in pairs.items() if b.cost(axis) < a.cost(axis)]
-        not_there, there = (", ".join(splits) or "none of the splits" for splits in (level, better))
-        out.append(f"Counted in {axis}, control variates do not help on: {not_there}. They help on: {there}.")
+        told = [f"help on {', '.join(better)}"] if better else []
+        told += [f"do not help on {', '.join(level)}"] if level else []
+        out.append(
+            f"Counted in {axis}, control variates {'; they '.join(told) or 'decide nothing: no method arrives'}."
+        )
     return out

@@ -1,0 +1,99 @@
+"""A million clients in the data layer: seconds and peak memory of each phase.
+
+    python benchmarks/million.py                         5 million rows, 300 features, 12 entries a row, 1,000,000 clients
+    python benchmarks/million.py --clients 20000         the same with five rows for each of fewer clients
+
+Bars, on two quiet cores: split, L_i, weights and the theory's parameters take at most 60 s, at a peak of at most 4 GB
+with the input. Peaks are of resident memory (Linux), from the beginning of a phase on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+BARS = {"seconds": 60.0, "GB": 4.0}
+COUNTED = ("split", "weights", "L_i", "theory")
+
+
+def memory(field: str) -> float:
+    """GB of this process: VmRSS, VmHWM (the peak) or RssAnon."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field + ":")) * 1024 / 1e9
+
+
+def forget_peak() -> None:
+    """Let the peak begin anew."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+class Phases:
+    """Prints what each phase takes, and keeps it."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, tuple[float, float, float]] = {}
+        print(f"{'phase':<24}{'seconds':>10}{'CPU s':>10}{'peak GB':>10}{'anon GB':>10}")
+
+    def __call__(self, name: str, work: Callable[[], Any]) -> Any:
+        forget_peak()
+        wall, cpu = time.perf_counter(), time.process_time()
+        out = work()
+        self.taken[name] = time.perf_counter() - wall, time.process_time() - cpu, memory("VmHWM")
+        seconds, busy, peak = self.taken[name]
+        print(f"{name:<24}{seconds:>10.2f}{busy:>10.2f}{peak:>10.2f}{memory('RssAnon'):>10.2f}", flush=True)
+        return out
+
+
+def rows(N: int, d: int, entries: int) -> tuple[Any, Any]:
+    """A random sparse matrix with this many entries in each row, and labels."""
+    rng = np.random.default_rng(0)
+    width = d // entries
+    indices = rng.integers(0, width, (N, entries), dtype=np.int32)
+    indices += np.arange(entries, dtype=np.int32) * width
+    indptr = np.arange(0, N * entries + 1, entries)
+    A = scipy.sparse.csr_matrix((rng.standard_normal(N * entries), indices.ravel(), indptr), shape=(N, d))
+    return A, rng.integers(0, 2, N)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--clients", type=int, default=1_000_000)
+    options.add_argument("--rows", type=int, default=0, help="of all clients; five each if not given")
+    options.add_argument("--features", type=int, default=300)
+    options.add_argument("--entries", type=int, default=12, help="of each row")
+    options.add_argument("--by", default="iid")
+    options.add_argument("--solution", action="store_true", help="compute x* too")
+    o = options.parse_args()
+    import proxskip as ps
+    from proxskip.engines.cpu.shards import pack
+    from proxskip.results.description import fingerprint
+
+    phase = Phases()
+    A, b = phase("input", lambda: rows(o.rows or 5 * o.clients, o.features, o.entries))
+    model = phase("model", lambda: ps.Logistic(A, b, l2=1e-3))
+    problem = phase("split", lambda: ps.split(model, o.clients, by=o.by))
+    phase("weights", lambda: (problem.weights.min(), problem.sizes))
+    phase("L_i", lambda: problem.L_i)
+    phase("theory", lambda: (ps.Scaffnew.theory(problem), ps.Tamuna.theory(problem, cohort=min(1000, o.clients))))
+    phase("repr", lambda: repr(problem))
+    phase("fingerprint", lambda: fingerprint(problem))
+    x = np.ones(problem.d)
+    phase("f and its gradient", lambda: (problem.value(x), problem.gradient(x)))
+    phase("gradients, in blocks", lambda: sum(len(G) for _, G in problem.gradient_blocks(x)))
+    phase("packed for cpu", lambda: pack(problem))
+    if o.solution:
+        phase("solution", lambda: problem.solution)
+    seconds = sum(phase.taken[k][0] for k in COUNTED)
+    peak = max(phase.taken[k][2] for k in ("input", "model", *COUNTED))
+    print(f"\nsplit, weights, L_i, theory: {seconds:.1f} s ({seconds / BARS['seconds']:.2f} of the bar)")
+    print(f"peak with the input: {peak:.2f} GB ({peak / BARS['GB']:.2f} of the bar)")
+
+
+if __name__ == "__main__":
+    main()

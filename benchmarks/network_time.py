@@ -1,0 +1,127 @@
+"""Which method is fastest over which network: the planner's forecast against the simulated run, and the pictures.
+
+    python benchmarks/network_time.py                    the table of docs/network-time.md
+    python benchmarks/network_time.py --pictures docs    docs/network-<name>.png, one for each named network
+
+Logistic regression on the digits, 20 clients split by label with equal weights, to a gradient norm of 1e-4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import proxskip as ps
+from proxskip.display import duration
+from proxskip.links.profiles import NAMED
+from proxskip.planning.forecast import MIN_PILOT_SHARE
+from proxskip.planning.pilots import client_pilots
+
+EPS = 1e-4
+MAX_ROUNDS = 4_000
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Mean local steps 1/p of the second panel."""
+LOOKS = (("#7F7F7F", "-"), ("#0072B2", "-"), ("#009E73", "-"), ("#D55E00", "-"), ("#D55E00", ":"))
+
+
+def problem() -> ps.Problem:
+    """The digits, with a condition number at which local steps matter."""
+    A, b = ps.datasets.load("digits")
+    return ps.split(ps.Logistic(A, b, l2=1e-3, l2_relative=True), clients=20, by="label", weights="equal")
+
+
+def simulated(method: Any, f: ps.Problem, network: ps.Network, cohort: int | None = None) -> ps.Result:
+    """The run itself, over the network."""
+    return ps.run(method, f, tol=EPS, rounds=MAX_ROUNDS, cohort=cohort, network=network, progress=False)
+
+
+def table(names: Sequence[str]) -> None:
+    """Forecast and simulation of every candidate, fastest forecast first.
+
+    A forecast is tested if its pilot ran 40 % of its iterations: those of the candidates that look best.
+    """
+    f = problem()
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for name in names:
+        network = ps.Network.named(name)
+        made = ps.plan(f, network=network, eps=EPS)
+        methods = {(o.name, o.p, o.cohort): o.method for o in client_pilots(f, network, EPS, 0, None)}
+        print(
+            f"\n{name}\n| method | pilot | forecast | simulated | ratio | rounds | late | lost | void |\n"
+            + "|---" * 9
+            + "|"
+        )
+        for row in made.rows:
+            s = simulated(methods[row.name, row.p, row.cohort], f, network, row.cohort).summary()
+            share, good = min(1.0, row.pilot / row.iterations), s["success"] and np.isfinite(row.seconds)
+            ratio = row.seconds / s["sim_seconds"] if good else float("nan")
+            ratios[share >= MIN_PILOT_SHARE] += [ratio] if good else []
+            real = duration(s["sim_seconds"]) if s["success"] else f"more than {duration(s['sim_seconds'])}"
+            print(f"| {row.label} | {100 * share:.0f} % | {duration(row.seconds)} | {real} | {ratio:.2f} | {s['rounds']:,} "
+                  f"| {s['late']:,} | {s['lost']:,} | {s['void']:,} |", flush=True)  # fmt: skip
+        print(made.sentence)
+    for tested, found in ratios.items():
+        off = [max(r, 1 / r) for r in found] or [float("nan")]
+        print(f"{len(found)} forecasts {'with' if tested else 'without'} a tested pilot: off by a factor of "
+              f"{statistics.median(off):.2f} in the median, {max(off):.2f} at most")  # fmt: skip
+
+
+def picture(name: str, out: Path) -> None:
+    """The race over one network, and the time to the tolerance against the number of local steps."""
+    from matplotlib.figure import Figure
+
+    f, network = problem(), ps.Network.named(name)
+    best = ps.Scaffnew.theory(f)
+    racers = {
+        "gradient descent": (ps.GD.theory(f), None),
+        "Nesterov": (ps.Accelerated.theory(f), None),
+        "5GCS, two steps": (ps.FiveGCS.practical(f), None),
+        f"Scaffnew, p = {best.p:.2g}": (best, None),
+        "Scaffnew, cohorts of 10": (ps.Scaffnew.theory(f, cohort=10), 10),
+    }
+    found = {label: simulated(method, f, network, cohort) for label, (method, cohort) in racers.items()}
+    figure = Figure(figsize=(11.5, 4.1), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for (label, r), (color, dashes) in zip(found.items(), LOOKS, strict=True):
+        # the start is at time zero, which a logarithmic axis does not have
+        left.loglog(r.trace["sim_seconds"][1:], r.trace["grad_norm"][1:], dashes, color=color, label=label)
+    left.axhline(EPS, color="#999999", lw=0.8)
+    left.set(xlabel="simulated seconds", ylabel="gradient norm at the communicated x")
+    left.set_title("the race", fontsize=10)
+    left.legend(frameon=False, fontsize=9)
+    times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary() for k in STEPS]
+    reached = [(k, s["sim_seconds"]) for k, s in zip(STEPS, times, strict=True) if s["success"]]
+    right.loglog(*zip(*reached, strict=True), "o-", color="#D55E00", label="Scaffnew with this 1/p")
+    for (label, r), (color, _) in zip(found.items(), LOOKS, strict=True):
+        if r.success and not label.startswith("Scaffnew, p"):
+            right.axhline(r.summary()["sim_seconds"], color=color, ls="--", label=label)
+    right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to a gradient norm of {EPS:g}")
+    right.set_title("where local steps pay", fontsize=10)
+    right.legend(frameon=False, fontsize=9)
+    figure.suptitle(f"Network {name}: digits, 20 clients", fontsize=11)
+    figure.savefig(out / f"network-{name}.png", dpi=110)
+    print(f"{out / f'network-{name}.png'}: " + ", ".join(f"1/p = {k}: {duration(t)}" for k, t in reached), flush=True)
+
+
+def main() -> None:
+    """The table, or the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", metavar="DIR", help="write the pictures into this folder")
+    parser.add_argument("names", nargs="*", default=list(NAMED), help="networks; default: all that have a name")
+    o = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if o.pictures is None:
+        table(o.names)
+        return
+    for name in o.names:
+        picture(name, Path(o.pictures))
+
+
+if __name__ == "__main__":
+    main()

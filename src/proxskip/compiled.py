@@ -1,0 +1,100 @@
+"""Compiled functions that load numba when the first of them is called, not when their module is imported.
+
+Importing numba takes a third of a second and 15 MB; a program that only looks at results, or a server of a federation,
+compiles nothing. Where ``without_numba`` was called, kernels that the workers need are loaded as machine code.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import update_wrapper
+from types import CodeType
+from typing import Any
+
+_ONE_AT_A_TIME = threading.RLock()
+_lean = threading.Event()
+_MADE: dict[int, Kernel] = {}
+"""The kernels of numba's functions, by the numbers of these."""
+
+
+def without_numba() -> None:
+    """From now on take kernels from files of machine code where that is possible, unless numba is loaded already."""
+    if "numba" not in sys.modules:
+        _lean.set()
+
+
+class Kernel:
+    """A function that numba compiles at its first call; it then takes this object's place in its module."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.function, self.options = function, options
+        self.made: Callable[..., Any] | None = None
+        self.lean: dict[str, Callable[[Sequence[Any]], None] | None] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """What the compiled function returns."""
+        if self.made is None and _lean.is_set() and (code := self.machine_code(args)) is not None:
+            return code(args)
+        return (self.made or self.make())(*args)
+
+    def make(self) -> Callable[..., Any]:
+        """The numba function; those that it calls are made first, since numba looks them up by their names."""
+        with _ONE_AT_A_TIME:
+            if self.made is None:
+                import numba
+
+                self.make_called()
+                self.made = numba.njit(**self.options)(self.function)
+                _MADE[id(self.made)] = self
+                around = self.function.__globals__
+                if around.get(self.function.__name__) is self:
+                    around[self.function.__name__] = self.made
+        return self.made
+
+    def make_called(self) -> None:
+        """Put numba's functions in the places of the kernels that this one calls."""
+        for name, called in self.calls():
+            self.function.__globals__[name] = called.make()
+
+    def calls(self) -> Iterator[tuple[str, Kernel]]:
+        """The kernels that this one calls, by the names by which it does."""
+        for name in sorted(_names(self.function.__code__)):
+            found = self.function.__globals__.get(name)
+            called = found if isinstance(found, Kernel) else _MADE.get(id(found))
+            if called is not None and called is not self:
+                yield name, called
+
+    def sources(self) -> set[str]:
+        """The files in which this kernel and those that it calls are written."""
+        return {self.function.__code__.co_filename}.union(*(called.sources() for _, called in self.calls()))
+
+    def machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
+        """The kernel for such arguments without numba; None where that cannot be."""
+        from proxskip import machine_code
+
+        types = machine_code.types_of(args)
+        with _ONE_AT_A_TIME:
+            if types is not None and types not in self.lean:
+                path = machine_code.file_of(self.function.__name__, sorted(self.sources()), types)
+                self.lean[types] = machine_code.kept(path, args, lambda: self._compiled(args))
+        return None if types is None else self.lean[types]
+
+    def _compiled(self, args: Sequence[Any]) -> bytes:
+        from proxskip import machine_code
+
+        self.make_called()
+        return machine_code.made_by_numba(self.function, self.options, args)
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """``numba.njit`` with these options, at the first call."""
+    return lambda function: Kernel(function, options)
+
+
+def _names(code: CodeType) -> set[str]:
+    """The global names that a function uses, also in functions within it."""
+    within = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*map(_names, within))

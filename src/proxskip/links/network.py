@@ -1,0 +1,191 @@
+"""The network between a server and its clients: how fast, how even, how reliable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from proxskip.links.profiles import NAMED, Amount, Spread, median, values
+from proxskip.randomness import client_uniforms
+from proxskip.theory.numbers import nonnegative, positive, whole
+from proxskip.types import Array, Indices, InputError
+
+HOUR = 3600.0
+
+
+class Traits(NamedTuple):
+    """What some clients are like, one entry each: seconds one way, bytes per second down and up, seconds a gradient."""
+
+    latency: Array
+    down: Array
+    up: Array
+    gradient: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The network between the server and its clients; ``Network.named("mobile")`` is one that has a name.
+
+    Latency, bandwidths and gradient are one number, a ``Spread`` over the clients, or a sequence with one number each.
+
+    Args:
+        latency: seconds of one way between the server and a client.
+        bandwidth: bytes per second of one client, each way; ``up`` if the way up is slower.
+        speed: how fast a client computes, relative to this machine, where ``plan`` measures the gradient here.
+        gradient: seconds of one local gradient (of one minibatch, where there are any); None lets ``plan`` measure it.
+        correlation: of the four, over the clients: 1 if the slowest device has the slowest link.
+        available: the share of clients that can be reached, one number or 24 by the hour; a run begins at midnight.
+        lost_before, lost_after: probabilities that a client is lost before its work, and after it.
+        deadline: seconds after which a round closes without those who have not answered.
+        extra: over-selection: 0.3 asks 1.3 c clients where cohorts of c are wanted, and closes with the first c.
+        server: bytes per second of the server, each way, which the clients share.
+        patience: attempts at a round that may fail in a row, since too few clients answer, before a run gives up.
+    """
+
+    latency: Amount = 0.05
+    bandwidth: Amount = 1e6
+    speed: float = 1.0
+    up: Amount | None = None
+    gradient: Amount | None = None
+    correlation: float = 0.0
+    available: float | Sequence[float] = 1.0
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    deadline: float | None = None
+    extra: float = 0.0
+    server: float = math.inf
+    patience: int = 5
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        for name, check in (("latency", nonnegative), ("bandwidth", _fast), ("up", _fast), ("gradient", nonnegative)):
+            given = _fields_of(self)[name]
+            if given is not None and not isinstance(given, Spread):
+                set_(self, name, _checked(name, given, check))
+        positive("speed", self.speed)
+        _fast("server", self.server)
+        hours = np.atleast_1d(np.asarray(self.available, dtype=np.float64))
+        if hours.shape not in ((1,), (24,)) or not np.all((hours > 0) & (hours <= 1)):
+            raise InputError("available must be a share of the clients in (0, 1], or 24 of them, one for each hour.")
+        set_(self, "available", float(hours[0]) if len(hours) == 1 else tuple(float(a) for a in hours))
+        for name in ("correlation", "lost_before", "lost_after"):
+            if not 0 <= nonnegative(name, _fields_of(self)[name]) <= 1:
+                raise InputError(f"{name} = {_fields_of(self)[name]:g} must lie in [0, 1].")
+        nonnegative("extra", self.extra)
+        whole("patience", self.patience, 0)
+        if self.lost_before + self.lost_after >= 1:
+            raise InputError("lost_before and lost_after must add up to less than 1, or nobody is left.")
+        if self.deadline is not None:
+            positive("deadline", self.deadline)
+        elif self.lost_before or self.lost_after:
+            raise InputError("a server waits for lost clients until the deadline; give deadline, in seconds.")
+
+    @classmethod
+    def named(cls, name: str, **changes: Any) -> Network:
+        """One of ``datacenter``, ``cross-silo``, ``broadband``, ``mobile``, with these fields changed.
+
+        ``proxskip.links.profiles`` has their figures and the sources.
+
+        >>> Network.named("mobile", deadline=30).deadline
+        30
+        """
+        if name not in NAMED:
+            raise InputError(f'network "{name}" is not known; use {", ".join(NAMED)}, or give a Network.')
+        unknown = changes.keys() - {f.name for f in fields(cls)}
+        if unknown:
+            raise InputError(f"a network has no {min(unknown)}; it has {', '.join(f.name for f in fields(cls))}.")
+        return cls(**{**NAMED[name], "name": name, **changes})
+
+    @property
+    def reliable(self) -> bool:
+        """Whether every client answers in every round, however late."""
+        return self.deadline is None and self.available == 1.0 and not self.extra
+
+    @property
+    def uneven(self) -> bool:
+        """Whether clients differ."""
+        return any(isinstance(v, (Spread, tuple)) for v in (self.latency, self.bandwidth, self.up, self.gradient))
+
+    def exchange(self, down: float, up: float) -> float:
+        """Seconds of one exchange of ``down`` and ``up`` bytes with a median client."""
+        return 2 * median(self.latency) + down / median(self.bandwidth) + up / median(self.way_up)
+
+    def check(self, n: int) -> None:
+        """Refuse lists that do not have one number for each of the n clients."""
+        for name in ("latency", "bandwidth", "up", "gradient"):
+            given = _fields_of(self)[name]
+            if isinstance(given, tuple) and len(given) != n:
+                raise InputError(f"{name} has {len(given)} numbers for {n} clients.")
+
+    @property
+    def way_up(self) -> Amount:
+        """Bytes per second from a client."""
+        return self.bandwidth if self.up is None else self.up
+
+    # -- draws ---------------------------------------------------------------------------------------------------------
+    def traits(self, seed: int, clients: Indices) -> Traits:
+        """What these clients are like; a client is the same in every round."""
+        shares = self._shares(seed, clients) if self.uneven else np.full((4, len(clients)), 0.5)
+        # a link that is not asymmetric has one speed
+        amounts = (self.latency, self.bandwidth, self.way_up, 0.0 if self.gradient is None else self.gradient)
+        places = (shares[0], shares[1], shares[1 if self.up is None else 2], shares[3])
+        return Traits(*(values(a, clients, s) for a, s in zip(amounts, places, strict=True)))
+
+    def _shares(self, seed: int, clients: Indices) -> Array:
+        """Where each client lies in the four distributions."""
+        shares = np.clip(client_uniforms(seed, "traits", clients), 1e-9, 1 - 1e-9)
+        if not self.correlation:
+            return shares
+        # one normal number that all four have in common, in the direction of a slow client
+        common = ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
+        slow = np.array([[1.0], [-1.0], [-1.0], [1.0]]) * common
+        mixed = math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * ndtri(shares)
+        return np.asarray(ndtr(mixed))
+
+    def online(self, seed: int, clients: Indices, seconds: float) -> npt.NDArray[np.bool_]:
+        """Who of these can be reached at this time; it changes with the hour."""
+        if self.available == 1.0:
+            return np.ones(len(clients), dtype=bool)
+        hour = int(seconds // HOUR)
+        share = self.available if isinstance(self.available, float) else self.available[hour % 24]
+        return np.asarray(client_uniforms(seed, "hours", clients, hour)[0] < share)
+
+    # -- plain data ----------------------------------------------------------------------------------------------------
+    def plain(self) -> dict[str, Any]:
+        """As plain data, for a run folder; what is infinite or not given is left out."""
+        given = {k: asdict(v) if isinstance(v, Spread) else v for k, v in _fields_of(self).items()}
+        given = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        return {k: v for k, v in given.items() if v is not None and v != math.inf and v != ""}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Network:
+        """From plain data."""
+        infinite = {"bandwidth": math.inf, "server": math.inf}  # written as nothing
+        read: dict[str, Any] = {k: Spread(**v) if isinstance(v, Mapping) else v for k, v in plain.items()}
+        return Network(**(infinite | read))
+
+
+def _fields_of(network: Network) -> dict[str, Any]:
+    """Its fields by name."""
+    return {f.name: object.__getattribute__(network, f.name) for f in fields(network)}
+
+
+def _fast(name: str, value: Any) -> float:
+    """A bandwidth, which may be infinite."""
+    return math.inf if value == math.inf else positive(name, value)
+
+
+def _checked(name: str, given: Any, check: Any) -> float | tuple[float, ...]:
+    """One number, or a tuple of them."""
+    if np.ndim(given) == 0:
+        return float(check(name, given))
+    if np.ndim(given) != 1 or isinstance(given, str):
+        raise InputError(f"{name} must be a number, a Spread, or one number for each client.")
+    return tuple(float(check(name, v)) for v in given)

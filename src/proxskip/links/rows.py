@@ -1,0 +1,260 @@
+"""What clients remember, one row for each that has taken part: a store that grows, and spills to a file.
+
+With cohorts of a thousand out of a million clients most rows of an (n, d) array would stay as they began. ``RowStore``
+has no row for a client before it takes part. Its arrays grow geometrically; beyond a limit they move to unnamed files
+that are mapped into memory, of which at most about the limit stays resident. ``RowView`` stands for the (n, d) array.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.types import Array, Indices, InputError, Vectors
+
+DEFAULT_LIMIT = 2 << 30
+"""Bytes of rows that are kept in memory; what is beyond lies in files."""
+FEWEST_ROWS = 64
+GROWTH = 1.5
+"""By how much a store grows at least when it is full."""
+ROWS_AT_A_TIME = 8192
+"""Rows that are read at once where all of them are looked at."""
+
+
+class RowStore:
+    """The rows of the clients that have taken part, by the names of what they remember.
+
+    Args:
+        initial: the row with which each client begins, by name.
+        limit: bytes of rows that are kept in memory.
+        folder: where the files are that hold the rows beyond the limit; by default where temporary files are.
+    """
+
+    def __init__(self, n: int, d: int, initial: Vectors, limit: int, folder: Path | None = None) -> None:
+        self.n, self.d, self.initial, self.limit, self.folder = n, d, initial, limit, folder
+        self.place = np.full(n, -1, dtype=np.int64)  # of each client's row; -1 for those that never took part
+        self.used = 0
+        self.clients = np.zeros(0, dtype=np.int64)  # whose row it is
+        self.changed = np.zeros(0, dtype=bool)  # rows that a checkpoint has yet to save
+        self.arrays: Vectors = {name: np.zeros((0, d)) for name in initial}
+        self.files: dict[str, _MappedFile] = {}
+        self.touched = 0
+        self.admitted: tuple[Indices | None, Indices] = (None, self.place[:0])  # the last cohort, and its places
+        self.log: list[tuple[Indices, Vectors]] | None = None
+
+    @staticmethod
+    def of(names: Iterable[str], n: int, x0: Array, limit: int | None, folder: Path | None = None) -> RowStore:
+        """For a run from x0: what clients remember begins at zero, and ``x`` at x0."""
+        initial = {k: x0 if k == "x" else np.zeros(len(x0)) for k in names}
+        return RowStore(n, len(x0), initial, DEFAULT_LIMIT if limit is None else limit, folder)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+    def admit(self, clients: Indices) -> Indices:
+        """Where the rows of these clients are, which are about to change; who has none gets one."""
+        if clients is self.admitted[0]:  # again in the same round: they are logged and counted already
+            self.changed[self.admitted[1]] = True
+            return self.admitted[1]
+        places: Indices = self.place[clients]
+        new = clients[places < 0]
+        if len(new):
+            self._append(new)
+            places = self.place[clients]
+        self.changed[places] = True
+        if self.log is not None:
+            self.log.append((places, {k: v[places] for k, v in self.arrays.items()}))
+        self._release(len(places))
+        self.admitted = clients, places
+        return places
+
+    def _append(self, new: Indices) -> None:
+        end = self.used + len(new)
+        if end > len(self.clients):
+            self._grow(end)
+        self.place[new] = np.arange(self.used, end)
+        self.clients[self.used : end] = new
+        for name, row in self.initial.items():
+            if row.any():  # what was never written to is zero
+                self.arrays[name][self.used : end] = row
+        self.used = end
+
+    def view(self, name: str) -> RowView:
+        """All clients' rows, those that never took part included."""
+        return RowView(self, name)
+
+    # -- rounds that are broken off ------------------------------------------------------------------------------------
+    def mark(self, keep: bool) -> None:
+        """A round begins; with ``keep``, ``rewind`` can bring back what it changes."""
+        self.log, self.admitted = [] if keep else None, (None, self.place[:0])
+
+    def rewind(self) -> None:
+        """The rows as they were at ``mark``."""
+        for places, rows in reversed(self.log or []):
+            for name, v in rows.items():
+                self.arrays[name][places] = v
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+    def _grow(self, rows: int) -> None:
+        """Room for at least so many rows."""
+        each = 8 * self.d * max(1, len(self.arrays))
+        more = max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients)))
+        if not self.files and more * each > self.limit:
+            fits = self.limit // each
+            more = fits if fits >= rows else more
+        spilled = bool(self.files) or more * each > self.limit
+        for name, old in self.arrays.items():  # one after another: old and new of only one are there at a time
+            if spilled:
+                self.arrays[name] = self._mapped(name, more, old)
+            else:
+                self.arrays[name] = np.zeros((more, self.d))
+                self.arrays[name][: self.used] = old[: self.used]
+        self.clients, self.changed = (_longer(v, more) for v in (self.clients, self.changed))
+
+    def _mapped(self, name: str, rows: int, old: Array) -> Array:
+        try:
+            if name in self.files:
+                return self.files[name].grown(rows)
+            self.files[name] = _MappedFile(self.folder, self.d)
+            mapped = self.files[name].grown(rows)
+            mapped[: self.used] = old[: self.used]
+            return mapped
+        except OSError as error:
+            where = self.folder or tempfile.gettempdir()
+            raise InputError(
+                f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or give a "
+                "larger memory_limit."
+            ) from error
+
+    def _release(self, rows: int) -> None:
+        """Once the limit's worth of rows has been read from the files, let the system have their pages back."""
+        self.touched += rows * 8 * self.d * len(self.arrays)
+        if self.files and self.touched > self.limit:
+            for file in self.files.values():
+                file.release()
+            self.touched = 0
+
+
+class _MappedFile:
+    """Rows of d numbers in a file without a name, which is gone when nobody uses it any more."""
+
+    def __init__(self, folder: Path | None, d: int) -> None:
+        self.file, self.d = tempfile.TemporaryFile(dir=folder), d  # noqa: SIM115
+
+    def grown(self, rows: int) -> Array:
+        """The same rows, with room for more."""
+        size, number = rows * self.d * 8, self.file.fileno()
+        # room is taken now: a write to a mapped page for which there is none would end the process
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(number, 0, size)
+        else:
+            os.ftruncate(number, size)
+        self.map = mmap.mmap(number, size)
+        return np.frombuffer(self.map, dtype=np.float64).reshape(rows, self.d)
+
+    def release(self) -> None:
+        """Unmap the pages that are in memory; the system keeps, writes and reads them as it sees fit."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
+
+
+class RowView:
+    """The (n, d) array of what all clients remember under one name, without that array.
+
+    ``view[i]`` and ``view[[i, j]]`` are rows, and ``np.asarray(view)`` makes the array. Adding, subtracting,
+    multiplying or dividing by a number or one row for all gives another view. It shows the rows as they are now.
+    """
+
+    ndim = 2
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, store: RowStore, name: str, then: tuple[tuple[Any, Any], ...] = ()) -> None:
+        self.store, self.name, self.then = store, name, then
+        self.shape = (store.n, store.d)
+        self.sums: list[tuple[Array, Array, float]] = []
+        """Weights, the weighted sum with them, and the largest entry, so that a record adds up only once."""
+
+    def __len__(self) -> int:
+        return self.store.n
+
+    def __repr__(self) -> str:
+        return (
+            f"RowView({self.name} of {self.store.used:,} among {self.store.n:,} clients, {self.store.d} numbers each)"
+        )
+
+    @property
+    def clients(self) -> Indices:
+        """Who has taken part, in increasing order."""
+        return np.flatnonzero(self.store.place >= 0)
+
+    @property
+    def elsewhere(self) -> Array:
+        """The row of everybody else."""
+        return np.asarray(self._finished(self.store.initial[self.name][None, :])[0])
+
+    def rows(self, clients: Indices) -> Array:
+        """The rows of these clients."""
+        places, first = self.store.place[clients], self.store.initial[self.name]
+        if not self.store.used:
+            return self._finished(np.tile(first, (len(places), 1)))
+        found = self.store.arrays[self.name][places]
+        found[places < 0] = first
+        return self._finished(found)
+
+    def parts(self) -> Iterator[Array]:
+        """All rows that there are, some at a time and in no order."""
+        for lo in range(0, self.store.used, ROWS_AT_A_TIME):
+            yield self._finished(self.store.arrays[self.name][lo : min(lo + ROWS_AT_A_TIME, self.store.used)])
+
+    def largest(self) -> float:
+        """The largest absolute value of all entries; NaN if one is."""
+        if self.sums:
+            return self.sums[0][2]
+        others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
+        return float(max((np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)), default=0.0))
+
+    def _finished(self, rows: Array) -> Array:
+        for operation, other in self.then:
+            rows = np.asarray(operation(rows, other))
+        return rows
+
+    def __getitem__(self, key: Any) -> Any:
+        clients = np.arange(self.store.n)[key]
+        found = self.rows(np.atleast_1d(clients))
+        return found if np.ndim(clients) else found[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.rows(np.arange(self.store.n)).astype(dtype or np.float64, copy=False)
+
+    def tobytes(self) -> bytes:
+        """Those of the whole array."""
+        return np.asarray(self).tobytes()
+
+    def _and(self, operation: Any, other: Any) -> RowView:
+        if np.ndim(other) > 1:
+            raise InputError(f"the memory of {self.store.n:,} clients is kept by rows; take the rows first: view[i].")
+        return RowView(self.store, self.name, (*self.then, (operation, other)))
+
+    def __add__(self, other: Any) -> RowView:
+        return self._and(np.add, other)
+
+    def __sub__(self, other: Any) -> RowView:
+        return self._and(np.subtract, other)
+
+    def __mul__(self, other: Any) -> RowView:
+        return self._and(np.multiply, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> RowView:
+        return self._and(np.divide, other)
+
+
+def _longer(v: Any, size: int) -> Any:
+    grown = np.zeros(size, dtype=v.dtype)
+    grown[: len(v)] = v
+    return grown

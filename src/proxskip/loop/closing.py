@@ -1,0 +1,57 @@
+"""When a round with missing clients counts: the rule of the protocol's server, and of runs over a simulated network.
+
+A ticket closes with the clients that answered. It commits if they are enough: they are averaged, and exactly they hear
+the outcome. Otherwise it is void: nobody is counted, and the round is tried again, with another cohort where cohorts
+are drawn, until it was void too often in a row.
+"""
+
+from __future__ import annotations
+
+from proxskip.links.cohorts import Everyone, Participation
+from proxskip.problems.federated import Problem
+from proxskip.randomness import stream
+from proxskip.seam import Method
+from proxskip.types import Indices, InputError
+
+LEAST = 2
+"""Fewest clients that close a round."""
+PATIENCE = 5
+"""Void attempts in a row after which a run ends."""
+
+
+def way_to_close(method: Method, problem: Problem, closing: str | None, cohort: Participation) -> str:
+    """``deadline`` or ``everyone``: what was asked for, or the first where the method can; a misfit is refused."""
+    can = "cohort" in method.handles and problem.psi is None
+    # what heals with everybody, and has no h that could be restored from the others', must have everybody
+    restorable = "h" in method.remembers or not method.about.heals
+    found = closing or ("deadline" if can and restorable else "everyone")
+    if found == "deadline" and "cohort" in method.handles and not restorable:
+        raise InputError(
+            f'{method.name} cannot restore what a client lost unless everybody is averaged; use closing="everyone".'
+        )
+    if found not in ("deadline", "everyone"):
+        raise InputError(f'closing = "{found}" must be "deadline" or "everyone".')
+    if found == "everyone" and not isinstance(cohort, Everyone):
+        raise InputError('cohorts close at their deadline; use closing="deadline".')
+    return found
+
+
+def fewest(method: Method, least: int, n: int) -> int:
+    """The fewest clients that close a round of this method; more than a cohort has means all of it."""
+    return n if method.about.needs_whole_cohort else min(least, n)
+
+
+def asked_in(cohort: Participation, seed: int, round: int, void: int, n: int) -> Indices:
+    """Who is asked in this round; others after it was void, since one of them may be gone for good."""
+    # without void attempts the draw is that of a run in which nobody fails, bit for bit
+    return cohort.draw(stream(seed, round + (void << 40), "cohort"), n, round)
+
+
+def commits(asked: int, answered: int, whole: bool, least: int) -> bool:
+    """Whether a ticket counts that so many of those asked have answered; otherwise it is void.
+
+    Args:
+        whole: all of them are needed: always with closing="everyone", and in the second exchange of a round, whose
+            cohort is that of the first.
+    """
+    return 0 < answered >= least and (answered == asked or not whole)

@@ -1,0 +1,215 @@
+"""Compiled kernels as files of machine code, which a process can load and call without numba.
+
+Numba takes 0.6 s of CPU time and 30 MB before its first function runs, even one that it finds in its cache. For the
+processes that a federation starts for every message, and for the many actors of a cluster, this is most of what they
+cost. So these take the machine code that numba made, once on every machine, from a file, and load it with llvmlite
+alone. It is the same code: what it computes has the same bytes.
+
+Only kernels that return nothing and allocate nothing can be kept. Files lie where numba keeps its own cache, and are
+named by everything that the code depends on: the kernel's source, the types of its arguments, the processor, and the
+versions of numba and llvmlite.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxskip.version import __version__
+
+_UNCALLED = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
+"""What numba calls when it frees an array of its own; the arrays here are the caller's."""
+_ENTRY = "proxskip_kernel"
+_FEW_BYTES = 64
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+def types_of(args: Sequence[Any]) -> str | None:
+    """What the code of a kernel depends on, of its arguments; None if there is one that cannot be passed."""
+    words = [_type_of(a) for a in args]
+    return None if None in words else ",".join(map(str, words))
+
+
+def _type_of(a: Any) -> str | None:
+    """As far as numba tells types apart."""
+    if type(a) is np.ndarray and a.dtype.isnative and a.dtype.kind in "iuf" and a.flags.aligned:
+        layout = "C" if a.flags.c_contiguous else "F" if a.flags.f_contiguous else "A"
+        return f"{a.dtype.kind}{a.itemsize}{layout}{a.ndim}{'' if a.flags.writeable else 'r'}"
+    if type(a) is tuple:
+        within = types_of(a)
+        return None if within is None else f"({within})"
+    if type(a) in (int, np.int64):
+        return "int" if -(2**63) <= a < 2**63 else "uint" if 0 <= a < 2**64 else None
+    return "float" if type(a) in (float, np.float64) else None
+
+
+def _flat(args: Sequence[Any]) -> Iterator[Any]:
+    """The arguments as numba's functions take them: an array is no owner, size, item size, address, shape, strides."""
+    for a in args:
+        if isinstance(a, np.ndarray):
+            yield from (None, None, a.size, a.itemsize, a.__array_interface__["data"][0], *a.shape, *a.strides)
+        elif isinstance(a, tuple):
+            yield from _flat(a)
+        else:
+            yield a
+
+
+def _c_types(args: Sequence[Any]) -> Iterator[Any]:
+    for a in args:
+        if isinstance(a, np.ndarray):
+            yield from (ctypes.c_void_p, ctypes.c_void_p, *2 * [ctypes.c_int64], ctypes.c_void_p)
+            yield from 2 * a.ndim * [ctypes.c_int64]
+        elif isinstance(a, tuple):
+            yield from _c_types(a)
+        else:
+            yield ctypes.c_int64 if isinstance(a, int | np.integer) else ctypes.c_double
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+@cache
+def _platform() -> str:
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features().flatten()
+    return f"{version('numba')} {version('llvmlite')} {llvm.get_host_cpu_name()} {features} {os.name}"
+
+
+@cache
+def _source(file: str) -> bytes:
+    return Path(file).read_bytes()
+
+
+def file_of(name: str, sources: Sequence[str], types: str) -> Path:
+    """Where the code of a kernel lies, or would."""
+    said = hashlib.sha256(f"{_platform()}|{__version__}|{name}|{types}".encode())
+    for file in sources:
+        said.update(_source(file))
+    return _folder(sources[0]) / f"{name}-{said.hexdigest()[:32]}.o"
+
+
+@cache
+def _folder(source: str) -> Path:
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(given)
+    beside = Path(source).parent / "__pycache__"
+    with suppress(OSError):
+        beside.mkdir(exist_ok=True)
+    return beside if os.access(beside, os.W_OK) else Path.home() / ".cache" / "proxskip"
+
+
+def kept(path: Path, args: Sequence[Any], make: Callable[[], bytes]) -> Callable[[Sequence[Any]], None] | None:
+    """The kernel in this file, which is made first if it is not there; None if it would not work outside numba."""
+    code = _read(path)
+    if code is None:
+        with _alone(path):
+            code = _read(path)
+            if code is None:
+                code = make()
+                _write(path, code)
+    return loaded(code, args) if code else None
+
+
+def _read(path: Path) -> bytes | None:
+    """The code, if it is there and whole."""
+    with suppress(OSError):
+        found = path.read_bytes()
+        if hashlib.sha256(found[32:]).digest() == found[:32]:
+            return found[32:]
+    return None
+
+
+def _write(path: Path, code: bytes) -> None:
+    """All of it or nothing, since others may read meanwhile."""
+    with suppress(OSError):  # without the file the next process compiles again
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
+            part.write(hashlib.sha256(code).digest() + code)
+        os.replace(part.name, path)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Of many processes that start together one compiles, and the others wait for it."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(path.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+@cache
+def _target() -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
+        codemodel="jitdefault",
+    )  # fmt: skip
+
+
+def made_by_numba(function: Callable[..., Any], options: dict[str, Any], args: Sequence[Any]) -> bytes:
+    """The machine code of a kernel for such arguments, without what numba needs to call it from Python.
+
+    Empty for a kernel that returns something, allocates, or can fail: its code would not work outside numba.
+    """
+    import llvmlite.binding as llvm
+    import numba
+
+    types = tuple(numba.typeof(a) for a in args)
+    compiled = numba.njit(**{k: v for k, v in options.items() if k != "cache"})(function)
+    compiled.compile(types)
+    found = compiled.overloads[types]
+    if found.signature.return_type != numba.none:
+        return b""
+    module = llvm.parse_assembly(compiled.inspect_llvm(types))
+    module.link_in(llvm.parse_assembly(_UNCALLED))
+    for made in (*module.functions, *module.global_variables):
+        if made.name == found.fndesc.mangled_name:
+            made.name = _ENTRY
+        elif not made.is_declaration:
+            made.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(_target(), llvm.create_pipeline_tuning_options(speed_level=0)))
+    outside = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    if any(llvm.address_of_symbol(name) is None or name.startswith(("Py", "NRT_", "numba_")) for name in outside):
+        return b""
+    code: bytes = _target().emit_object(module)
+    return code
+
+
+_loaded: list[Any] = []  # code lives as long as its engine
+
+
+def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+    """The code as a function of such arguments; the GIL is released while it runs."""
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _loaded.append(engine)
+    # numba's functions take a place for the result and one for an exception first, and return zero if all is well
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *_c_types(args))
+    call = kind(engine.get_function_address(_ENTRY))
+
+    def act(args: Sequence[Any]) -> None:
+        result, problem = ctypes.create_string_buffer(_FEW_BYTES), ctypes.create_string_buffer(_FEW_BYTES)
+        if status := call(ctypes.addressof(result), ctypes.addressof(problem), *_flat(args)):
+            raise RuntimeError(f"a kernel failed with status {status}")
+
+    return act

@@ -1,0 +1,220 @@
+"""The clients of a problem, and what a problem asks of all of them at once.
+
+``Clients`` asks one client after another, which suits any oracles. ``packed.Packed`` answers for rows of one store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip import theory
+from proxskip.problems import oracles, spectrum
+from proxskip.problems.glm import LinearModel
+from proxskip.problems.quadratic import Quadratic
+from proxskip.types import Array, Indices, InputError, Oracle
+
+NUMBERS_AT_ONCE = 1 << 22
+"""Numbers of the stacks in which things are computed for many clients."""
+
+
+class Clients(Sequence[Oracle]):
+    """A sequence of oracles."""
+
+    # -- what they are -------------------------------------------------------------------------------------------------
+    def kinds(self) -> list[str]:
+        """The names of their types."""
+        return sorted({type(f).__name__ for f in self})
+
+    def sizes(self) -> Indices | None:
+        """Rows of each client; None unless all are finite sums."""
+        return self.rows() if all(isinstance(f, LinearModel) or oracles.can_sample(f) for f in self) else None
+
+    def rows(self) -> Indices:
+        """What a full gradient of each client counts: its rows, or 1."""
+        return np.array([oracles.rows_of(f) for f in self], dtype=np.int64)
+
+    def stored_numbers(self) -> int:
+        """The size of all data matrices together."""
+        return sum(oracles.stored_numbers(f) for f in self)
+
+    def are_linear(self) -> bool:
+        """Whether all are linear models."""
+        return all(isinstance(f, LinearModel) for f in self)
+
+    def are_one_kind(self) -> bool:
+        """Whether all are linear models of the same kind."""
+        return isinstance(self[0], LinearModel) and all(type(f) is type(self[0]) for f in self)
+
+    def are_random(self) -> bool:
+        """Whether a gradient of some client draws numbers."""
+        return any(map(oracles.is_random, self))
+
+    def are_thread_safe(self) -> bool:
+        """Whether several threads may compute gradients at once."""
+        return all(map(oracles.is_thread_safe, self))
+
+    def know_L(self) -> bool:
+        """Whether every client has an L."""
+        return all(map(oracles.knows_L, self))
+
+    def metrics(self) -> tuple[str, ...]:
+        """The names of what they measure besides f."""
+        return tuple(dict.fromkeys(name for f in self for name in oracles.metrics_of(f)))
+
+    def start(self) -> Array | None:
+        """Where the clients want to be started; None if they do not say."""
+        first = oracles.start_of(self[0])
+        for f in self:  # one at a time: they may be large, and many
+            other = oracles.start_of(f)
+            if not (first is other or (first is not None and other is not None and np.array_equal(first, other))):
+                raise InputError("the clients start from different weights; give x0.")
+        return first
+
+    def checked(self, d: int) -> int:
+        """The number of unknowns, from ``d`` if it is given; refuses clients that do not fit together."""
+        d = _dimension(self, d)
+        _check(self)
+        return d
+
+    def whole(self, weights: Array) -> Any:
+        """sum_i w_i f_i as a single oracle, where it has a closed form."""
+        if len(self) == 1:
+            return self[0]
+        if all(isinstance(f, Quadratic) for f in self):
+            return Quadratic.average(list(self), weights)  # type: ignore[arg-type]
+        return None
+
+    def in_double(self) -> Clients:
+        """The same clients with their data in double precision; this very object if they are."""
+        clients = [oracles.in_double(f) for f in self]
+        return self if all(f is g for f, g in zip(clients, self, strict=True)) else Listed(clients)
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+    def L_i(self) -> Array:
+        """Smoothness of each client."""
+        return np.array([float(f.L) for f in self])
+
+    def mu_i(self) -> Array | None:
+        """Strong convexity of each client; None if a client does not know its own."""
+        mus = [f.mu for f in self]
+        return None if any(m is None for m in mus) else np.array([float(m) for m in mus if m is not None])
+
+    def L_of_sum(self, weights: Array) -> float:
+        """Smoothness of sum_i w_i f_i, of linear models of the same kind."""
+        models: list[Any] = list(self)
+        reg = sum(w * f.reg for w, f in zip(weights, models, strict=True))[: models[0].A.shape[1]]
+        parts = [(f.A, w * f.s) for w, f in zip(weights, models, strict=True)]
+        return spectrum.largest_of_sum(parts, models[0].curvature, reg)
+
+    def L_rows(self) -> Array:
+        """The largest smoothness of the function of one row, of each client."""
+        found = np.empty(len(self))
+        for i, f in enumerate(self):
+            if not isinstance(f, LinearModel):
+                L = float(f.L)  # says itself that it is unknown, where it is
+                raise InputError(
+                    f"client {i} knows its L = {L:g} but not that of a minibatch; give the method a gamma."
+                )
+            found[i] = f.L_rows
+        return found
+
+    def spreads(self, x: Array) -> Array:
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
+        return np.array([f.gradient_variance(x) for f in self if isinstance(f, LinearModel)])
+
+    # -- values and gradients ------------------------------------------------------------------------------------------
+    def gradients(self, x: Array, lo: int, hi: int) -> Array:
+        """grad f_i(x) of clients lo to hi - 1 in double precision, one row each."""
+        return np.stack([checked_gradient(oracles.in_double(self[i]), x, i) for i in range(lo, hi)])
+
+    def gradient_blocks(self, x: Array) -> Iterator[tuple[slice, Array]]:
+        """The gradients of all clients, some at a time: which ones, and one row each."""
+        step = max(1, NUMBERS_AT_ONCE // len(x))
+        for lo in range(0, len(self), step):
+            hi = min(lo + step, len(self))
+            yield slice(lo, hi), self.gradients(x, lo, hi)
+
+
+class Listed(tuple[Oracle, ...], Clients):
+    """Clients one by one."""
+
+    @classmethod
+    def of(cls, clients: Sequence[Oracle]) -> Clients:
+        """The clients as a problem holds them."""
+        return clients if isinstance(clients, Clients) else cls(clients)
+
+
+def minibatch_smoothness(rows: Indices, batch: int, L_i: Array, L_rows: Array) -> Array:
+    """``theory.minibatch_smoothness`` of each client, in the same arithmetic."""
+    refused = ~((L_i > 0) & (L_i <= (1 + 1e-6) * L_rows) & (L_rows < np.inf))
+    for i in np.flatnonzero(refused)[:1]:  # says what is wrong
+        theory.minibatch_smoothness(int(rows[i]), batch, float(L_i[i]), float(L_rows[i]))
+    some = (rows * (batch - 1) * L_i + (rows - batch) * L_rows) / (batch * np.maximum(rows - 1, 1))
+    return np.where(rows == batch, L_i, some)
+
+
+def expected_smoothness(rows: Indices, batch: int, L_i: Array, L_rows: Array, spreads: Array) -> tuple[Array, Array]:
+    """``theory.expected_smoothness`` of each client, in the same arithmetic."""
+    L_b = minibatch_smoothness(rows, batch, L_i, L_rows)
+    sigma2 = np.where(rows == batch, 0.0, (rows - batch) / (batch * np.maximum(rows - 1, 1)) * spreads)
+    return np.where(sigma2 == 0, L_b, 2 * L_b), 2 * sigma2
+
+
+def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
+    """The gradient of client i at x as a new ``(d,)`` array; the oracle sees x read-only."""
+    if type(f) is Quadratic:  # ours: it leaves x alone, and what follows would take longer than the gradient
+        return f.gradient(x)
+    x_seen = x.view()
+    x_seen.flags.writeable = False
+    try:
+        g = np.array(f.gradient(x_seen), dtype=np.float64)
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise InputError(f"the gradient of client {i} changes the x it is given; let it work on a copy.") from None
+        raise
+    if g.shape != x.shape:
+        raise InputError(f"the gradient of client {i} has shape {g.shape}; it must have shape {x.shape}.")
+    return g
+
+
+def _dimension(clients: Clients, d: int) -> int:
+    """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
+    # oracles of users need not know their dimension
+    known = [(i, di) for i, f in enumerate(clients) if (di := oracles.dimension_of(f)) is not None]
+    for f in clients:
+        if not oracles.is_oracle(f):
+            raise InputError(
+                f"a client of type {type(f).__name__} is no oracle; it needs value(x), gradient(x), L and mu."
+            )
+    for i, di in known:
+        if di != (d or known[0][1]):
+            j, dj = known[0] if not d else ("given", d)
+            raise InputError(
+                f"client {i} has {di} unknowns but client {j} has {dj}; every shard needs the same dimension."
+            )
+    if not known and not d:
+        raise InputError("the dimension is unknown; give d, or clients with an attribute d.")
+    return d or known[0][1]
+
+
+def _check(clients: Clients) -> None:
+    """Refuse constants that make no sense, and clients with different classes."""
+    first = oracles.classes_of(clients[0])
+    for i, f in enumerate(clients):
+        classes = oracles.classes_of(f)
+        if classes != first:
+            raise InputError(
+                f"client {i} has the classes {classes} but client 0 has {first}; map the labels alike first."
+            )
+        if isinstance(f, LinearModel):
+            continue  # its constants are right, and computing them here would be expensive
+        if not oracles.knows_L(f):
+            continue  # whoever needs L is refused
+        L, mu = f.L, f.mu
+        if not (np.isfinite(L) and L > 0):
+            raise InputError(f"client {i} says L = {L}; it must be a positive number.")
+        if mu is not None and not 0 <= mu <= L * (1 + 1e-9):
+            raise InputError(f"client {i} says mu = {mu} and L = {L}; it must be 0 <= mu <= L.")

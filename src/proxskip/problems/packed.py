@@ -1,0 +1,253 @@
+"""Many clients as rows of one store: a client is made when it is asked for, and what is asked of all takes no loop.
+
+What a client computes by itself is computed here for blocks of clients, in the same arithmetic: the data of a block are
+one matrix in which every client has columns of its own. So the constants, gradients and fingerprints of packed clients
+are those of the same clients one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, overload
+
+import numpy as np
+import scipy.sparse
+
+from proxskip.problems import kernels, oracles
+from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
+from proxskip.problems.glm import LeastSquares, LinearModel
+from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
+from proxskip.problems.softmax import Softmax
+from proxskip.types import Array, Indices, InputError, Oracle
+
+PACKED_FROM = 1024
+"""Clients from which a split packs them."""
+VIEWS_KEPT = 4096
+"""Clients that were asked for and are kept for the next time."""
+
+
+class Packed(Clients):
+    """Linear models of one kind; client i has rows row0[i] to row0[i + 1] - 1 of the store.
+
+    ``store.s`` holds the weights of the rows within their clients: they sum to one for each client.
+    """
+
+    def __init__(self, store: LinearModel, row0: Indices) -> None:
+        self.store, self.row0 = store, row0
+        self._views: dict[int, LinearModel] = {}
+        self._L: Array | None = None
+
+    @staticmethod
+    def of(model: LinearModel, order: Indices, row0: Indices) -> Packed:
+        """Client i has rows order[row0[i]] to order[row0[i + 1] - 1] of the model."""
+        store, sizes = model.ordered(order), np.diff(row0)
+        if not len(sizes) or not sizes.all():
+            raise InputError("a shard needs at least one row; this one has none.")
+        # Equal row weights stay exactly equal in a shard; others are rescaled to sum to one.
+        even = np.ptp(model.s) == 0
+        store.s = np.repeat(1.0 / sizes, sizes) if even else store.s / np.repeat(sums(store.s, row0), sizes)
+        return Packed(store, row0)
+
+    # -- a sequence ----------------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self.row0) - 1
+
+    @overload
+    def __getitem__(self, i: int) -> LinearModel: ...
+    @overload
+    def __getitem__(self, i: slice) -> Clients: ...
+    def __getitem__(self, i: int | slice) -> LinearModel | Clients:
+        if isinstance(i, slice):
+            lo, hi, step = i.indices(len(self))
+            if step != 1:
+                return Listed(self[k] for k in range(lo, hi, step))
+            row0 = self.row0[lo : max(lo, hi) + 1]
+            return Packed(self.store.between(int(row0[0]), int(row0[-1])), row0 - row0[0])
+        k = int(i) + (len(self) if i < 0 else 0)
+        if not 0 <= k < len(self):
+            raise IndexError(f"there is no client {i} among {len(self)}.")
+        return self._views.get(k) or self._view(k)
+
+    def _view(self, i: int) -> LinearModel:
+        if len(self._views) >= VIEWS_KEPT:
+            self._views.clear()
+        f = self.store.between(int(self.row0[i]), int(self.row0[i + 1]))
+        if self._L is not None:
+            f.__dict__["L"] = float(self._L[i])  # a cached property
+        self._views[i] = f
+        return f
+
+    def __iter__(self) -> Iterator[Oracle]:
+        return (self[i] for i in range(len(self)))
+
+    # -- what they are -------------------------------------------------------------------------------------------------
+    def kinds(self) -> list[str]:
+        """One name."""
+        return [type(self.store).__name__]
+
+    def sizes(self) -> Indices:
+        """Rows of each client."""
+        return np.diff(self.row0)
+
+    rows = sizes
+
+    def stored_numbers(self) -> int:
+        """The size of the store's matrix."""
+        return oracles.stored_numbers(self.store)
+
+    def has_even_rows(self) -> bool:
+        """Whether the rows of every client have equal weights."""
+        low, high = (u.reduceat(self.store.s, self.row0[:-1]) for u in (np.minimum, np.maximum))
+        return bool(np.array_equal(low, high))
+
+    def are_linear(self) -> bool:
+        """They are."""
+        return True
+
+    are_one_kind = are_thread_safe = know_L = are_linear
+
+    def are_random(self) -> bool:
+        """They are not."""
+        return False
+
+    def metrics(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def start(self) -> None:
+        """Anywhere."""
+
+    def checked(self, d: int) -> int:
+        """The number of unknowns."""
+        if d not in (0, self.store.d):
+            raise InputError(
+                f"the clients have {self.store.d} unknowns, not {d}; every shard needs the same dimension."
+            )
+        return self.store.d
+
+    def whole(self, weights: Array) -> Any:
+        """All rows, with the weights of their clients."""
+        return self.store.reweighted(np.repeat(weights, self.sizes()) * self.store.s)
+
+    def in_double(self) -> Clients:
+        """The same clients with their data in double precision; this very object if they are."""
+        store = oracles.in_double(self.store)
+        return self if store is self.store else Packed(store, self.row0)
+
+    def add_to(self, digest: Any) -> None:
+        """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
+        name = np.array(list(type(self.store).__name__.encode()), np.uint8)
+        reg = self.store.reg.view(np.uint8)
+        for sub, row0 in self._parts(0, len(self)):
+            lo, hi = row0[:-1], row0[1:]
+            b, s = (np.array(v).view(np.uint8) for v in (sub.b, sub.s))
+            same = np.zeros_like(lo)
+            parts = [(name, same, same + len(name)), (b, 8 * lo, 8 * hi)]
+            parts += [(reg, same, same + len(reg)), (s, 8 * lo, 8 * hi)]
+            parts += _matrix_bytes(sub.A, row0)
+            starts, ends = (np.stack([p[k] for p in parts]) for k in (1, 2))
+            out = np.empty(int((ends - starts).sum()), np.uint8)
+            kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
+            digest.update(out)
+
+    # -- constants -----------------------------------------------------------------------------------------------------
+    def L_i(self) -> Array:
+        """Smoothness of each client."""
+        if self._L is None:
+            self._L = largest_each(self.store, self.row0)
+        return self._L.copy()
+
+    def mu_i(self) -> Array:
+        """Strong convexity of each client."""
+        if isinstance(self.store, LeastSquares):
+            return smallest_each(self.store, self.row0)
+        return np.full(len(self), float(self.store.reg.min()))
+
+    def L_rows(self) -> Array:
+        """The largest smoothness of the function of one row, of each client."""
+        found = []
+        for sub, row0 in self._parts(0, len(self)):
+            largest = np.maximum.reduceat(_row_factors(sub, row0) * sub.row_squares, row0[:-1])
+            found.append(sub.curvature * largest + sub.l2)
+        return np.concatenate(found)
+
+    def spreads(self, x: Array) -> Array:
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
+        found = []
+        for sub, row0 in self._parts(0, len(self)):
+            sizes = np.diff(row0)
+            c = sub.row_slopes(x).reshape(sub.N, -1) * _row_factors(sub, row0)[:, None]
+            means = _products(sub, row0, c / np.repeat(sizes, sizes)[:, None])
+            squares = np.add.reduceat(np.sum(c * c, axis=1) * sub.row_squares, row0[:-1]) / sizes
+            found.append(np.maximum(squares - np.sum(means * means, axis=1), 0.0))
+        return np.concatenate(found)
+
+    # -- gradients -----------------------------------------------------------------------------------------------------
+    def gradients(self, x: Array, lo: int, hi: int) -> Array:
+        """grad f_i(x) of clients lo to hi - 1 in double precision, one row each."""
+        out = np.empty((hi - lo, len(x)))
+        at = 0
+        for part, row0 in self._parts(lo, hi):
+            sub = oracles.in_double(part)
+            c = sub.row_slopes(x)
+            c = sub.s * c if c.ndim == 1 else sub.s[:, None] * c
+            out[at : at + len(row0) - 1] = _products(sub, row0, c) + sub.reg * x
+            at += len(row0) - 1
+        return out
+
+    def _parts(self, first: int, last: int) -> Iterator[tuple[LinearModel, Indices]]:
+        """The rows of clients first to last - 1, some clients at a time, and where each of them begins."""
+        each = max(self.store.d, self.stored_numbers() // len(self))
+        step = max(1, NUMBERS_AT_ONCE // each)
+        for lo in range(first, last, step):
+            row0 = self.row0[lo : min(lo + step, last) + 1]
+            yield self.store.between(int(row0[0]), int(row0[-1])), row0 - row0[0]
+
+
+def sums(v: Array, row0: Indices) -> Array:
+    """The sum of each client's entries, in the order in which numpy adds them up for one client."""
+    out = np.empty(len(row0) - 1)
+    for m, who in by_size(row0):
+        out[who] = v[rows_of(row0, who, m)].reshape(len(who), m).sum(axis=1)
+    return out
+
+
+def _matrix_bytes(A: Any, row0: Indices) -> list[tuple[Any, Indices, Indices]]:
+    """The arrays of ``sharded.matrix_parts`` of every client, as bytes, with where each client's begin and end."""
+    lo, hi = row0[:-1], row0[1:]
+    if not scipy.sparse.issparse(A):
+        width = A.shape[1] * A.itemsize
+        return [(np.array(A).reshape(-1).view(np.uint8), width * lo, width * hi)]
+    # each client's own indptr begins with 0, and has an entry more than rows
+    at = np.arange(len(lo))
+    ends = A.indptr.astype(np.int64)
+    rows = np.repeat(ends[lo], hi - lo + 1)
+    places = np.arange(len(rows)) - np.repeat(at, hi - lo + 1)
+    indptr = ends[places] - rows
+    return [
+        (indptr.view(np.uint8), 8 * (lo + at), 8 * (hi + at + 1)),
+        (A.indices.astype(np.int64).view(np.uint8), 8 * ends[lo], 8 * ends[hi]),
+        (np.array(A.data).view(np.uint8), A.data.itemsize * ends[lo], A.data.itemsize * ends[hi]),
+    ]
+
+
+def _row_factors(sub: LinearModel, row0: Indices) -> Array:
+    """``LinearModel.row_factors`` of each client, row by row."""
+    sizes = np.diff(row0)
+    low, high = (u.reduceat(sub.s, row0[:-1]) for u in (np.minimum, np.maximum))
+    return np.where(np.repeat(low == high, sizes), 1.0, np.repeat(sizes, sizes) * sub.s)
+
+
+def _products(sub: LinearModel, row0: Indices, c: Array) -> Array:
+    """A_i' c_i of each client, in the order of its unknowns."""
+    A, clients, F = sub.A, len(row0) - 1, sub.A.shape[1]
+    c = c.astype(sub.dtype, copy=False)
+    if scipy.sparse.issparse(A):
+        found = np.asarray(apart(A, row0).T @ c, dtype=np.float64).reshape(clients, F, -1)
+    else:
+        found = np.empty((clients, F, 1 if c.ndim == 1 else c.shape[1]))
+        for m, who in by_size(row0):
+            rows = rows_of(row0, who, m)
+            stack = A[rows].reshape(len(who), m, F).transpose(0, 2, 1)
+            found[who] = stack @ c[rows].reshape(len(who), m, -1)
+    return found.transpose(0, 2, 1).reshape(clients, -1) if isinstance(sub, Softmax) else found[:, :, 0]

@@ -1,0 +1,362 @@
+"""Many clients on cohorts: rows of memory for those who took part, in memory or in files, saved in parts; draws in O(c)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import proxskip as ps
+from conftest import METHODS, Row
+from proxskip.links.cohorts import Bernoulli, Uniform
+from proxskip.links.rows import RowStore, RowView
+from proxskip.links.sums import largest, weighted_sum
+from proxskip.loop import by_rows
+from proxskip.randomness import FEW_CLIENTS, stream, subset
+from proxskip.results import description, folder, journal
+from proxskip.results.checkpoint import CheckpointError
+from proxskip.types import InputError
+
+ROUNDS = 20
+ON_COHORTS = [row for row in METHODS if row.cohort is not None]
+NOT_COMPUTED = {"seconds", "lyapunov", "lyapunov_bound"}
+NO_ROOM, PLENTY = 0, 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def problem_of(n: int = 12, d: int = 5, weights: Any = None) -> ps.Problem:
+    return ps.Problem(ps.random_quadratics(n=n, d=d, L=1.0, mu=0.1, seed=2), weights)
+
+
+def same(a: ps.Result, b: ps.Result) -> None:
+    """Bitwise, but for the clock and for what a store of rows does not compute."""
+    assert a.x.tobytes() == b.x.tobytes()
+    assert a.memory.keys() == b.memory.keys()
+    for k in a.memory:
+        assert a.memory[k].tobytes() == b.memory[k].tobytes(), k
+    assert (a.h is None and b.h is None) or np.array_equal(np.asarray(a.h), np.asarray(b.h))
+    assert np.array_equal(a.participation, b.participation)
+    for k in set(a.trace.columns) - NOT_COMPUTED:
+        assert a.trace[k].tobytes() == b.trace[k].tobytes(), k
+    assert a.status is b.status
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", ON_COHORTS, ids=lambda row: row.name)
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_rows_of_those_who_took_part_give_the_bytes_of_all_rows(row: Row, engine: str, tmp_path: Path) -> None:
+    problem = row.quadratic()
+    method = row.make(problem)
+    given: dict[str, Any] = {
+        "rounds": ROUNDS,
+        "cohort": row.cohort,
+        "engine": engine,
+        "seed": 3,
+        "x0": np.ones(problem.d),
+    }
+    given["allow_unsafe_step"] = True
+    whole = ps.run(method, problem, **given)
+    same(ps.run(method, problem, memory_limit=PLENTY, **given), whole)
+    ps.run(method, problem, **(given | {"rounds": 7}), memory_limit=NO_ROOM, out=tmp_path / "a", checkpoint_every=1)
+    resumed = ps.resume(tmp_path / "a", problem, rounds=ROUNDS)
+    same(resumed, whole)
+    same(ps.load(tmp_path / "a"), whole)  # type: ignore[arg-type]
+
+
+def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cpu engine's kernel for large cohorts reads the rows where they are."""
+    monkeypatch.setattr("proxskip.engines.cpu.engine.LAZY", 1)
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((120, 6)), np.where(rng.random(120) < 0.5, -1.0, 1.0)
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=15).with_batch(3)
+    method = ps.Scaffnew.theory(problem, own_steps=True, cohort=4)
+    for cohort in (4, 0.3, [[1, 2], [0, 7, 14], list(range(15))]):
+        given: dict[str, Any] = {"rounds": ROUNDS, "cohort": cohort, "seed": 1, "every": 3}
+        same(ps.run(method, problem, memory_limit=2000, **given), ps.run(method, problem, **given))
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool) -> None:
+    n, d = 1500, 3
+    rng = np.random.default_rng(5)
+    store = RowStore.of(["h", "x"], n, rng.standard_normal(d), limit=4000)
+    for _ in range(6):
+        some = np.sort(rng.choice(n, 60, replace=False))
+        at = store.admit(some)
+        store.arrays["h"][at] = rng.standard_normal((60, d))
+    w = rng.random(n)
+    for name in ("h", "x"):
+        view: Any = store.view(name) - rng.standard_normal(d) if shifted else store.view(name)
+        dense = np.asarray(view)
+        assert weighted_sum(w, view).tobytes() == weighted_sum(w, dense).tobytes()
+        assert largest(view) == largest(dense) == largest(store.view(name) - 0.0) or shifted
+        assert np.array_equal(view[7], dense[7])
+        assert np.array_equal(view[[3, 900]], dense[[3, 900]])
+    assert store.files  # the limit was reached
+    assert store.used == len(store.view("h").clients) < 6 * 60
+
+
+def test_a_row_appears_only_for_who_takes_part_and_files_hold_what_is_beyond_the_limit(tmp_path: Path) -> None:
+    store = RowStore.of(["h"], 10**6, np.zeros(4), limit=100 * 32, folder=tmp_path)
+    store.admit(np.arange(100))
+    assert not store.files
+    assert sum(v.nbytes for v in store.arrays.values()) <= 100 * 32
+    at = store.admit(np.array([5, 999_999]))
+    store.arrays["h"][at] = 7.0
+    assert store.files
+    assert store.used == 101
+    assert store.view("h")[999_999].tolist() == [7.0] * 4
+    assert not store.view("h")[123_456].any()
+    assert not list(tmp_path.iterdir())  # the files have no name
+
+
+def test_a_round_that_is_broken_off_leaves_the_rows_as_they_were() -> None:
+    store = RowStore.of(["h"], 9, np.zeros(2), limit=0)
+    at = store.admit(np.array([1, 4]))
+    store.arrays["h"][at] = 1.0
+    before = np.asarray(store.view("h"))
+    store.mark(True)
+    cohort = np.array([4, 5])
+    for value in (2.0, 3.0):  # two exchanges of one round
+        at = store.admit(cohort)
+        store.arrays["h"][at] = value
+    store.rewind()
+    assert np.array_equal(np.asarray(store.view("h")), before)
+
+
+def test_a_large_run_keeps_rows_without_being_asked_and_says_what_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(by_rows, "LARGEST_WHOLE", 100)
+    problem = problem_of()
+    method = ps.Scaffnew.theory(problem, cohort=3)
+    result = ps.run(method, problem, rounds=5, cohort=3)
+    assert isinstance(result.h, RowView)
+    assert np.isnan(result.trace["lyapunov"]).all()
+    assert any("Lyapunov" in note for note in result.warnings)
+    assert isinstance(ps.run(method, problem, rounds=2).h, np.ndarray)  # with everybody
+    warm = ps.run(method, problem, rounds=5, cohort=3, warm=result)
+    assert isinstance(warm.h, np.ndarray)  # rows that are not zero are all kept
+
+
+def test_a_lost_update_is_found_in_a_store_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, told = problem_of(), RowStore.admit
+
+    def losing(self: RowStore, clients: Any) -> Any:
+        at = told(self, clients)
+        if self.used > 8:
+            self.arrays["h"][at[0]] += 1.0
+        return at
+
+    monkeypatch.setattr(RowStore, "admit", losing)
+    result = ps.run(ps.Scaffnew.theory(problem, cohort=3), problem, rounds=30, cohort=3, memory_limit=PLENTY)
+    assert result.status is ps.Status.CORRUPTED
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "with everybody"),
+        ({"cohort": 3, "h0": np.repeat([[1.0], [-1.0]], 6, axis=0) * np.ones(5)}, "h0 = 0"),
+        ({"cohort": 3, "memory_limit": -1}, "number of bytes"),
+        ({"cohort": 3, "memory_limit": 1.5}, "number of bytes"),
+    ],
+)
+def test_a_limit_that_cannot_be_kept_is_refused(given: dict[str, Any], said: str) -> None:
+    problem = problem_of()
+    with pytest.raises(InputError, match=said):
+        ps.run(ps.Scaffold.theory(problem), problem, rounds=2, **({"memory_limit": 10} | given))
+
+
+# -- parts of checkpoints ----------------------------------------------------------------------------------------------
+def run_in_parts(path: Path, rounds: int = 8, n: int = 40, **more: Any) -> tuple[Any, ps.Problem]:
+    problem = problem_of(n)
+    method = ps.Scaffnew.theory(problem, cohort=4)
+    given: dict[str, Any] = {"rounds": rounds, "cohort": 4, "memory_limit": PLENTY, "out": path, "checkpoint_every": 1}
+    ps.run(method, problem, **(given | more))
+    return method, problem
+
+
+def test_a_checkpoint_writes_what_changed_and_drops_what_is_outdated(tmp_path: Path) -> None:
+    sizes = []
+
+    class Watched(journal.Journal):
+        def _write_part(self, state: Any, places: Any, number: int) -> Any:
+            sizes.append(len(places))
+            return super()._write_part(state, places, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "Journal", Watched)
+        run_in_parts(tmp_path / "a", rounds=60)
+    # without compaction a checkpoint has four rows
+    assert max(sizes) < 40
+    assert min(sizes) == 4
+    held = sum(len(folder.checkpoint.read_part(p, _seal(p))["clients"]) for p in journal.files_of(tmp_path / "a"))
+    assert held <= 2 * 40 + 2 * 4 * 2  # twice the rows, and what only the generation before lists
+
+
+def _seal(path: Path) -> str:
+    return path.read_bytes()[-32:].hex()
+
+
+def test_many_small_parts_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_PARTS", 6)
+    method, problem = run_in_parts(tmp_path / "a", rounds=30, n=400)
+    assert len(folder.read(tmp_path / "a").checkpoint.meta["parts"]["name"]) <= 7  # type: ignore[union-attr]
+    same(ps.resume(tmp_path / "a", problem, rounds=35), ps.run(method, problem, rounds=35, cohort=4))
+
+
+def test_large_parts_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PART_BYTES", 300)
+    method, problem = run_in_parts(tmp_path / "a", checkpoint_every=5)
+    same(ps.resume(tmp_path / "a", problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
+
+
+@pytest.mark.parametrize("moment", ["part", "checkpoint", "after"])
+def test_a_crash_while_saving_leaves_a_folder_that_resumes_bitwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The process ends between the parts and the checkpoint, within either, or before old parts are removed."""
+
+    class Killed(BaseException):
+        pass
+
+    saves = itertools.count()
+
+    def dying(act: Any) -> Any:
+        def killed(*args: Any, **given: Any) -> Any:
+            if next(saves) == 6:
+                raise Killed
+            return act(*args, **given)
+
+        return killed
+
+    where = {
+        "part": (folder.checkpoint, "write_part"),
+        "checkpoint": (folder.checkpoint, "save"),
+        "after": (journal.Journal, "commit"),
+    }[moment]
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, dying(getattr(*where)))
+        with pytest.raises(Killed):
+            run_in_parts(tmp_path / "a", rounds=20)
+    problem = problem_of(40)
+    method = ps.Scaffnew.theory(problem, cohort=4)
+    same(ps.resume(tmp_path / "a", problem, rounds=20), ps.run(method, problem, rounds=20, cohort=4))
+    kept = ("checkpoint", "checkpoint.previous")
+    listed = [set(folder.checkpoint._read(tmp_path / "a" / name)[1]["parts"]["name"]) for name in kept]
+    assert {p.name for p in journal.files_of(tmp_path / "a")} == set.union(*listed)
+
+
+@pytest.mark.parametrize("harm", ["bit", "cut", "gone", "other"])
+def test_a_damaged_part_is_noticed_and_the_generation_before_is_taken(tmp_path: Path, harm: str) -> None:
+    method, problem = run_in_parts(tmp_path / "a", checkpoint_every=3)
+    before = folder.checkpoint.load(tmp_path / "a", parts=True)
+    newest = sorted(journal.files_of(tmp_path / "a"))[-1]
+    raw = newest.read_bytes()
+    if harm == "gone":
+        newest.unlink()
+    elif harm == "other":
+        shutil.copy(sorted(journal.files_of(tmp_path / "a"))[0], newest)
+    else:
+        newest.write_bytes(raw[:-40] if harm == "cut" else raw[:100] + bytes([raw[100] ^ 1]) + raw[101:])
+    with pytest.raises(CheckpointError, match=newest.name):
+        ps.load(tmp_path / "a")
+    resumed = ps.resume(tmp_path / "a", problem, rounds=12)
+    assert before.generation == "current"
+    assert any(newest.name in note for note in resumed.warnings)
+    same(resumed, ps.run(method, problem, rounds=12, cohort=4))
+    for p in journal.files_of(tmp_path / "a"):
+        p.unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        ps.resume(tmp_path / "a", problem, rounds=14)
+
+
+def test_force_removes_the_parts_of_an_older_run(tmp_path: Path) -> None:
+    run_in_parts(tmp_path / "a", rounds=3)
+    problem = problem_of(40)
+    ps.run(ps.GD.theory(problem), problem, rounds=2, out=tmp_path / "a", force=True)
+    assert not journal.files_of(tmp_path / "a")
+
+
+# -- cohorts -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("n", "c"), [(6, 1), (6, 3), (7, 5), (5, 2), (4, 4)])
+def test_every_subset_is_equally_likely(n: int, c: int) -> None:
+    draws = 200 * math.comb(n, c)
+    found: dict[tuple[int, ...], int] = dict.fromkeys(itertools.combinations(range(n), c), 0)
+    for r in range(draws):
+        found[tuple(subset(stream(8, r, "cohort"), n, c).tolist())] += 1
+    if len(found) > 1:
+        assert scipy.stats.chisquare(list(found.values())).pvalue > 1e-4
+
+
+def test_each_client_of_many_is_equally_likely() -> None:
+    n, c, rounds = FEW_CLIENTS, 400, 250
+    counts = np.zeros(n)
+    for r in range(rounds):
+        S = Uniform(c).draw(stream(4, r, "cohort"), n, r)
+        assert len(S) == c
+        assert np.all(np.diff(S) > 0)
+        counts[S] += 1
+    groups = counts.reshape(50, -1).sum(axis=1)
+    assert scipy.stats.chisquare(groups).pvalue > 1e-4
+    sizes = np.array([len(Bernoulli(0.02).draw(stream(5, r, "cohort"), n, r)) for r in range(rounds)])
+    assert abs(sizes.mean() - 200) < 5 * math.sqrt(200 / rounds)
+
+
+def test_a_draw_costs_what_the_cohort_costs() -> None:
+    """At a hundred times the clients the same cohort takes about as long; a permutation takes a hundred times."""
+
+    def seconds(n: int) -> float:
+        best = math.inf
+        for _ in range(20):
+            began = time.process_time()
+            for r in range(5):
+                Uniform(100).draw(stream(1, r, "cohort"), n, r)
+            best = min(best, time.process_time() - began)
+        return best
+
+    assert seconds(100 * FEW_CLIENTS) < 5 * seconds(FEW_CLIENTS)
+
+
+def test_small_problems_draw_as_they_always_did() -> None:
+    for n in (8, FEW_CLIENTS - 1):
+        old = np.sort(stream(9, 41, "cohort").permutation(n)[:5])
+        assert np.array_equal(Uniform(5).draw(stream(9, 41, "cohort"), n, 41), old)
+        assert Uniform(5).scheme_for(n) == 1
+        assert description.cohort(Uniform(5), n) == {"uniform": 5}
+    assert description.cohort(Uniform(5), FEW_CLIENTS) == {"uniform": 5, "scheme": 2}
+
+
+@pytest.mark.parametrize("cohort", [3, 0.25])
+def test_an_old_folder_keeps_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cohort: Any) -> None:
+    """A folder that names no scheme was written when there was only the first, whatever its number of clients."""
+    problem = problem_of()
+    method = ps.Scaffnew.theory(problem, cohort=cohort)
+    by_the_first = ps.run(method, problem, rounds=ROUNDS, cohort=cohort)
+    ps.run(method, problem, rounds=6, cohort=cohort, out=tmp_path / "old")
+    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", 5)  # twelve clients are many from now on
+    same(ps.resume(tmp_path / "old", problem, rounds=ROUNDS), by_the_first)
+    by_the_second = ps.run(method, problem, rounds=ROUNDS, cohort=cohort)
+    assert not np.array_equal(by_the_second.participation, by_the_first.participation)
+    ps.run(method, problem, rounds=6, cohort=cohort, out=tmp_path / "new")
+    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", 10**9)
+    same(ps.resume(tmp_path / "new", problem, rounds=ROUNDS), by_the_second)
+    assert "scheme = 2" in (tmp_path / "new" / "spec.toml").read_text()
+    saved = {"method": "gd", "parameters": {"gamma": 1.0}, "cohort": {"uniform": 3, "scheme": 9}}
+    with pytest.raises(InputError, match="scheme 9"):
+        description.revive(saved)

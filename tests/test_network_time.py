@@ -1,0 +1,332 @@
+"""Runs over a simulated network: what a second is made of, who is missing, and that methods see it as a federation."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from conftest import METHODS, Row, thinned
+from proxskip.cli import main
+from proxskip.links.profiles import NAMED
+from proxskip.loop.simulated_time import Clock, Void
+from proxskip.protocol import Arrived, Begin, Client, Deadline, Server, Worker
+from proxskip.protocol.client import ClientState
+from proxskip.protocol.wire import encode
+from proxskip.randomness import STREAMS, client_uniforms, philox4x32
+from proxskip.types import InputError
+
+FREE = ps.Network(latency=0.0, bandwidth=math.inf, gradient=0.0)
+UNSURE = ps.Network(
+    latency=ps.Spread(0.1, 0.4), bandwidth=ps.Spread(1e4, 3e4), gradient=ps.Spread(0.01, 0.03), correlation=0.5,
+    lost_before=0.1, lost_after=0.1, deadline=1.0, patience=50,
+)  # fmt: skip
+served = [row for row in METHODS if "graph" not in row.make(row.quadratic()).handles]
+
+
+def run(row: Row, problem: ps.Problem, **given: Any) -> ps.Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ps.run(row.make(problem), problem, cohort=row.cohort, seed=3, allow_unsafe_step=True, **given)
+
+
+@pytest.fixture(scope="module")
+def problem() -> ps.Problem:
+    return ps.Problem(ps.random_quadratics(8, 5, L=1.0, mu=0.05, seed=1))
+
+
+# -- seconds -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("row", thinned(served, 9))
+def test_a_free_network_gives_the_plain_trace(row: Row) -> None:
+    quadratics = row.quadratic()
+    plain, free = run(row, quadratics, rounds=12), run(row, quadratics, rounds=12, network=FREE)
+    assert plain.x.tobytes() == free.x.tobytes()
+    for name in set(plain.trace.columns) - {"seconds"}:
+        assert plain.trace[name].tobytes() == free.trace[name].tobytes(), name
+    assert not free.trace["sim_seconds"].any()
+    assert "sim_seconds" not in plain.trace
+
+
+@pytest.mark.parametrize("row", thinned(served, 5))
+def test_a_second_is_made_of_ways_bytes_and_gradients(row: Row) -> None:
+    quadratics = row.quadratic()
+    n = quadratics.n
+    network = ps.Network(latency=0.5, bandwidth=3.0, up=7.0, gradient=11.0)
+    end = run(row, quadratics, rounds=12, network=network).trace.last()
+    if not isinstance(row.cohort, int | None):
+        return  # of no fixed size
+    each = n if row.cohort is None else row.cohort
+    seconds = end["exchanges"] + (end["bytes_down"] / 3.0 + end["bytes_up"] / 7.0) / each
+    # on cohorts, and where clients take their own numbers of steps, the slowest client counts and not the mean one
+    exact = row.cohort is None and end["iterations"] * n == end["local_steps"] and not row.masked
+    assert end["sim_seconds"] >= (1 - 1e-9) * (seconds + 11.0 * end["passes"] * n / each)
+    if exact:
+        assert end["sim_seconds"] == pytest.approx(seconds + 11.0 * end["passes"])
+        assert end["sim_computing"] == pytest.approx(11.0 * end["passes"])
+
+
+def test_the_server_is_shared_and_the_slowest_client_is_waited_for(problem: ps.Problem) -> None:
+    gradients = tuple(float(i) for i in range(8))
+    found = ps.run("gd", problem, rounds=3, network=ps.Network(0.0, math.inf, gradient=gradients, server=80.0))
+    # 8 clients with 5 numbers of 8 bytes: half a second for each, at an eighth of 80 bytes per second, both ways
+    assert found.trace["sim_seconds"].tolist() == pytest.approx([0.0, 15.0, 30.0, 45.0])
+    assert found.trace["slowest_client"][-1] == 7
+    assert found.trace["slowest_seconds"][-1] == pytest.approx(15.0)
+
+
+# -- who is missing ----------------------------------------------------------------------------------------------------
+def test_late_clients_are_left_out_and_the_first_ones_are_taken(problem: ps.Problem) -> None:
+    latency = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 9.0)
+    cut = ps.Network(latency, math.inf, gradient=0.0, deadline=2.0)
+    method = ps.Scaffnew.theory(problem)
+    found = ps.run(method, problem, rounds=10, network=cut)
+    assert found.participation.tolist() == [10] * 7 + [0]
+    assert found.trace["late"][-1] == 10
+    assert found.trace["sim_seconds"][-1] == pytest.approx(20.0)
+    first = ps.run(method, problem, rounds=10, cohort=4, network=ps.Network(latency, math.inf, gradient=0.0, extra=1.0))
+    assert first.participation.tolist() == [10] * 4 + [0] * 4
+    assert first.trace["sim_seconds"][-1] == pytest.approx(6.0)
+    # whoever must have everybody waits for everybody, and gives up if somebody never comes
+    gone = ps.run("gd", problem, rounds=10, network=cut)
+    assert (gone.status, gone.rounds) == (ps.Status.STALLED, 0)
+    assert "6 attempts" in gone.message
+    assert gone.summary()["sim_seconds"] == pytest.approx(12.0)
+
+
+def test_everybody_asked_is_counted_late_or_lost(problem: ps.Problem) -> None:
+    found = ps.run("scaffnew", problem, rounds=40, network=UNSURE)
+    end = found.trace.last()
+    assert end["void"] == 0
+    assert found.participation.sum() + end["late"] + end["lost"] == 40 * problem.n
+    assert end["late"] > 0 < end["lost"]
+    again, other = (ps.run("scaffnew", problem, rounds=40, network=UNSURE, seed=s) for s in (0, 1))
+    assert again.trace["sim_seconds"].tobytes() == found.trace["sim_seconds"].tobytes()
+    assert other.trace["sim_seconds"].tobytes() != found.trace["sim_seconds"].tobytes()
+    slow = ps.run("scaffnew", problem, rounds=40, network=UNSURE, engine="reference")
+    assert slow.participation.tolist() == found.participation.tolist()
+    assert np.allclose(slow.x, found.x, rtol=1e-12)
+
+
+def test_a_server_waits_until_enough_can_be_reached(problem: ps.Problem) -> None:
+    hours = (1e-9, 1e-9, 1.0, *(1e-9,) * 21)
+    found = ps.run("gd", problem, rounds=5, network=ps.Network(0.0, math.inf, gradient=1.0, available=hours))
+    assert found.trace["sim_seconds"].tolist() == pytest.approx([0, *(7200 + k for k in range(1, 6))])
+    assert found.x.tobytes() == ps.run("gd", problem, rounds=5).x.tobytes()
+
+
+class Asked:
+    """Who was counted in each exchange that a run asked for; None for a void one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[int, ...] | None] = []
+        ask = Clock.ask
+
+        def noted(clock: Clock, *given: Any) -> Any:
+            self.seen.append(None)
+            counted = ask(clock, *given)
+            self.seen[-1] = tuple(int(i) for i in counted)
+            return counted
+
+        monkeypatch.setattr(Clock, "ask", noted)
+
+
+def federated(server: Server, problem: ps.Problem, seen: list[tuple[int, ...] | None]) -> Any:
+    """The protocol's server, whose clients answer or not as the network had it; their void answers come late."""
+    clients = [Client(server.method, Worker(f, i, server.seed)) for i, f in enumerate(problem.clients)]
+    memories = [ClientState.fresh(bytes(16)) for _ in clients]
+    state, asks = server.step(server.start(bytes(16)), Begin())
+    for counted in seen:
+        now, answers = (state.ticket, state.exchange), []
+        for ask in asks:
+            memories[ask.client], said = clients[ask.client].step(memories[ask.client], encode(ask, server.limit))
+            answers += [(ask.client, raw) for raw in said]
+        asks = []
+        for i, raw in answers if counted is not None else answers[:1]:
+            if counted is None or i in counted:
+                state, more = server.step(state, Arrived(raw, i))
+                asks += more
+        if (state.ticket, state.exchange) == now:
+            state, asks = server.step(state, Deadline(*now))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("method", "cohort"),
+    [
+        (ps.Scaffnew(0.9, 0.4), None),
+        (ps.Scaffnew(0.9, 0.4), 4),
+        pytest.param(ps.Scaffold(0.3, 2), None, marks=pytest.mark.slow),
+        pytest.param(ps.FedLin(0.2, 2), None, marks=pytest.mark.slow),
+        (ps.Tamuna(0.9, 0.4, chi=0.5, s=2), 3),
+        pytest.param(ps.GD(0.9), None, marks=pytest.mark.slow),
+    ],
+    ids=lambda v: getattr(v, "name", str(v)),
+)
+def test_a_method_sees_missing_clients_as_in_the_protocol(
+    problem: ps.Problem, method: Any, cohort: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = ps.Network(0.1, math.inf, gradient=0.01, lost_before=0.05, lost_after=0.1, deadline=1.0, patience=60)
+    asked = Asked(monkeypatch)
+    found = ps.run(method, problem, rounds=15, cohort=cohort, network=network, seed=4, allow_unsafe_step=True)
+    assert found.rounds == 15
+    assert found.trace["lost"][-1] > 0
+    more = {} if cohort is None else {"cohort": ps.Uniform(cohort)}
+    server = Server(method, problem, 15, seed=4, audit=0, measure=None, patience=60, insist=True, **more)
+    state = federated(server, problem, asked.seen)
+    assert (state.round, state.over) == (15, True)
+    assert state.counts.void == found.trace["void"][-1]
+    assert list(state.participated) == found.participation.tolist()
+    assert state.vectors["x"].tobytes() == found.x.tobytes()
+
+
+def test_a_void_second_exchange_takes_back_the_first(problem: ps.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, failed = Clock.ask, []
+
+    def fails_once(clock: Clock, costs: Any, asked: Any, steps: Any, down: Any, round: int, exchange: int) -> Any:
+        if exchange == 1 and round not in failed:
+            failed.append(round)
+            clock.void += 1
+            clock.attempt += 1
+            raise Void
+        return ask(clock, costs, asked, steps, down, round, exchange)
+
+    monkeypatch.setattr(Clock, "ask", fails_once)
+    network = ps.Network(0.1, math.inf, gradient=0.01, deadline=9.0)
+    method = ps.FedLin.theory(problem)
+    found = ps.run(method, problem, rounds=6, network=network)
+    assert len(failed) == found.trace["void"][-1] == 6
+    plain = ps.run(method, problem, rounds=6, network=FREE)
+    assert found.x.tobytes() == plain.x.tobytes()
+    assert found.trace["exchanges"].tolist() == plain.trace["exchanges"].tolist()
+
+
+def test_a_resumed_run_goes_on_in_simulated_time(problem: ps.Problem, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"network": UNSURE, "cohort": 5}
+    whole = ps.run("scaffnew", problem, rounds=30, **given)
+    ps.run("scaffnew", problem, rounds=13, out=tmp_path / "a", **given)
+    found = ps.resume(tmp_path / "a", problem, rounds=30)
+    assert found.x.tobytes() == whole.x.tobytes()
+    for name in ("sim_seconds", "sim_computing", "late", "lost", "void", "slowest_client"):
+        assert found.trace[name].tobytes() == whole.trace[name].tobytes()
+    loaded = ps.load(tmp_path / "a")
+    assert isinstance(loaded, ps.Result)
+    assert loaded.summary()["sim_seconds"] == whole.summary()["sim_seconds"]
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", NAMED)
+def test_named_networks_are_plain_data(name: str, problem: ps.Problem) -> None:
+    network = ps.Network.named(name)
+    assert ps.Network.of(network.plain()) == network
+    assert ps.Network.of(FREE.plain()) == FREE
+    found = ps.run("scaffnew", problem, rounds=5, network=name)
+    assert 0 < found.trace["sim_computing"][-1] < found.trace["sim_seconds"][-1]
+
+
+def test_clients_are_drawn_one_by_one() -> None:
+    clients = np.array([3, 7, 2**31])
+    words = client_uniforms(2**40 + 5, "faults", clients, 9, 2) * 2**32 - 0.5
+    for i, found in zip(clients, words.T, strict=True):
+        assert tuple(found) == philox4x32((0x80000000 | STREAMS["faults"], 2, 9, int(i)), 2**40 + 5)
+    even = ps.Network(
+        latency=ps.Spread(1.0, 4.0), up=ps.Spread(5.0, 9.0), gradient=ps.Spread(1.0, 4.0), correlation=1.0
+    )
+    traits = even.traits(0, np.arange(4000))
+    assert np.quantile(traits.latency, (0.1, 0.5, 0.9)) == pytest.approx((0.25, 1.0, 4.0), rel=0.1)
+    # the slowest device has the slowest link
+    assert np.allclose(traits.gradient, traits.latency)
+    assert (np.argsort(traits.latency) == np.argsort(-traits.up)).all()
+    apart = ps.Network(latency=ps.Spread(1.0, 4.0), gradient=ps.Spread(1.0, 4.0)).traits(0, np.arange(4000))
+    assert abs(np.corrcoef(np.log(apart.latency), np.log(apart.gradient))[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda p: ps.Network.named("moon"), "not known"),
+        (lambda p: ps.Network.named("mobile", speeds=1), "has no speeds"),
+        (lambda p: ps.Network(lost_after=0.1), "deadline"),
+        (lambda p: ps.Network(available=0.0), "available"),
+        (lambda p: ps.Network(available=(0.5, 0.5)), "24"),
+        (lambda p: ps.Network(correlation=2.0), "correlation"),
+        (lambda p: ps.Network(lost_before=0.5, lost_after=0.5, deadline=1.0), "less than 1"),
+        (lambda p: ps.Network(latency="fast"), "latency"),
+        (lambda p: ps.Spread(2.0, 1.0), "p90"),
+        (lambda p: ps.run("gd", p, rounds=1, network=3), "network"),
+        (lambda p: ps.run("gd", p, rounds=1, network=ps.Network()), "seconds of a local gradient"),
+        (lambda p: ps.run("gd", p, rounds=1, network=ps.Network((1.0, 2.0), gradient=1.0)), "2 numbers for 8 clients"),
+        (lambda p: ps.run("diging", p, rounds=1, network="mobile"), "no server"),
+        (lambda p: ps.run(ps.FiveGCS.practical(p), p, cohort=4, rounds=1, network="mobile"), "cohorts close"),
+        (lambda p: ps.theory.cohort_rounds(4, 5, 0.1), "from 1 to 4"),
+    ],
+)
+def test_bad_input(problem: ps.Problem, call: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call(problem)
+
+
+# -- forecasts ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_the_forecast_is_the_simulation(problem: ps.Problem) -> None:
+    network = ps.Network(latency=ps.Spread(0.05, 0.1), bandwidth=1e4, gradient=ps.Spread(0.01, 0.02), deadline=5.0)
+    made = ps.plan(problem, network=network, eps=1e-4)
+    assert {row.cohort for row in made.rows} == {None, 4}
+    assert "cohorts of 4" in str(made)
+    for row in (made.best, next(r for r in made.rows if r.name == "accelerated")):
+        method = ps.Accelerated.theory(problem) if row.p is None else ps.Scaffnew.theory(problem, cohort=row.cohort)
+        if row.p is not None:
+            method = ps.Scaffnew(method.gamma, row.p)
+        found = ps.FiveGCS.practical(problem) if row.name == "5gcs" else method
+        real = ps.run(found, problem, cohort=row.cohort, network=network, tol=1e-4).summary()
+        assert row.seconds == pytest.approx(real["sim_seconds"], rel=0.5)
+
+
+def test_cohorts_have_a_floor_whatever_p(problem: ps.Problem) -> None:
+    for n, c, eps in ((20, 5, 1e-6), (1000, 10, 1e-3), (3, 1, 0.5)):
+        needed = math.ceil(ps.theory.cohort_rounds(n, c, eps))
+        # a client is in none of R cohorts with probability (1 - c/n)^R, and until then remembers what it did
+        assert (1 - c / n) ** needed <= eps < (1 - c / n) ** (needed - 1)
+        assert ps.theory.cohort_rounds(n, c, eps) == pytest.approx(n / c * math.log(1 / eps), rel=1.5 * c / n)
+        assert f"{needed:,}" in ps.theory.cohort_sentence(n, c, eps)
+    assert ps.theory.cohort_rounds(4, 4, 0.1) == 0
+    found = ps.run("scaffnew", problem, cohort=2, tol=1e-4)
+    first = found.trace["grad_norm"][0]
+    floor = ps.theory.cohort_rounds(8, 2, (1e-4 / first) ** 2)
+    assert f"here {math.ceil(floor)} " in found.summary()["forecast"]
+    assert found.rounds > floor / 2
+    assert "forecast" not in ps.run("scaffnew", problem, tol=1e-4).summary()
+    assert "forecast" not in ps.run("local-gd", problem, rounds=3, cohort=2, tol=1e-4).summary()
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_compare_over_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", "digits", "--clients", "8", "--l2", "1e-1", "--rounds", "30"]
+    out = str(tmp_path / "a")
+    network = ["--network", "cross-silo:gradient=0.1"]
+    assert (
+        main(["compare", "gd", "scaffnew", *flags, *network, "--tol", "1e-1", "--x", "sim_seconds", "--out", out]) == 0
+    )
+    shown = capsys.readouterr().out
+    assert "Fastest over the network cross-silo" in shown
+    assert (tmp_path / "a" / "compare.png").is_file()
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", "digits", "--clients", "8", "--l2", "1e-1", "--rounds", "5"]
+    assert main(["run", "scaffnew", *flags, "--weights", "equal", "--cohort", "4", "--network", "mobile"]) == 0
+    assert "network    mobile" in capsys.readouterr().out
+    assert main(["theory", "--L", "1", "--mu", "0.1", "--n", "100", "--cohort", "5"]) == 0
+    assert "With cohorts of 5 of 100 clients" in capsys.readouterr().out
+    for wrong, said in (
+        (["run", "gd", *flags, "--network", "moon"], "not known"),
+        (["run", "gd", *flags, "--network", "mobile:deadline"], "no change"),
+        (["compare", "gd", "scaffnew", *flags, "--x", "sim_seconds"], "--network"),
+    ):
+        assert main(wrong) == 2
+        assert said in capsys.readouterr().err
