@@ -139,7 +139,7 @@ def _redrawn(product: int, side: int, i: int, counter: tuple[int, int, int], see
 
 
 def _floyd(numbers: list[int], m: int) -> Indices:
-    """Different rows from numbers of which the i-th is any of 0..m-n+i: one that was drawn already becomes m - n + i."""
+    """Different rows from n numbers, the i-th any of 0..m-n+i: one that was drawn already becomes m - n + i."""
     drawn: dict[int, None] = {}
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None
