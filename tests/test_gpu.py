@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import itertools
 import operator
 import re
+import shutil
+import subprocess
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,8 +23,9 @@ from hypothesis import strategies as st
 import proxskip as ps
 from conftest import METHODS as EVERY_METHOD
 from conftest import Row, close, draws
+from proxskip import randomness
+from proxskip.engines.gpu import cuda, fused
 from proxskip.engines.gpu import engine as gpu
-from proxskip.engines.gpu import fused
 from proxskip.engines.gpu.coded import read_there
 from proxskip.engines.gpu.launch import Card, Launches, LocalSteps
 from proxskip.engines.gpu.tiles import ClientRows, Layout, untangle
@@ -420,6 +424,52 @@ def test_a_round_asks_for_one_launch(row: Row) -> None:
         assert 1.0 < found < 2.0
     else:
         assert found == LAUNCHES.get(row.name, 1)
+
+
+# -- the draws of the CUDA source, compiled for the processor ------------------------------------------------------------
+ONE_THREAD = r"""
+#include <cstdint>
+typedef uint32_t u32;
+typedef uint64_t u64;
+#define __device__ static
+#define DRAWG 0
+static u32 atomicCAS(u32* p, u32 a, u32 b) { u32 old = *p; if (old == a) *p = b; return old; }
+static u32 atomicMin(u32* p, u32 v) { u32 old = *p; if (v < old) *p = v; return old; }
+"""
+ALL_DRAWS = r"""
+extern "C" void draw(u32 m, u32 n, u32 size, u32 step, u32 round, u32 client, u64 seed, u32* room, const u32* order,
+                     u32* rows, u32* drawn) {
+    Draws d = {room, room + n, size - 1, m, n};
+    for (u32 me = 0; me < 7; ++me) draw_numbers(d, step, round, client, seed, me, 7);
+    for (u32 k = 0; k < n; ++k) enter_draws(d, order[k], 1u << 31);  // one after another, in any order
+    for (u32 i = 0; i < n; ++i) rows[i] = row_of(d, i);
+    for (u32 v = 0; v < m; ++v) drawn[v] = is_drawn(d, v);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_draws_are_resolved_as_floyds_algorithm_does(tmp_path: Any) -> None:
+    """Whatever the order in which threads enter their draws into the table."""
+    philox = cuda.SOURCE[cuda.SOURCE.index("__device__ void philox(") : cuda.SOURCE.index("// the round function")]
+    draws_ = cuda.SOURCE[cuda.SOURCE.index("#define NOBODY") : cuda.SOURCE.index("// ---- means")]
+    (tmp_path / "draws.cpp").write_text(ONE_THREAD + philox + draws_ + ALL_DRAWS)
+    library = tmp_path / "draws.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, tmp_path / "draws.cpp"], check=True)
+    draw = ctypes.CDLL(str(library)).draw
+    rng = np.random.Generator(np.random.Philox(0))
+    for step in range(200):
+        m = int(rng.integers(1, 300))
+        n, size = int(rng.integers(0, m // 2 + 1)), 512
+        room, rows, drawn = np.zeros(n + size, np.uint32), np.zeros(n, np.uint32), np.zeros(m, np.uint32)
+        order = rng.permutation(n).astype(np.uint32)
+        numbers = [ctypes.c_uint32(v) for v in (m, n, size, step, 5, 3)]
+        draw(
+            *numbers, ctypes.c_uint64(2**40 + 3), *(ctypes.c_void_p(v.ctypes.data) for v in (room, order, rows, drawn))
+        )
+        expected = randomness._subset(2**40 + 3, 3, 5, step, m, n)
+        assert np.array_equal(rows, expected)
+        assert np.array_equal(np.flatnonzero(drawn), np.sort(expected))
 
 
 # -- kernels against plain numpy ---------------------------------------------------------------------------------------

@@ -292,3 +292,24 @@ def test_warm_start_from_a_method_with_controls_to_one_without() -> None:
     problem = NAMED["scaffnew"].rows()
     first = ps.run(ps.Scaffnew.theory(problem), problem, rounds=20)
     assert ps.run(ps.GD.theory(problem), problem, rounds=1, warm=first).trace["gap"][0] == first.trace["gap"][-1]
+
+
+# -- minibatches -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sampling", [1, 2])
+def test_a_run_goes_on_with_the_minibatches_it_began_with(sampling: int, tmp_path: Path) -> None:
+    """The newest problem resumes a folder of either version; the folders of 0.1 have no number, and draw by 1."""
+    row = NAMED["scaffnew"]
+    problem = row.rows(sparse=True).with_batch(3)
+    old = problem.with_sampling(sampling)
+    straight = ps.run(row.make(problem), old, rounds=6)
+    ps.run(row.make(problem), old, rounds=3, out=tmp_path / "run")
+    assert ("sampling" in (tmp_path / "run" / "spec.toml").read_text()) == (sampling > 1)
+    same(ps.resume(tmp_path / "run", problem, rounds=6), straight)
+    other = ps.run(row.make(problem), problem.with_sampling(3 - sampling), rounds=6)
+    assert not np.array_equal(straight.x, other.x)
+
+
+def test_an_unknown_version_of_minibatches_is_refused() -> None:
+    problem = NAMED["scaffnew"].rows(sparse=True).with_batch(3)
+    with pytest.raises(InputError, match="sampling = 3 is not known"):
+        problem.with_sampling(3)

@@ -28,7 +28,7 @@ _REDRAW = np.uint32(REDRAW)
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _PLACES = np.zeros(64, np.uint64)
 _PLACES[[((int(_DE_BRUIJN) << _k) & (2**64 - 1)) >> 58 for _k in range(64)]] = range(64)
-ROWS_PER_PICK = 256
+ROWS_PER_PICK = 16
 """A minibatch of fewer rows is read in the order of the draws: looking through a bit for each row would take longer."""
 
 
@@ -111,8 +111,8 @@ def subset(seed, client, round, step, m, n, seen, out):
                 out[i] = _u32(product >> _32)
     # Floyd: a number that was drawn already becomes the last one that could be drawn, which was not
     for i in range(n):
-        last = _u32(m - n + i)
-        row = last if seen[out[i]] else out[i]
+        row = out[i]
+        row = _u32(row + seen[row] * _u32(m - n + i - row))  # no branch, which would often be mispredicted
         seen[row] = 1
         out[i] = row
     for i in range(n):

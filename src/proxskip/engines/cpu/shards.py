@@ -438,8 +438,8 @@ class Drawing:
         return Drawing(problem.sampling, problem.batch, int(sizes.max())) if problem.batch else Drawing(1, 0, 0)
 
     def picks(self) -> Any:
-        """Room for the rows, and three more (``minibatches.subset``)."""
-        return np.empty(self.batch + 3, np.uint32)
+        """Room for the rows, and three more (``minibatches.subset``); none without minibatches: all rows are read."""
+        return np.empty(self.batch + 3, np.uint32) if self.batch else NO_PICKS
 
     def room(self) -> tuple[Any, ...]:
         """The version; keys and four times the batch for version 1; zeros for version 2; the places."""
