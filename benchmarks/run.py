@@ -121,6 +121,13 @@ def with_noise(out: Path, quick: bool) -> str:
     return noise.report(quick)
 
 
+def at_size(out: Path, quick: bool) -> str:
+    """Many actors, many clients, small processes."""
+    import size
+
+    return f"## Ray and Flower at size, and imports\n\n{size.report(quick)}"
+
+
 PARTS: dict[str, Callable[[Path, bool], str]] = {
     "engine": engine,
     "minimize": minimizing,
@@ -128,6 +135,7 @@ PARTS: dict[str, Callable[[Path, bool], str]] = {
     "ray": on_ray,
     "ray_memory": memory_on_ray,
     "flower": federated,
+    "size": at_size,
     "noise": with_noise,
 }
 

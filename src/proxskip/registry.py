@@ -65,7 +65,8 @@ class Methods(Mapping[str, type[Method]]):
             warnings.warn(f"{whose} is left out: {why}", stacklevel=2)
 
     def __getitem__(self, name: str) -> type[Method]:
-        return self._all()[name]
+        # nothing can take the name of a known method, so installed packages are only searched for others
+        return self._known[name] if name in self._known else self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

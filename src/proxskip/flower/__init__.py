@@ -7,7 +7,9 @@
 its messages, stores its state on disk, and enforces the deadlines.
 """
 
+import gc
 import os
+import sys
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # flwr reads it when it is imported
@@ -18,6 +20,11 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('proxskip.flower needs flwr; install it with pip install "proxskip[flower]".') from error
 
 from proxskip.on_demand import define
+
+TASK = "flwr.supernode.runtime.run_clientapp"
+"""The module by which a SuperNode runs the app, in a process of its own for every message."""
+if TASK in sys.modules:
+    gc.freeze()  # spare this short life the collector's passes over all that Flower has imported, 0.1 s each
 
 if TYPE_CHECKING:
     from proxskip.flower.client import client_app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from proxskip.compiled import without_numba
-from proxskip.flower import memory
+from proxskip.flower import TASK, memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import kind, l2, smoothness
@@ -27,8 +26,6 @@ MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
 """Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
-TASK = "flwr.supernode.runtime.run_clientapp"
-"""The module by which a SuperNode runs the app, in a process of its own for every message."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -54,8 +51,6 @@ def client_app(
     """
     _check_mods(mods)
     if TASK in sys.modules:
-        # this process handles one message: spare it the collector's passes over all that Flower has imported
-        gc.freeze()
         without_numba()
     app = ClientApp(mods=list(mods))
     ready: OrderedDict[tuple[int, int], Oracle] = OrderedDict()

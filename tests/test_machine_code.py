@@ -1,0 +1,145 @@
+"""Kernels as files of machine code: the bytes of numba's, in a process without numba."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from proxskip import machine_code
+
+FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
+
+
+def scaled_sum(x, y, how, out):  # type: ignore[no-untyped-def]
+    """A kernel."""
+    number, (shift,) = how
+    for i in range(out.shape[0]):
+        for k in range(x.shape[1]):
+            out[i] += number * x[i, k] * y[k] + shift[k]
+
+
+def total(x):  # type: ignore[no-untyped-def]
+    """Returns something."""
+    return x.sum()
+
+
+def with_room(x, out):  # type: ignore[no-untyped-def]
+    """Allocates."""
+    room = np.zeros(x.shape[0])
+    for i in range(x.shape[0]):
+        room[i] = x[i] + out[i]
+    out[:] = room[::-1]
+
+
+def arguments(layout: Any = np.asarray) -> tuple[Any, ...]:
+    rng = np.random.default_rng(0)
+    return layout(rng.standard_normal((7, 5))), rng.standard_normal(5), (0.3, (rng.standard_normal(5),)), np.zeros(7)
+
+
+# -- what a kernel's code depends on -----------------------------------------------------------------------------------
+def test_types_are_told_apart_as_far_as_the_code_depends_on_them() -> None:
+    x = np.zeros((4, 4))
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    kinds = [
+        x,
+        np.asfortranarray(x),
+        x[::2],
+        x.astype(np.float32),
+        x[0],
+        fixed,
+        x.astype(np.int64),
+        1,
+        1.0,
+        (1,),
+        2**63,
+    ]
+    assert len({machine_code.types_of([k]) for k in kinds}) == len(kinds)
+    assert machine_code.types_of([np.int64(3), np.float64(2.0)]) == machine_code.types_of([3, 2.0])
+
+
+@pytest.mark.parametrize(
+    "given", [True, np.float32(1.0), None, "x", [1], np.zeros(2, bool), np.zeros(2, ">f8"), (None,)]
+)
+def test_other_arguments_are_left_to_numba(given: Any) -> None:
+    assert machine_code.types_of([1.0, given]) is None
+
+
+# -- the code ----------------------------------------------------------------------------------------------------------
+@pytest.mark.long
+def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
+    import numba
+
+    for layout in (np.asarray, np.asfortranarray):
+        args, known = arguments(layout), arguments(layout)
+        numba.njit(**FAST)(scaled_sum)(*known)
+        made = []
+
+        def make(args: Any = args, made: list[int] = made) -> bytes:
+            made.append(1)
+            return machine_code.made_by_numba(scaled_sum, FAST, args)
+
+        path = tmp_path / f"{layout.__name__}.o"
+        act = machine_code.kept(path, args, make)
+        assert act is not None
+        act(args)
+        assert args[-1].tobytes() == known[-1].tobytes()
+        again = machine_code.kept(path, args, make)
+        assert again is not None
+        assert made == [1]
+        path.write_bytes(path.read_bytes()[:-1])  # a damaged file is made anew
+        machine_code.kept(path, args, make)
+        assert made == [1, 1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kernel", "args"), [(total, [np.ones(3)]), (with_room, [np.ones(3), np.ones(3)])])
+def test_kernels_that_return_or_allocate_are_not_kept(kernel: Any, args: Any, tmp_path: Path) -> None:
+    assert machine_code.made_by_numba(kernel, FAST, args) == b""
+    assert machine_code.kept(tmp_path / "none.o", args, lambda: b"") is None
+    assert machine_code.kept(tmp_path / "none.o", args, lambda: 1 / 0) is None  # type: ignore[arg-type, return-value]
+
+
+CLIENT = """
+import json, sys
+import numpy as np
+import proxskip as ps
+from proxskip.compiled import without_numba
+if sys.argv[1] == "lean":
+    without_numba()
+from proxskip.protocol.worker import Worker
+rng = np.random.default_rng(1)
+A = rng.standard_normal((90, 6)) * (rng.random((90, 6)) < 0.6)
+said = []
+for sparse in (False, True):
+    for model in (ps.Logistic, ps.Softmax):
+        for batch in (None, 7):
+            rows = A
+            if sparse:
+                import scipy.sparse
+                rows = scipy.sparse.csr_matrix(A)
+            f = model(rows, (A[:, 0] > 0).astype(int), l2=0.1)
+            x = np.full(f.d, 0.1)
+            said.append(Worker(f, 3, 5, batch).descend(x, 0.5 * x, 0.2, 9).tobytes().hex())
+print(json.dumps([said, "numba" in sys.modules]))
+"""
+
+
+@pytest.mark.slow
+def test_a_client_without_numba_has_the_bytes_of_one_with_it(tmp_path: Path) -> None:
+    def said(how: str) -> Any:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        out = subprocess.run([sys.executable, "-c", CLIENT, how], capture_output=True, check=True, env=environment)
+        return json.loads(out.stdout)
+
+    (known, _), (first, makes), (second, loads) = said("numba"), said("lean"), said("lean")
+    assert known == first == second
+    assert makes
+    assert not loads
