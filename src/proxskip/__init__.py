@@ -45,6 +45,7 @@ from proxskip.problems.personal import scafflix
 from proxskip.problems.quadratic import Quadratic, random_quadratics
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.split import split
+from proxskip.problems.stored import open_clients, write_clients
 from proxskip.registry import METHODS, register
 from proxskip.results.load import load
 from proxskip.results.result import Result, Results, Status
@@ -118,6 +119,7 @@ __all__ = [
     "graph",
     "load",
     "minimize",
+    "open_clients",
     "plan",
     "plot",
     "prox",
@@ -131,4 +133,5 @@ __all__ = [
     "sweep",
     "theory",
     "tune",
+    "write_clients",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -91,11 +92,15 @@ class Line:
         self.rounds_begun = 0
         self.before: Any = None
 
+    def _drawn(self, round: int) -> Indices:
+        return self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
+
     def begin(self, round: int) -> None:
         """Draw this round's cohort and key its generator."""
         self.round = round
         if not self.everyone:
-            self.cohort = self.cohorts.draw(stream(self.seed, round, "cohort"), self.problem.n, round)
+            self.cohort = self._drawn(round)
+            self.engine.expect(partial(self._drawn, round + 1))
         self.rng = stream(self.seed, round, "server", self.coins)
         if self.interrupted is not None:
             self._mark()
