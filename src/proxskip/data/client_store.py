@@ -195,8 +195,8 @@ class ClientStore:
             raise InputError(f"{self.folder} holds no clients; write_clients makes such a folder.") from None
         if self.about.get("version") != VERSION:
             raise InputError(f"{self.folder} was written by another version of proxskip; write it again.")
-        # "c": private to this process, so that nothing can change the files, and as writable as kernels expect
-        self.arrays = {k: np.load(self.folder / f"{k}.npy", mmap_mode="c") for k in ARRAYS[:5]}
+        # read-only: pages that may be written to would have to fit into memory
+        self.arrays = {k: np.load(self.folder / f"{k}.npy", mmap_mode="r") for k in ARRAYS[:5]}
         self._files: dict[str, int] = {}
 
     def array(self, name: str) -> Any:
