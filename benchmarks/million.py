@@ -128,7 +128,7 @@ def on_disk(o: argparse.Namespace) -> None:
         for file in written:
             file.unlink()
         size = sum(f.stat().st_size for f in (folder / "store").iterdir()) / 1e9
-        problem = phase("open_clients", lambda: ps.open_clients(folder / "store", l2=1e-3))
+        problem = phase("open_clients", lambda: ps.open_clients(folder / "store", l2=1e-3, weights="equal"))
         phase("L_i", lambda: problem.L_i)
         x = np.ones(problem.d)
         phase("f and its gradient", lambda: (problem.value(x), problem.gradient(x)))
