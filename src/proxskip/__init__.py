@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from proxskip.problems.quadratic import Quadratic, random_quadratics
     from proxskip.problems.softmax import Softmax
     from proxskip.problems.split import split
+    from proxskip.problems.stored import open_clients, write_clients
     from proxskip.registry import METHODS, register
     from proxskip.results.load import load
     from proxskip.results.result import Result, Results, Status
@@ -89,6 +90,7 @@ define(__name__, {
     "proxskip.problems.quadratic": "Quadratic random_quadratics",
     "proxskip.problems.softmax": "Softmax",
     "proxskip.problems.split": "split",
+    "proxskip.problems.stored": "open_clients write_clients",
     "proxskip.registry": "METHODS register",
     "proxskip.results.load": "load",
     "proxskip.results.result": "Result Results Status",
@@ -163,6 +165,7 @@ __all__ = [
     "graph",
     "load",
     "minimize",
+    "open_clients",
     "plan",
     "plot",
     "prox",
@@ -176,4 +179,5 @@ __all__ = [
     "sweep",
     "theory",
     "tune",
+    "write_clients",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -98,12 +99,15 @@ class Line:
         self.asked: Indices = self.all
         self.ran = False  # whether anything of this round has run
 
+    def _drawn(self, round: int, void: int = 0) -> Indices:
+        return asked_in(self.cohorts, self.seed, round, void, self.problem.n)
+
     def begin(self, round: int) -> None:
         """Draw this round's cohort and key its generator."""
         self.round = round
         if not self.everyone:
-            void = 0 if self.clock is None else self.clock.attempt
-            self.cohort = asked_in(self.cohorts, self.seed, round, void, self.problem.n)
+            self.cohort = self._drawn(round, 0 if self.clock is None else self.clock.attempt)
+            self.engine.expect(partial(self._drawn, round + 1))
         self.asked, self.ran = self.cohort, False
         self.rng = stream(self.seed, round, "server", self.coins)
         if self.interrupted is not None:

@@ -43,6 +43,7 @@ class Problem:
         info: anything to keep with the problem; it is written to the description of a run.
         sampling: the version by which minibatches are drawn (see ``randomness``); a resumed run keeps its own.
 
+    >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
     >>> problem.n, problem.d, problem.L, problem.mu
     (2, 2, 3.0, 1.0)
@@ -152,7 +153,7 @@ class Problem:
 
     @property
     def N(self) -> int | None:
-        """Rows of all clients"""
+        """Rows of all clients together."""
         sizes = self.sizes
         return None if sizes is None else sum(sizes)
 

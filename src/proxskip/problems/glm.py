@@ -70,6 +70,14 @@ class LinearModel:
         if l2_relative:  # last, since L0 needs the data
             self.l2 = float(l2) * self.L0
 
+    @classmethod
+    def over(cls, A: Any, b: npt.ArrayLike, l2: float, classes: npt.ArrayLike | None) -> Self:
+        """The model of rows in double precision that were checked before, and are not copied."""
+        empty = cls(scipy.sparse.csr_matrix((2, A.shape[1])), [0.0, 1.0], l2)  # checks l2
+        other = empty.reweighted(np.full(A.shape[0], 1.0 / A.shape[0]))
+        other.A, other.b = A, other._encode(_labels(b, A.shape[0]), classes)
+        return other
+
     def _encode(self, labels: npt.NDArray[Any], classes: npt.ArrayLike | None) -> Array:
         """The labels as the numbers b_j that the loss uses."""
         if labels.dtype.kind not in "fiub":

@@ -32,6 +32,9 @@ class Packed(Clients):
     ``store.s`` holds the weights of the rows within their clients: they sum to one for each client.
     """
 
+    mapped = False
+    """Whether the rows are on disk, and must not be copied into memory."""
+
     def __init__(self, store: LinearModel, row0: Indices) -> None:
         self.store, self.row0 = store, row0
         self._views: dict[int, LinearModel] = {}
@@ -149,6 +152,9 @@ class Packed(Clients):
             out = np.empty(int((ends - starts).sum()), np.uint8)
             kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
             digest.update(out)
+
+    def read_ahead(self, clients: Indices) -> None:
+        """Nothing to do: the rows are in memory."""
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, NamedTuple, Protocol
@@ -105,6 +105,10 @@ class Carrier(Protocol):
 
     def wait(self) -> None:
         """Return when everything asked for is done."""
+        return None
+
+    def expect(self, cohort: Callable[[], Indices]) -> None:
+        """A round begins; ``cohort`` draws that of the next one, whose data may be read meanwhile."""
         return None
 
 

@@ -64,7 +64,7 @@ class Census:
         sparse, C = is_sparse(first.A), isinstance(first, Softmax)
         entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
         common = hashlib.sha256(first.reg.tobytes()).hexdigest()
-        unit = sparse and all(bool(np.all(f.A.data == 1.0)) for f in models)
+        unit = sparse and all(_all_ones(f.A.data) for f in models)
         return Census(
             f"{type(first).__name__} {first.dtype} {sparse} {common}",
             problem.n, sum(f.N for f in models), int(entries), unit,
@@ -89,6 +89,8 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
     if census.kind is None:
         return None
     first: Any = problem.clients[0]
+    if _is_mapped(problem):  # tiles would be a second copy of the data, in memory
+        return Rows(problem, census, number0)
     most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
     if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
@@ -99,6 +101,15 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
 def _models(problem: Problem) -> list[Any]:
     """Linear models that hold the rows of all clients, end to end."""
     return [problem.clients.store] if isinstance(problem.clients, Packed) else list(problem.clients)
+
+
+def _is_mapped(problem: Problem) -> bool:
+    return isinstance(problem.clients, Packed) and problem.clients.mapped
+
+
+def _all_ones(values: Any, at_once: int = 1 << 22) -> bool:
+    """Whether all values are one, looking at some at a time: they may be more than fits into memory."""
+    return all(bool(np.all(values[k : k + at_once] == 1.0)) for k in range(0, len(values), at_once))
 
 
 def _are_alike(problem: Problem) -> bool:
@@ -132,7 +143,7 @@ class Rows:
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
         models = _models(problem)
         first = models[0]
-        self.number0, self.unit = number0, census.unit
+        self.number0, self.unit, self.mapped = number0, census.unit, _is_mapped(problem)
         self.dtype, self.batch = first.dtype, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.C = first.C if isinstance(first, Softmax) else 0
@@ -159,7 +170,8 @@ class Rows:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
-        return indptr.astype(np.uint64), _narrow(indices, matrices[0].shape[1]), values.astype(self.dtype, copy=False)
+        narrow = indices.view(f"u{indices.itemsize}") if self.mapped else _narrow(indices, matrices[0].shape[1])
+        return indptr.astype(np.uint64), narrow, values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
         """Each client's rows sorted by length: loops over the entries of neighbours then end where it is expected."""

@@ -1,0 +1,168 @@
+"""Clients in a folder that is mapped into memory: the same problem as in memory, whatever the order of the rows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import proxskip as ps
+from proxskip.data import client_store
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.shards import Rows, pack
+from proxskip.problems.stored import Stored
+from proxskip.results.description import fingerprint
+
+N, D, CLIENTS = 160, 9, 20
+
+
+def rows(labels: int = 2) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(3)
+    A = scipy.sparse.csr_matrix(np.where(rng.random((N, D)) < 0.4, rng.standard_normal((N, D)), 0.0))
+    return A, rng.integers(0, labels, N), rng.permutation(np.arange(N) % CLIENTS)
+
+
+def shards(folder: Path, labels: int = 2, names: bool = False) -> list[Path]:
+    """Three npz files, with rows of all clients in each."""
+    A, b, g = rows(labels)
+    files = []
+    for k, part in enumerate(np.array_split(np.arange(N), 3)):
+        M = A[part]
+        files.append(folder / f"part{k}.npz")
+        client: Any = np.char.add("client-", np.char.zfill(g[part].astype(str), 3)) if names else g[part]
+        np.savez(files[-1], values=M.data, indices=M.indices, indptr=M.indptr, label=b[part], client=client)
+    return files
+
+
+def same(a: Any, b: Any) -> bool:
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+@pytest.mark.parametrize("weights", ["rows", "equal"])
+@pytest.mark.parametrize("names", [False, True])
+def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: bool, weights: Any) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path, names=names), features=D)
+    stored = ps.open_clients(tmp_path / "store", l2=0.1, weights=weights)
+    A, b, g = rows()
+    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g, weights=weights)
+    assert isinstance(stored.clients, Stored)
+    x = np.random.default_rng(0).standard_normal(D)
+    for name in ("weights", "L_i", "sizes", "N", "mu_i"):
+        assert same(getattr(stored, name), getattr(here, name)), name
+    assert same(stored.client_gradients(x), here.client_gradients(x))
+    assert np.isclose(stored.value(x), here.value(x), rtol=1e-14)
+    assert np.isclose(stored.L_global, here.L_global, rtol=1e-12)
+    assert same(stored.clients[7].A.toarray(), here.clients[7].A.toarray())  # type: ignore[attr-defined]
+    runs = [ps.run(ps.Scaffnew(gamma=0.2, p=0.4), p, rounds=5, seed=1, engine="cpu") for p in (stored, here)]
+    assert np.allclose(runs[0].x, runs[1].x, rtol=1e-12)
+
+
+def test_nothing_is_copied_into_memory(tmp_path: Path) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    problem = ps.open_clients(tmp_path / "store", l2=0.1)
+    packed = pack(problem)
+    assert isinstance(packed, Rows)
+    clients: Any = problem.clients
+    for name, held in (("data", packed.sparse[2]), ("indices", packed.sparse[1])):
+        for v in (held, getattr(clients.store.A, name), getattr(problem.whole.A, name)):
+            assert np.shares_memory(v, clients.files.arrays[name]), name
+    assert all(isinstance(v, np.memmap) for v in clients.files.arrays.values())
+    with pytest.raises(ValueError, match="read-only"):
+        clients.store.A.data[0] += 1.0
+
+
+def test_the_next_cohort_is_read_while_one_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    problem = ps.open_clients(tmp_path / "store", l2=0.1)
+    read: list[tuple[str, list[int]]] = []
+    real = Stored.read_ahead
+
+    def noted(self: Stored, clients: Any) -> None:
+        read.append((threading.current_thread().name, clients.tolist()))
+        real(self, clients)
+
+    monkeypatch.setattr(Stored, "read_ahead", noted)
+    cohorts: list[list[int]] = []
+    run = CpuEngine.run
+    monkeypatch.setattr(CpuEngine, "run", lambda e, r: (cohorts.append(r.cohort.tolist()), run(e, r))[1])
+    ps.run(ps.Scaffnew.theory(problem, cohort=4), problem, cohort=4, rounds=6, seed=2, engine="cpu")
+    assert len(cohorts) == 6
+    assert [c for _, c in read][:5] == cohorts[1:6]
+    assert {name[:14] for name, _ in read} == {"proxskip-reads"}
+
+
+def test_pieces_and_places_do_not_matter(tmp_path: Path) -> None:
+    files = shards(tmp_path)
+    for name, order in (("one", files), ("two", files[::-1])):
+        ps.write_clients(tmp_path / name, order)
+    one, two = (ps.open_clients(tmp_path / name, l2=0.1) for name in ("one", "two"))
+    assert same(one.weights, two.weights)
+    x = np.ones(one.d)
+    assert np.allclose(one.client_gradients(x), two.client_gradients(x), rtol=1e-12, atol=1e-15)
+    assert fingerprint(one) != fingerprint(two)  # the rows of a client are in another order
+    assert fingerprint(one) == fingerprint(ps.open_clients(tmp_path / "one", l2=0.1))
+    assert fingerprint(one) != fingerprint(ps.open_clients(tmp_path / "one", l2=0.2))
+
+
+def test_softmax_and_least_squares_read_the_same_folder(tmp_path: Path) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path, labels=3))
+    assert ps.open_clients(tmp_path / "store", ps.Softmax, l2=0.1).d == 3 * D
+    assert ps.open_clients(tmp_path / "store", ps.LeastSquares, l2=0.1, batch=2).batch == 2
+    with pytest.raises(ps.InputError, match="two classes"):
+        ps.open_clients(tmp_path / "store", l2=0.1)
+    with pytest.raises(ps.InputError, match="l2"):
+        ps.open_clients(tmp_path / "store", ps.Softmax, l2=-1.0)
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    files = shards(tmp_path)
+    with pytest.raises(ps.InputError, match="there is no array user"):
+        ps.write_clients(tmp_path / "a", files, group="user")
+    with pytest.raises(ps.InputError, match="index 8, but there are 4"):
+        ps.write_clients(tmp_path / "b", files, features=4)
+    with pytest.raises(ps.InputError, match="holds no clients"):
+        ps.open_clients(tmp_path / "b")  # not finished
+    with pytest.raises(ps.InputError, match="no files"):
+        ps.write_clients(tmp_path / "c", [])
+    with pytest.raises(ps.InputError, match="cannot be read"):
+        ps.write_clients(tmp_path / "d", [tmp_path / "none.npz"])
+    held = dict(np.load(files[0]))
+    for name, wrong, match in (
+        ("label", np.full(len(held["label"]), np.nan), "label is not"),
+        ("client", np.zeros(len(held["label"])), "told apart"),
+        ("label", held["label"][1:], "must match"),
+        ("values", np.full(len(held["values"]), np.inf), "not finite"),
+    ):
+        np.savez(tmp_path / "wrong.npz", **{**held, name: wrong})
+        with pytest.raises(ps.InputError, match=match):
+            ps.write_clients(tmp_path / "e", [tmp_path / "wrong.npz"])
+    ps.write_clients(tmp_path / "f", files)
+    with pytest.raises(ps.InputError, match="already"):
+        ps.write_clients(tmp_path / "f", files)
+    about = tmp_path / "f" / "store.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"version": 99}))
+    with pytest.raises(ps.InputError, match="another version"):
+        ps.open_clients(tmp_path / "f")
+
+
+def test_parquet_gives_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    A, b, g = rows()
+    lists = [
+        (A.indices[lo:hi].tolist(), A.data[lo:hi].tolist()) for lo, hi in zip(A.indptr, A.indptr[1:], strict=False)
+    ]
+    table = pa.table({"client": g, "label": b, "indices": [v[0] for v in lists], "values": [v[1] for v in lists]})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    monkeypatch.setattr(client_store, "ROWS_AT_ONCE", 50)
+    ps.write_clients(tmp_path / "one", [tmp_path / "rows.parquet"])
+    ps.write_clients(tmp_path / "two", shards(tmp_path))
+    assert fingerprint(ps.open_clients(tmp_path / "one")) == fingerprint(ps.open_clients(tmp_path / "two"))
+    with pytest.raises(ps.InputError, match="there is no column user"):
+        ps.write_clients(tmp_path / "three", [tmp_path / "rows.parquet"], group="user")
