@@ -94,7 +94,7 @@ def picture(name: str, out: Path) -> None:
     left.axhline(EPS, color="#999999", lw=0.8)
     left.set(xlabel="simulated seconds", ylabel="gradient norm at the communicated x")
     left.set_title("the race", fontsize=10)
-    left.legend(frameon=False, fontsize=9)
+    left.legend(fontsize=9, framealpha=0.9, edgecolor="none")
     times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary() for k in STEPS]
     reached = [(k, s["sim_seconds"]) for k, s in zip(STEPS, times, strict=True) if s["success"]]
     right.loglog(*zip(*reached, strict=True), "o-", color="#D55E00", label="Scaffnew with this 1/p")
@@ -103,7 +103,7 @@ def picture(name: str, out: Path) -> None:
             right.axhline(r.summary()["sim_seconds"], color=color, ls="--", label=label)
     right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to {EPS:g}")
     right.set_title("where local steps pay", fontsize=10)
-    right.legend(frameon=False, fontsize=9)
+    right.legend(fontsize=9, framealpha=0.9, edgecolor="none")
     figure.suptitle(f"Network {name}: digits, 10 clients", fontsize=11)
     figure.savefig(out / f"network-{name}.png", dpi=110)
     print(f"{out / f'network-{name}.png'}: " + ", ".join(f"1/p = {k}: {duration(t)}" for k, t in reached), flush=True)
