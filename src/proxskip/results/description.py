@@ -186,6 +186,8 @@ def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str |
     Args:
         first: the run's first record.
     """
+    if "cohort" not in config:
+        return None
     (rule, size), n, stop = next(iter(config["cohort"].items())), config["problem"]["clients"], config["stop"]
     kind = registry.METHODS.get(config["method"])
     if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
