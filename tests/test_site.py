@@ -45,7 +45,9 @@ def test_formulas_in_plain_letters_become_mathml() -> None:
     assert mathematics.inline("a + b") != mathematics.inline("a+ b")
 
 
-@pytest.mark.parametrize("code", ["run", "--p 0.1", "K=5", "x += 1", "ps.Scaffnew.theory(problem)", "f(x", 'L="max"'])
+@pytest.mark.parametrize(
+    "code", ["run", "--p 0.1", "K=5", "x += 1", "ps.Scaffnew.theory(problem)", "f(x", 'L="max"', "x0", "l2"]
+)
 def test_code_stays_code(code: str) -> None:
     assert mathematics.inline(code) is None
 

@@ -194,7 +194,7 @@ def _problem_flags() -> Parser:
     add("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
     relative = "lambda = l2 times the smoothness of the average loss without regularizer, whatever --L is; default: yes"
     add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
-    add("--intercept", "add an unpenalised intercept (mu is then unknown: give --p or --K)", action="store_true")
+    add("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)", action="store_true")
     add("--psi", f"a regularizer: {prox_forms()}", metavar="PSI")
     add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
     add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))

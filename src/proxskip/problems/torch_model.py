@@ -90,7 +90,7 @@ class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
 class Model:
     """A PyTorch module with its loss on one client's data: x is the vector of its trainable parameters.
 
-    Nobody knows the L and mu of a network, so that methods are given their gamma: ``ps.Scaffnew(gamma=0.1, p=0.1)``.
+    The L and mu of a network are unknown, so give methods their gamma: ``ps.Scaffnew(gamma=0.1, p=0.1)``.
     Runs start at the module's weights. The module itself is never changed; ``module_at(x)`` is a copy at x.
 
     Args:

@@ -39,8 +39,9 @@ _RELATION = re.compile(r"\s(<-|<=|>=|->|=|~)\s")
 
 def inline(plain: str) -> str | None:
     """One formula, or None if something in it is not mathematics (a word, code)."""
-    # options, assignments and keyword arguments, signs without letters, shapes of arrays: all of these are code
-    if re.search(r"--|[+*/-]=|^[\s+*/-]+$|^\(d,\)|=\S|\S=", plain.replace("<=", "").replace(">=", "")):
+    # options, assignments and keyword arguments, signs without letters, shapes, names such as x0: all of these are code
+    code = r"--|[+*/-]=|^[\s+*/-]+$|^\(d,\)|=\S|\S=|(?<![\w.])[A-Za-z]\d"
+    if re.search(code, plain.replace("<=", "").replace(">=", "")):
         return None
     body = _Row(plain, words=False).read()
     return None if body is None else f'<math class="inline">{body}</math>'
