@@ -71,8 +71,8 @@ def conclusion(found: tuple[race.Race, np.ndarray, np.ndarray]) -> str:
         f"A projection costs {done.cost('ProxSkip'):.0f} gradients. ProxSkip takes {gd.nprox / skip.nprox:.1f} times "
         f"fewer of them than ProxGD {'needs' if gd.success else 'made without arriving'} and is "
         f"{done.faster('ProxGD', 'ProxSkip')} times as fast, {done.faster('FISTA', 'ProxSkip')} times as fast as "
-        "FISTA. A quadratic program is dearer than a product with H, even if the last one's active rows are known; over a "
-        "box, whose projection is cheaper than a gradient, skipping would not pay."
+        "FISTA. A quadratic program is dearer than a product with H, even with the last one's active rows known. Over "
+        "a box, whose projection is cheaper than a gradient, skipping would not pay."
     )
 
 
