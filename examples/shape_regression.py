@@ -4,8 +4,8 @@
 
 A survival curve on a grid of ages is seen only through a smearing A (each of N observations averages over a window of
 ages) and noise. That it falls and bends upwards is certain, so every estimate should. The projection onto such curves
-has no formula: OSQP solves it, set up once and warm-started. The normal equations are formed once, so a gradient is a
-small product.
+has no formula: an active-set method finds it, and starts from the active rows of the last one. The normal equations are
+formed once, so a gradient is a small product.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def conclusion(found: tuple[race.Race, np.ndarray, np.ndarray]) -> str:
         f"A projection costs {done.cost('ProxSkip'):.0f} gradients. ProxSkip takes {gd.nprox / skip.nprox:.1f} times "
         f"fewer of them than ProxGD {'needs' if gd.success else 'made without arriving'} and is "
         f"{done.faster('ProxGD', 'ProxSkip')} times as fast, {done.faster('FISTA', 'ProxSkip')} times as fast as "
-        "FISTA. Skipping pays because a quadratic program is so much dearer than a product with H; over a box, whose "
-        "projection is cheaper than a gradient, it would not."
+        "FISTA. A quadratic program is dearer than a product with H, even with the last one's active rows known. Over "
+        "a box, whose projection is cheaper than a gradient, skipping would not pay."
     )
 
 

@@ -124,9 +124,36 @@ def test_the_unstable_zone_ends_with_a_status_and_not_with_a_wrong_answer(psi: A
     assert ps.minimize(f, psi, method="apda", tol=1e-8).success
 
 
-def test_apda_takes_the_prox_of_psi_and_refuses_d() -> None:
-    with pytest.raises(ps.InputError, match="apda cannot solve psi"):
-        ps.minimize(F, PSI, method="apda", D=difference(F.d))
+# -- APDA with D -------------------------------------------------------------------------------------------------------
+def grid(side: int) -> Any:
+    """Differences along both axes of a picture; its rows are not independent."""
+    E, eye = difference(side), np.eye(side)
+    return np.vstack([np.kron(E, eye), np.kron(eye, E)])
+
+
+@pytest.mark.parametrize("factor", [100.0, 1.0, 0.01, 0.0])
+@pytest.mark.parametrize("D", [difference(64), grid(8)], ids=["chain", "grid"])
+def test_apda_solves_psi_of_d_whatever_mu_is_given(D: Any, factor: float) -> None:
+    f = quadratic(1e3, seed=2, d=64)
+    skip = ps.minimize(f, PSI, D=D, method="splitskip", p=0.1, tol=1e-7)
+    found = ps.minimize(f, PSI, D=D, method="apda", tol=1e-7, mu=min(factor * f.mu, f.L))
+    assert skip.success
+    assert found.success
+    # the certificate, computed anew
+    dual = found.y - ps.prox.conjugate_prox(PSI, found.y + D @ found.x, 1.0)
+    assert np.linalg.norm(f.gradient(found.x) + D.T @ found.y) + np.linalg.norm(dual) <= 1.01e-7
+    assert np.linalg.norm(found.x - skip.x) <= 3e-7 / f.mu
+    assert found.nprox < skip.nprox
+    assert found.ngrad < skip.ngrad
+
+
+def test_a_solution_is_a_fixed_point_of_apda_with_d_for_any_gamma() -> None:
+    D, f = grid(6), quadratic(1e2, seed=3, d=36)
+    solved = ps.minimize(f, PSI, D=D, method="apda", tol=1e-12)
+    for gamma in (0.1 / f.L, 1 / f.L, 300 / f.L):
+        again = ps.minimize(f, PSI, solved.x, D=D, method="apda", gamma=gamma, dual=solved.y, tol=1e-16, max_prox=7)
+        assert np.linalg.norm(again.x - solved.x) <= 1e-9
+        assert np.linalg.norm(again.y - solved.y) <= 1e-9
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------

@@ -229,6 +229,14 @@ def test_a_slow_network_means_local_steps_and_a_fast_one_does_not(problem: ps.Pr
     assert "solution" not in problem.__dict__
 
 
+def test_5gcs_is_forecast_as_well_as_the_choice() -> None:
+    problem = ps.Problem(ps.random_quadratics(8, 20, 1.0, 1e-2, seed=0))  # unlike clients, where it is not in question
+    row = next(r for r in ps.plan(problem, eps=1e-6, network=Network(1e-4, 1e9)).rows if r.name == "5gcs")
+    done = ps.run(ps.FiveGCS.practical(problem), problem, tol=1e-6, rounds=10_000, seed=1).summary()
+    assert row.calls == pytest.approx(done["exchanges"], rel=0.3)
+    assert row.iterations == pytest.approx(done["iterations"], rel=0.3)
+
+
 def test_what_saves_bits_is_planned_where_the_way_up_is_slow(problem: ps.Problem) -> None:
     names = {name for name, _, _ in candidates(problem, Network())}
     assert not {"locodl", "tamuna", "scaffnew-vr"} & names

@@ -120,7 +120,7 @@ def minimize(
         psi: an operator of ``proxskip.prox`` or pyproximal, or any object with psi(x) and psi.prox(x, t).
         x0: where to start, in any shape; zeros if f knows its dimension.
         method: "auto" measures and chooses while it runs; "apda", "proxskip", "fista", "fista-restart", "proxgd",
-            "sproxskip" (with batch); for psi(D x) "splitskip", "papc", "pdhg"; or a method object.
+            "sproxskip" (with batch); for psi(D x) "apda", "splitskip", "papc", "pdhg"; or a method object.
         tol: stop when the certificate is at most tol (see Minimum).
         D: a matrix, sparse matrix or linear operator (scipy, pylops); D_norm an upper bound on its norm, if known.
         p, gamma, tau: the method's parameters, in place of its theorem's.

@@ -25,7 +25,7 @@ from proxskip.version import __version__
 NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich")
 OPTIONAL = {
     "pyproximal": "operators of pyproximal as psi (extra prox)",
-    "osqp": "prox.Polyhedron (extra prox)",
+    "osqp": "large prox.Polyhedron (extra prox)",
     "torch": "proxskip.torch (extra torch)",
     "pandas": "trace.to_frame() (extra frames)",
     "pyarrow": "Parquet files (extra frames)",

@@ -24,6 +24,32 @@ MIN_STABLE_SHARE = 0.85
 MIN_UNSTABLE = 250.0
 
 
+def enough_steps(gamma: float, L: float) -> int:
+    """The K that solves the local problem well enough."""
+    return max(2, math.ceil(math.sqrt(gamma * L)))
+
+
+def accelerated_steps(client: Client, x: Array, h: Array, gamma: float, L: float, K: int) -> Array:
+    """Nesterov's method on f(y) - <h, y> + |y - x|^2/(2 gamma), of smoothness L + 1/gamma, strongly convex 1/gamma."""
+    q = math.sqrt(1.0 / (1.0 + gamma * L))
+    y: Array = client.descend(x, h, gamma / (1.0 + gamma * L), K, pull=(1.0 / gamma, x), momentum=(1.0 - q) / (1.0 + q))
+    return y
+
+
+def balanced(step: Array, dual: Array, primal: Array) -> Array:
+    """gamma with the two sums and the count; every few rounds a new gamma."""
+    gamma = float(step[0])
+    duals, primals = float(step[1]) + math.sqrt(dual.dot(dual)), float(step[2]) + math.sqrt(primal.dot(primal))
+    count = float(step[3]) + 1
+    if count < ROUNDS_BETWEEN_BALANCES:
+        return np.array([gamma, duals, primals, count])
+    # In a mode of curvature s, gamma |h+ - h| = |x - y| is gamma s times |x+ - x|. Modes with gamma s far from 1
+    # are slow, on either side; those that are left at the end tell in which direction gamma has to move.
+    if 0 < duals < math.inf and 0 < primals < math.inf:
+        gamma *= min(MAX_BALANCE, max(1.0 / MAX_BALANCE, math.sqrt(primals / duals)))
+    return np.array([gamma, 0.0, 0.0, 0.0])
+
+
 @dataclass(frozen=True, slots=True)
 class APDA(Method):
     """The accelerated primal-dual algorithm with an inexact local solver, for an expensive prox.
@@ -66,7 +92,7 @@ class APDA(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """K local steps, and the prox."""
         x, gamma = server["x"], steps.first_of(server["step"])
-        K = self.K or max(2, math.ceil(math.sqrt(gamma * exchange.problem.L_global)))
+        K = self.K or enough_steps(gamma, exchange.problem.L_global)
         y, m = exchange(partial(self.local, gamma=gamma, L=exchange.problem.L_global), x, K=K)
         new = m if exchange.problem.psi is None else exchange.prox(m, gamma)
         return {"x": new, "step": self._balanced(server["step"], x - y, new - x)}
@@ -74,27 +100,13 @@ class APDA(Method):
     def local(
         self, client: Client, memory: Vectors, K: int, x: Array, gamma: float, L: float
     ) -> tuple[tuple[Array, ...], Vectors]:
-        """Nesterov's method on a function of smoothness L + 1/gamma and strong convexity 1/gamma."""
-        q = math.sqrt(1.0 / (1.0 + gamma * L))
-        y = client.descend(
-            x, memory["h"], gamma / (1.0 + gamma * L), K, pull=(1.0 / gamma, x), momentum=(1.0 - q) / (1.0 + q)
-        )
+        """K accelerated steps, and the dual step."""
+        y = accelerated_steps(client, x, memory["h"], gamma, L, K)
         h = memory["h"] + (x - y) / gamma
         return (client.send(y), client.send(y - gamma * h)), {"h": h}
 
     def _balanced(self, step: Array, dual: Array, primal: Array) -> Array:
-        if not self.balance:
-            return step
-        gamma = float(step[0])
-        duals, primals = float(step[1]) + math.sqrt(dual.dot(dual)), float(step[2]) + math.sqrt(primal.dot(primal))
-        count = float(step[3]) + 1
-        if count < ROUNDS_BETWEEN_BALANCES:
-            return np.array([gamma, duals, primals, count])
-        # In a mode of curvature s, gamma |h+ - h| = |x - y| is gamma s times |x+ - x|. Modes with gamma s far from 1
-        # are slow, on either side; those that are left at the end tell in which direction gamma has to move.
-        if 0 < duals < math.inf and 0 < primals < math.inf:
-            gamma *= min(MAX_BALANCE, max(1.0 / MAX_BALANCE, math.sqrt(primals / duals)))
-        return np.array([gamma, 0.0, 0.0, 0.0])
+        return balanced(step, dual, primal) if self.balance else step
 
     @classmethod
     def theory(cls, problem: Problem) -> APDA:

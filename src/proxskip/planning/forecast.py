@@ -169,6 +169,15 @@ def race(pilots: Sequence[Pilot], eps: float, first: int, worth: float) -> None:
         pilots[k].extend(2 * rows[k].pilot)
 
 
+def settle(pilot: Pilot, eps: float, worth: float, budget: float) -> None:
+    """Extend a pilot until its prediction is trustworthy too, chosen or not, as long as it has taken less seconds."""
+    while not pilot.done and pilot.spent < budget:
+        row = pilot.row(eps)
+        if row.pilot >= worth * row.iterations:
+            return
+        pilot.extend(2 * row.pilot)
+
+
 def together(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Correct the predictions of skipping methods: a smaller p needs at least the iterations of a larger one."""
     # the method that each one becomes for p = 1

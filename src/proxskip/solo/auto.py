@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.methods import APDA, Fista
+from proxskip.methods import Fista
 from proxskip.problems.federated import Problem
 from proxskip.seam import Method
 from proxskip.solo.descent import Descent, Task
 from proxskip.solo.functions import Smooth
-from proxskip.solo.setup import method_maker
+from proxskip.solo.setup import apda, method_maker
 from proxskip.types import Array, InputError
 
 WARM_UP, FIRST_LOOK = 2, 6
@@ -56,7 +56,7 @@ NO_MOMENTUM, PLAIN_ROUNDS = 0.5, 50
 
 def arms(D: Any) -> tuple[str, ...]:
     """The methods to choose from. The first two are tried; ProxSkip and ProxGD go where their rates are known."""
-    return ("fista-restart", "apda", "proxskip", "proxgd") if D is None else ("papc", "pdhg")
+    return ("fista-restart", "apda", "proxskip", "proxgd") if D is None else ("apda", "papc")
 
 
 def _capped_fista(problem: Problem, f: Smooth) -> Method:
@@ -93,7 +93,7 @@ class AutoDescent(Descent):
         self._mark()
 
     def _first(self, task: Task, dual: Array | None) -> str:
-        if dual is not None:
+        if dual is not None and task.D is None:
             return self.arms[1]
         even = task.D is None and (task.f.mu or 0.0) >= NO_MOMENTUM * (task.f.L or math.inf)
         return "proxgd" if even else self.arms[0]
@@ -101,7 +101,7 @@ class AutoDescent(Descent):
     def _maker(self, name: str) -> Callable[[Problem, Smooth], Method]:
         gamma = self.steps.get(name)
         if gamma is not None:
-            return lambda problem, f: APDA(gamma)  # goes on with the step that it had found
+            return lambda problem, f: apda(problem, gamma)  # goes on with the step that it had found
         return _capped_fista if name == "fista-restart" else method_maker(name)
 
     def advance(self) -> bool:
@@ -168,7 +168,7 @@ class AutoDescent(Descent):
                 self._take(other, math.inf)  # the rate of a few rounds says nothing: the beginning is fast
             elif ratio > MAX_CHEAP and self.round * ratio >= FIRST_TRIAL:
                 self.rates[here] = self._rate()
-                self._take(other, TRIAL)
+                self._take(other, TRIAL if self.task.D is None else SHORT_TRIAL)
         elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._doubtful(ratio)):
             self.rates[here] = self._rate()
             self._take(other, TRIAL)
@@ -193,7 +193,13 @@ class AutoDescent(Descent):
         1 - 1/kappa an iteration, which costs a gradient and p proxes.
         """
         mu, settled = self.f.mu, self.round - self.choices[-1][0] >= 3 * SETTLED
-        if self.arm != "apda" or "proxskip" in self.rates or self.solo.inner_failures or not (mu and settled):
+        if (
+            self.arm != "apda"
+            or self.task.D is not None
+            or "proxskip" in self.rates
+            or self.solo.inner_failures
+            or not (mu and settled)
+        ):
             return False
         kappa = (self.f.L or 1.0) / mu
         self.promise = 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa)))

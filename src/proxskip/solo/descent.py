@@ -150,7 +150,8 @@ class Descent:
         # minibatches are drawn by the client's descend, which the fused rounds do not call
         self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
-        rare = (skip_probability(self.method) or 1.0) < 0.2
+        # a round of many gradients is worth a product with D
+        rare = (skip_probability(self.method) or 1.0) < 0.2 or self.method.name == "apda"
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
         self.always = self.check_every == 1 and self.task.batch is None
 

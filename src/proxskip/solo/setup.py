@@ -11,6 +11,7 @@ import numpy as np
 from proxskip import theory
 from proxskip.loop.fit import check_parts
 from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
+from proxskip.methods.split_apda import SplitAPDA
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
 from proxskip.prox import as_prox
@@ -24,7 +25,7 @@ METHOD_NAMES = (
     "auto", "proxgd", "fista", "fista-restart", "proxskip", "sproxskip", "apda", "splitskip", "papc", "pdhg",
 )  # fmt: skip
 SOLVE_D = ("splitskip", "papc", "pdhg")
-"""Methods for psi(D x)."""
+"""Methods for psi(D x) alone; apda and auto solve both."""
 WITHOUT_P = ("proxgd", "fista", "fista-restart", "apda", "papc", "pdhg")
 """Methods without a probability."""
 WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
@@ -77,8 +78,8 @@ def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
     """Refuse a named method for a problem that it does not solve."""
     if D is not None and psi is None:
         raise InputError("D was given without psi; the problem is f(x) + psi(D x).")
-    if D is not None and name not in (*SOLVE_D, "auto"):
-        raise InputError(f'{name} cannot solve psi(D x); use "splitskip", "papc" or "pdhg".')
+    if D is not None and name not in (*SOLVE_D, "apda", "auto"):
+        raise InputError(f'{name} cannot solve psi(D x); use "apda", "splitskip", "papc" or "pdhg".')
     if D is None and name in SOLVE_D:
         raise InputError(f'{name} is for psi(D x) and no D was given; use "proxskip" for psi(x).')
     if name == "sproxskip" and batch is None:
@@ -145,7 +146,7 @@ def method_maker(
         if name in ("fista", "fista-restart"):
             return Fista(step)
         if name == "apda":
-            return APDA.theory(problem) if gamma is None else APDA(gamma)
+            return apda(problem, gamma)
         if name in ("proxskip", "sproxskip"):
             q = theory.best_p(step, f.mu) if p is None else p
             return ProxSkip(step, q) if name == "proxskip" else SProxSkip(step, q)
@@ -155,6 +156,12 @@ def method_maker(
         return _splitskip(problem, f, step, 1.0 if name == "papc" else p, tau)
 
     return make
+
+
+def apda(problem: Problem, gamma: float | None = None) -> APDA | SplitAPDA:
+    """APDA for psi(x) or for psi(D x), with this first gamma or its theorem's."""
+    kind = APDA if problem.D is None else SplitAPDA
+    return kind.theory(problem) if gamma is None else kind(gamma)
 
 
 def _splitskip(problem: Problem, f: Smooth, step: float, p: float | None, tau: float | None) -> SplitSkip:
