@@ -126,8 +126,8 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         "",
         *prose(
             f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
-            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page with the same "
-            "figures, and all numbers in `results.json`."
+            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page with "
+            "the same figures, and all numbers in `results.json`."
         ),
         "",
         *([*prose(machine), ""] if machine else []),
