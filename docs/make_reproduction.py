@@ -99,8 +99,8 @@ def runs(reports: Sequence[ReproductionReport]) -> list[str]:
 
 
 def command(words: str) -> str:
-    """A command with the usual folder."""
-    return re.sub(r" --out \S+", " --out report", words)
+    """A command with the usual folder in place of one of some machine."""
+    return re.sub(r" --out /\S+", " --out report", words)
 
 
 def verdict(c: Claim) -> str:
@@ -126,8 +126,8 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         "",
         *prose(
             f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
-            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page with "
-            "the same figures, and all numbers in `results.json`."
+            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page "
+            "with the same figures, and all numbers in `results.json`."
         ),
         "",
         *([*prose(machine), ""] if machine else []),
