@@ -60,8 +60,7 @@ def several(reports: Sequence[ReproductionReport]) -> str:
         for c in reports[0].claims
     ]
     lines += ["", "## What does not hold, and why", ""]
-    for id, why in told["why"].items():
-        lines += prose(f"`{id}`: {why}", "- ")
+    lines += [line for c in reports[0].claims for line in contradicted(c.id, names, by_id, told["why"])]
     lines += ["", "## Measured", "", "| claim | data | measured |", "|---|---|---|"]
     for c in reports[0].claims:
         for data, found in zip(names, by_id, strict=True):
@@ -72,6 +71,19 @@ def several(reports: Sequence[ReproductionReport]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def contradicted(id: str, names: Sequence[str], by_id: Sequence[dict[str, Claim]], why: dict[str, str]) -> list[str]:
+    """An item for a claim that does not hold, or is not decided, on some data set; nothing for the others."""
+    open_ = [name for name, found in zip(names, by_id, strict=True) if verdict(found[id]) in ("FAIL", "does not hold")]
+    short = [name for name, found in zip(names, by_id, strict=True) if found[id].verdict == "NOT RUN"]
+    if not open_ and not short:
+        return []
+    if id not in why:
+        raise SystemExit(f"docs/reproduction.toml does not say why {id} does not hold on {', '.join(open_ + short)}.")
+    words = [f"does not hold on {', '.join(open_)}"] if open_ else []
+    words += [f"is not decided on {', '.join(short)}"] if short else []
+    return prose(f"`{id}` {' and '.join(words)}. {why[id]}", "- ")
+
+
 def runs(reports: Sequence[ReproductionReport]) -> list[str]:
     """A table of the data sets and of what their runs took."""
     columns = ["data", "rows", "features", "L", "max_i L_i", "lambda", "f*", "command", "engine"]
@@ -80,10 +92,15 @@ def runs(reports: Sequence[ReproductionReport]) -> list[str]:
     for r in reports:
         a = r.about
         row = [a["data"], f"{a['rows']:,}", a["d"], *(a[k] for k in ("L_global", "L_max", "lambda"))]
-        row += [f"{a['f_star']:.12g}", f"`{a['command']}`", a["engine"], a["jobs"]]
+        row += [f"{a['f_star']:.12g}", f"`{command(a['command'])}`", a["engine"], a["jobs"]]
         row += [f"{a['seconds']:,.0f}", f"{a['cpu_seconds']:,.0f}"]
         lines.append("| " + " | ".join(map(cell, row)) + " |")
     return lines
+
+
+def command(words: str) -> str:
+    """A command with the usual folder in place of one of some machine."""
+    return re.sub(r" --out /\S+", " --out report", words)
 
 
 def verdict(c: Claim) -> str:
@@ -108,9 +125,9 @@ def render(report: ReproductionReport, machine: str = "") -> str:
         f"# {report.title}",
         "",
         *prose(
-            f"Made by `{about['command']}` in {about['seconds']:,.0f} seconds on the {about['engine']} engine and "
-            "written by `docs/make_reproduction.py`. The folder of the run contains an interactive page with the same "
-            "figures, and all numbers in `results.json`."
+            f"Made by `{command(about['command'])}` in {about['seconds']:,.0f} seconds on the {about['engine']} "
+            "engine and written by `docs/make_reproduction.py`. The folder of the run contains an interactive page "
+            "with the same figures, and all numbers in `results.json`."
         ),
         "",
         *([*prose(machine), ""] if machine else []),
@@ -138,7 +155,7 @@ def experiment(e: Experiment, page: str = "reproduction") -> list[str]:
     """A section."""
     lines = [f"## {e.title}", "", *prose(e.sentence), "", f"![{e.title}]({page}/{e.id}.png)", ""]
     spent = f", {e.cpu_seconds:,.0f} CPU seconds" if e.cpu_seconds else ""
-    lines += [f"`{e.command}`, {e.seconds:,.0f} seconds{spent}.", ""]
+    lines += [f"`{command(e.command)}`, {e.seconds:,.0f} seconds{spent}.", ""]
     lines += [line for note in e.notes for line in prose(note, "- ")] + [""]
     for t in e.tables:
         lines += table(t) if len(t.rows) < MAX_TABLE_ROWS else []
