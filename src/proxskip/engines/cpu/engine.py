@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.cpu import kernels
+from proxskip.engines.cpu.cores import available_cores, balanced
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
@@ -196,7 +195,7 @@ class CpuEngine(NearEngine):
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
         self.shareable = all(is_thread_safe(f) for f in problem.clients)
-        self.buffers: dict[int, Array] = {}
+        self.buffers: dict[int | str, Array] = {}
         self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         self.spare: Array | None = None
         if self.threads > 1 and self.pool is None:
@@ -402,7 +401,8 @@ class CpuEngine(NearEngine):
 
     def _of(self, at: Indices) -> Any:
         if self.problem.d > 1 and len(at) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
-            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+            found = {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+            return found if self.store is None else found | {k: Lazy.of(v) for k, v in self.handed.items()}
         return super()._of(at)
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
@@ -415,7 +415,10 @@ class CpuEngine(NearEngine):
                 sheet.store(v, ready[k], kept=False)
         for name, v in memory.items():
             if isinstance(v, Lazy):
-                sheet.store(v, self.kept[name], kept=True)
+                lasts = not self._hands_on(name)
+                sheet.store(v, self.kept[name] if lasts else self._buffer(name, shape), lasts)
+                if not lasts:
+                    self.handed[name] = self._buffer(name, shape)
         if sheet.out and sheet.fits:
             self._spread(sheet.work(), balanced(np.ones(shape[0]), self.threads))
         elif sheet.out:
@@ -426,13 +429,15 @@ class CpuEngine(NearEngine):
         return tuple(ready[k] if k in ready else np.ascontiguousarray(as_stack(v, shape)) for k, v in enumerate(up))
 
     def _take(self, at: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
-        if self._is_whole(at) and v.shape == shape:
+        if self._hands_on(name):
+            self.handed[name] = as_stack(v, shape)
+        elif self._is_whole(at) and v.shape == shape:
             twice = any(v is u for k, u in self.kept.items() if k != name)  # each has its own, which is written to
             self.spare, self.kept[name] = self.kept[name], v.copy() if twice else v
         else:
             self.kept[name][at] = v
 
-    def _buffer(self, k: int, shape: tuple[int, int]) -> Array:
+    def _buffer(self, k: int | str, shape: tuple[int, int]) -> Array:
         """A stack that is used again in every round: what goes up is read before the next exchange."""
         if k not in self.buffers or self.buffers[k].shape != shape:
             self.buffers[k] = np.empty(shape)
@@ -475,24 +480,3 @@ def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
 def numbers(v: Any, members: int) -> list[float]:
     """One number for each member, of a number or a column."""
     return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
-    """Ranges of clients with about equal loads."""
-    n = len(load)
-    parts = min(parts, n)
-    if parts == 1:
-        return [(0, n)]
-    total = float(load.sum())
-    ends = np.cumsum(load)
-    goals = total * np.arange(1, parts) / parts
-    after = np.minimum(np.searchsorted(ends, goals), n - 1)
-    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
-    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
-    bounds = [0, *inner, n]
-    return list(pairwise(bounds))
