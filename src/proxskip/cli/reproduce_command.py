@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
-from proxskip.engines.cpu.cores import available_cores
+from proxskip.engines.cpu.engine import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.cores import available_cores, balanced
-from proxskip.engines.cpu.lazy import Lazy, Sheet
+from proxskip.engines.cpu.lazy import Lazy, Sheet, as_stack, numbers
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
@@ -195,9 +196,9 @@ class CpuEngine(NearEngine):
         self.shards = pack(problem, census, number0)
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
         self.shareable = all(is_thread_safe(f) for f in problem.clients)
-        self.buffers: dict[int | str, Array] = {}
-        self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
+        self.buffers: dict[int, Array] = {}
         self.spare: Array | None = None
+        self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
         if self.shards is not None:
@@ -415,10 +416,11 @@ class CpuEngine(NearEngine):
                 sheet.store(v, ready[k], kept=False)
         for name, v in memory.items():
             if isinstance(v, Lazy):
-                lasts = not self._hands_on(name)
-                sheet.store(v, self.kept[name] if lasts else self._buffer(name, shape), lasts)
-                if not lasts:
-                    self.handed[name] = self._buffer(name, shape)
+                handed = self._hands_on(name)
+                out = np.empty(shape) if handed else self.kept[name]
+                sheet.store(v, out, kept=not handed)
+                if handed:
+                    self.handed[name] = out
         if sheet.out and sheet.fits:
             self._spread(sheet.work(), balanced(np.ones(shape[0]), self.threads))
         elif sheet.out:
@@ -437,7 +439,7 @@ class CpuEngine(NearEngine):
         else:
             self.kept[name][at] = v
 
-    def _buffer(self, k: int | str, shape: tuple[int, int]) -> Array:
+    def _buffer(self, k: int, shape: tuple[int, int]) -> Array:
         """A stack that is used again in every round: what goes up is read before the next exchange."""
         if k not in self.buffers or self.buffers[k].shape != shape:
             self.buffers[k] = np.empty(shape)
@@ -472,11 +474,22 @@ class CpuEngine(NearEngine):
             self.pool = None
 
 
-def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
-    """v with a row for each member; what has one already is not touched, because numpy's views take microseconds."""
-    return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def numbers(v: Any, members: int) -> list[float]:
-    """One number for each member, of a number or a column."""
-    return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
+def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
+    """Ranges of clients with about equal loads."""
+    n = len(load)
+    parts = min(parts, n)
+    if parts == 1:
+        return [(0, n)]
+    total = float(load.sum())
+    ends = np.cumsum(load)
+    goals = total * np.arange(1, parts) / parts
+    after = np.minimum(np.searchsorted(ends, goals), n - 1)
+    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
+    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
+    bounds = [0, *inner, n]
+    return list(pairwise(bounds))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.cores import balanced
+from proxskip.engines.cpu.engine import balanced
 from proxskip.engines.cpu.shards import Census
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
