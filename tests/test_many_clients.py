@@ -16,10 +16,11 @@ import scipy.stats
 
 import proxskip as ps
 from conftest import METHODS, Row, thinned
-from proxskip.links.cohorts import Bernoulli, Uniform
+from proxskip.links.cohorts import Bernoulli, Uniform, with_scheme
 from proxskip.links.rows import RowStore, RowView
 from proxskip.links.sums import largest, weighted_sum
 from proxskip.loop import by_rows
+from proxskip.protocol import Server
 from proxskip.randomness import FEW_CLIENTS, stream, subset
 from proxskip.results import description, folder, journal
 from proxskip.results.checkpoint import CheckpointError
@@ -107,6 +108,11 @@ def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool) -> None:
         assert largest(view) == largest(dense) == largest(store.view(name) - 0.0) or shifted
         assert np.array_equal(view[7], dense[7])
         assert np.array_equal(view[[3, 900]], dense[[3, 900]])
+    store.arrays["h"][store.place[some[0]], 1] = np.nan
+    for view in (store.view("h"), store.view("h") - 0.0):
+        assert np.isnan(largest(view))
+        assert np.isnan(weighted_sum(w, view)[1])
+        assert np.isnan(largest(view))
     assert store.files  # the limit was reached
     assert store.used == len(store.view("h").clients) < 6 * 60
 
@@ -341,6 +347,18 @@ def test_small_problems_draw_as_they_always_did() -> None:
         assert Uniform(5).scheme_for(n) == 1
         assert description.cohort(Uniform(5), n) == {"uniform": 5}
     assert description.cohort(Uniform(5), FEW_CLIENTS) == {"uniform": 5, "scheme": 2}
+
+
+@pytest.mark.parametrize("few", [5, 100])
+def test_a_federation_draws_what_a_run_draws(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    monkeypatch.setattr("proxskip.links.cohorts.FEW_CLIENTS", few)
+    problem = problem_of()
+    server = Server(ps.Scaffnew.theory(problem, cohort=3), problem, rounds=9, seed=4, cohort=Uniform(3))
+    state = server.start(bytes(16))
+    for r in range(9):
+        drawn = Uniform(3).draw(stream(4, r, "cohort"), problem.n, r)
+        assert server._cohort(state.but(round=r)) == tuple(drawn.tolist())
+    assert [with_scheme(Uniform(3), k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
 
 
 @pytest.mark.parametrize("cohort", [3, 0.25])

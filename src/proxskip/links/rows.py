@@ -226,7 +226,8 @@ class RowView:
         if self.sums:
             return self.sums[0][2]
         others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
-        return float(max((np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)), default=0.0))
+        found = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
+        return float(np.max(found, initial=0.0))
 
     def _finished(self, rows: Array) -> Array:
         for operation, other in self.then:
