@@ -95,11 +95,13 @@ def test_large_cohorts_and_own_steps_and_minibatches_have_the_same_bytes(monkeyp
 def test_sums_over_a_view_have_the_bytes_of_the_array(shifted: bool) -> None:
     n, d = 1500, 3
     rng = np.random.default_rng(5)
-    store = RowStore.of(["h", "x"], n, rng.standard_normal(d), limit=4000)
+    x0 = rng.standard_normal(d)
+    store = RowStore.of(["h", "x"], n, x0, limit=4000)
     for _ in range(6):
         some = np.sort(rng.choice(n, 60, replace=False))
         at = store.admit(some)
         store.arrays["h"][at] = rng.standard_normal((60, d))
+    assert np.array_equal(np.asarray(store.view("x")), np.tile(x0, (n, 1)))
     w = rng.random(n)
     for name in ("h", "x"):
         view: Any = store.view(name) - rng.standard_normal(d) if shifted else store.view(name)
