@@ -29,6 +29,8 @@ class NearEngine(Engine):
     """Whether ``run`` changes what the clients remember only after the last of them has finished."""
     store: RowStore | None = None
     """Where the rows are, if only clients that have taken part have one."""
+    handed: dict[Any, Any]
+    """With a store, what is handed on within this round: stacks by name, or what a client has by its place."""
 
     def __init__(self) -> None:
         self.kept: Vectors = {}
@@ -134,11 +136,16 @@ class NearEngine(Engine):
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
-        return {k: v[i].copy() for k, v in self.kept.items()}
+        found = {k: v[i].copy() for k, v in self.kept.items()}
+        return found if self.store is None else found | self.handed.get(i, {})
 
     def _places(self, cohort: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change."""
-        return cohort if self.store is None else self.store.admit(cohort)
+        if self.store is None:
+            return cohort
+        if cohort is not self.store.admitted[0]:
+            self.handed = {}
+        return self.store.admit(cohort)
 
     def _is_whole(self, at: Indices) -> bool:
         """Whether these are all rows, in their order."""
@@ -146,17 +153,27 @@ class NearEngine(Engine):
 
     def _of(self, at: Indices) -> Any:
         everyone = self._is_whole(at)
-        return {k: v if everyone else v[at] for k, v in self.kept.items()}
+        found = {k: v if everyone else v[at] for k, v in self.kept.items()}
+        return found if self.store is None else found | self.handed
 
-    def _keep(self, rows: Any, memory: Vectors) -> None:
+    def _hands_on(self, name: str) -> bool:
+        """Whether this is not kept: the store has rows only for what lasts."""
+        return self.store is not None and name not in self.kept
+
+    def _keep(self, i: int, memory: Vectors) -> None:
         for k, v in memory.items():
-            self.kept[k][rows] = v
+            if self._hands_on(k):
+                self.handed.setdefault(i, {})[k] = v
+            else:
+                self.kept[k][i] = v
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
         """Keep what a stack remembers; what goes up, with one row for each member."""
         shape = (len(at), self.problem.d)
         for k, v in memory.items():
-            if self._is_whole(at) and v.shape == shape:
+            if self._hands_on(k):
+                self.handed[k] = np.broadcast_to(v, shape)
+            elif self._is_whole(at) and v.shape == shape:
                 self.kept[k] = v
             else:
                 self.kept[k][at] = v

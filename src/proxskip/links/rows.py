@@ -44,7 +44,7 @@ class RowStore:
         self.changed = np.zeros(0, dtype=bool)  # rows that a checkpoint has yet to save
         self.arrays: Vectors = {name: np.zeros((0, d)) for name in initial}
         self.files: dict[str, _MappedFile] = {}
-        self.touched = 0
+        self.touched = self.mapped_before = 0
         self.admitted: tuple[Indices | None, Indices] = (None, self.place[:0])  # the last cohort, and its places
         self.log: list[tuple[Indices, Vectors]] | None = None
 
@@ -67,7 +67,7 @@ class RowStore:
             places = self.place[clients]
         self.changed[places] = True
         if self.log is not None:
-            self.log.append((places, {k: v[places] for k, v in self.arrays.items()}))
+            self.log.append((places, {k: self.arrays[k][places] for k in self.initial}))
         self._release(len(places))
         self.admitted = clients, places
         return places
@@ -101,24 +101,33 @@ class RowStore:
     # -- room ----------------------------------------------------------------------------------------------------------
     def _grow(self, rows: int) -> None:
         """Room for at least so many rows."""
-        each = 8 * self.d * max(1, len(self.arrays))
-        more = max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients)))
-        if not self.files and more * each > self.limit:
-            fits = self.limit // each
-            more = fits if fits >= rows else more
-        spilled = bool(self.files) or more * each > self.limit
-        for name, old in self.arrays.items():  # one after another: old and new of only one are there at a time
+        each = 8 * self.d * max(1, len(self.initial))
+        more = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
+        fits = min(self.n, self.limit // each)
+        spilled = bool(self.files) or rows > fits
+        try:
+            # room for all that may stay in memory: the system gives a page only once something is written to it
+            self._move(more if spilled else fits, spilled)
+        except MemoryError:
             if spilled:
-                self.arrays[name] = self._mapped(name, more, old)
-            else:
-                self.arrays[name] = np.zeros((more, self.d))
+                raise
+            self._move(min(more, fits), spilled)
+
+    def _move(self, rows: int, spilled: bool) -> None:
+        for name in self.initial:  # one after another: old and new of only one are there at a time
+            old = self.arrays[name]
+            if spilled:
+                self.arrays[name] = self._mapped(name, rows, old)
+            elif len(old) < rows:
+                self.arrays[name] = np.zeros((rows, self.d))
                 self.arrays[name][: self.used] = old[: self.used]
-        self.clients, self.changed = (_longer(v, more) for v in (self.clients, self.changed))
+        self.clients, self.changed = (_longer(v, rows) for v in (self.clients, self.changed))
 
     def _mapped(self, name: str, rows: int, old: Array) -> Array:
         try:
             if name in self.files:
                 return self.files[name].grown(rows)
+            self.mapped_before = self.mapped_before if self.files else _mapped_bytes()
             self.files[name] = _MappedFile(self.folder, self.d)
             mapped = self.files[name].grown(rows)
             mapped[: self.used] = old[: self.used]
@@ -131,9 +140,11 @@ class RowStore:
             ) from error
 
     def _release(self, rows: int) -> None:
-        """Once the limit's worth of rows has been read from the files, let the system have their pages back."""
-        self.touched += rows * 8 * self.d * len(self.arrays)
-        if self.files and self.touched > self.limit:
+        """Once the limit's worth of the files is in memory, let the system have their pages back."""
+        if not self.files:
+            return
+        self.touched += rows * 8 * self.d * len(self.initial)
+        if max(self.touched, _mapped_bytes() - self.mapped_before) > self.limit:
             for file in self.files.values():
                 file.release()
             self.touched = 0
@@ -215,7 +226,8 @@ class RowView:
         if self.sums:
             return self.sums[0][2]
         others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
-        return float(max((np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)), default=0.0))
+        found = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
+        return float(np.max(found, initial=0.0))
 
     def _finished(self, rows: Array) -> Array:
         for operation, other in self.then:
@@ -258,3 +270,12 @@ def _longer(v: Any, size: int) -> Any:
     grown = np.zeros(size, dtype=v.dtype)
     grown[: len(v)] = v
     return grown
+
+
+def _mapped_bytes() -> int:
+    """Bytes of files that are mapped into this process and in memory now; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return 0

@@ -52,7 +52,7 @@ def _sum_of_view(w: Array, view: RowView) -> Array:
     rank = np.arange(len(clients)) - first[block]  # among those of its block
     for some in _by_rank(rank):
         rows = view.rows(clients[some])
-        largest = max(largest, float(np.abs(rows).max(initial=0.0)))
+        largest = float(np.maximum(largest, np.abs(rows).max(initial=0.0)))  # which is NaN if one is
         blocks[block[some]] += w[clients[some], None] * rows
     total = sum_in_order(blocks)
     view.sums.append((w, total, largest))

@@ -43,7 +43,12 @@ def store_of(
     possible = engine.keeps_rows() and h0 is None and not isinstance(cohorts, Everyone)
     if limit is None and not (large and possible):
         return None
-    return RowStore.of(method.remembers, problem.n, x0, limit)
+    return RowStore.of(lasting(method), problem.n, x0, limit)
+
+
+def lasting(method: Method) -> list[str]:
+    """What clients remember from one round to another."""
+    return [k for k in method.remembers if k not in method.about.passing]
 
 
 def all_rows(method: Method, problem: Problem, x0: Array, h0: Array | None) -> Vectors:

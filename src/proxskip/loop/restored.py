@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.loop import by_rows
 from proxskip.loop.line import Ledger
 from proxskip.loop.simulated_time import SIM_COLUMNS
 from proxskip.problems.federated import Problem
@@ -105,7 +106,7 @@ def rows_of(keep: Folder, method: Method, problem: Problem, limit: int | None) -
     if "parts" not in saved.meta:
         return None
     with of_a_run():
-        if tuple(saved.meta["parts"]["remembers"]) != tuple(method.remembers):
+        if saved.meta["parts"]["remembers"] != by_rows.lasting(method):
             _refuse(f"clients of {method.name} remember something else")
         keep.journal = Journal(keep.path)
         rows = keep.journal.read(saved.meta["parts"], problem.n, saved.arrays["x0"], limit)

@@ -56,6 +56,7 @@ class Scaffnew(Method):
         "et al., TAMUNA, 2023, arXiv:2302.09832",
         handles=frozenset({"batch", "clients", "cohort", "psi"}),
         remembers=("h", "xhat"),
+        passing=("xhat",),
         sends=frozenset({"local", "local_in_cohort"}),
         heals=True,
         parameters=("gamma", "p", "K", "own_steps", "codec"),

@@ -40,6 +40,7 @@ class Scaffold(Method):
         reference="Karimireddy et al., SCAFFOLD, ICML 2020, arXiv:1910.06378",
         handles=frozenset({"batch", "clients", "cohort"}),
         remembers=("h", "x", "y"),
+        passing=("x", "y"),
         sends=frozenset({"local"}),
         style=Style("#0072B2", "--", "P"),
     )

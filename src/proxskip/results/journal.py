@@ -90,7 +90,7 @@ class Journal:
     def _write_part(self, state: RowsState, places: Indices, number: int) -> Part:
         store = state.store
         clients = store.clients[places]
-        arrays = {"clients": clients} | {f"memory.{k}": v[places] for k, v in store.arrays.items()}
+        arrays = {"clients": clients} | {f"memory.{k}": store.arrays[k][places] for k in store.arrays}
         arrays |= {f"number.{k}": v[clients] for k, v in state.numbers.items()}
         name = f"{PREFIX}{self._free_number():08d}"
         return Part(name, checkpoint.write_part(self.folder / name, arrays), len(places))
@@ -119,8 +119,8 @@ class Journal:
             arrays = checkpoint.read_part(self.folder / checkpoint.safe_name(name), sha256)
             clients = _checked(self.folder / name, arrays, store, numbers)
             places = store.admit(clients)
-            for k, rows in store.arrays.items():
-                rows[places] = arrays[f"memory.{k}"]
+            for k in store.arrays:
+                store.arrays[k][places] = arrays[f"memory.{k}"]
             for k, v in numbers.items():
                 v[clients] = arrays[f"number.{k}"]
             self.home = np.append(self.home, np.full(store.used - len(self.home), -1))

@@ -38,6 +38,7 @@ class About:
         reference: authors, title, year, and where to find it.
         handles: among ``batch clients cohort psi D graph``, what the method is right for; everything else is refused.
         remembers: the vectors that a client keeps between rounds; they start at zero, ``x`` at x0 and ``h`` at h0.
+        passing: of these, what is only handed on within a round: written in every round before it is read.
         sends: client halves that send nothing but the point to which their local steps led (and what the server knows
             already), so that noise for privacy can be added to it.
         heals: with everybody present it works from any h0, and mends a sum of h that is not zero.
@@ -67,6 +68,7 @@ class About:
     needs_whole_cohort: bool = False
     equal_weights: bool = False
     weighted_cohorts: bool = False
+    passing: tuple[str, ...] = ()
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]

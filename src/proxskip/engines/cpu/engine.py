@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.lazy import Lazy, Sheet
+from proxskip.engines.cpu.lazy import Lazy, Sheet, as_stack, numbers
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
@@ -206,8 +206,8 @@ class CpuEngine(NearEngine):
         # oracles of unknown make may share buffers, so they run one after another unless they say that they need not
         self.shareable = problem.is_thread_safe
         self.buffers: dict[int, Array] = {}
-        self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         self.spare: Array | None = None
+        self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         if self.threads > 1 and self.pool is None:
             self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
         if self.shards is not None:
@@ -423,7 +423,8 @@ class CpuEngine(NearEngine):
 
     def _of(self, at: Indices) -> Any:
         if self.problem.d > 1 and len(at) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
-            return {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+            found = {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
+            return found if self.store is None else found | {k: Lazy.of(v) for k, v in self.handed.items()}
         return super()._of(at)
 
     def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
@@ -436,7 +437,11 @@ class CpuEngine(NearEngine):
                 sheet.store(v, ready[k], kept=False)
         for name, v in memory.items():
             if isinstance(v, Lazy):
-                sheet.store(v, self.kept[name], kept=True)
+                handed = self._hands_on(name)
+                out = np.empty(shape) if handed else self.kept[name]
+                sheet.store(v, out, kept=not handed)
+                if handed:
+                    self.handed[name] = out
         if sheet.out and sheet.fits:
             self._spread(sheet.work(), balanced(np.ones(shape[0]), self._threads_for(shape[0] * shape[1])))
         elif sheet.out:
@@ -447,7 +452,9 @@ class CpuEngine(NearEngine):
         return tuple(ready[k] if k in ready else np.ascontiguousarray(as_stack(v, shape)) for k, v in enumerate(up))
 
     def _take(self, at: Indices, name: str, v: Array, shape: tuple[int, int]) -> None:
-        if self._is_whole(at) and v.shape == shape:
+        if self._hands_on(name):
+            self.handed[name] = as_stack(v, shape)
+        elif self._is_whole(at) and v.shape == shape:
             twice = any(v is u for k, u in self.kept.items() if k != name)  # each has its own, which is written to
             self.spare, self.kept[name] = self.kept[name], v.copy() if twice else v
         else:
