@@ -498,16 +498,6 @@ class CpuEngine(NearEngine):
             self.pool = None
 
 
-def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:
-    """v with a row for each member; what has one already is not touched, because numpy's views take microseconds."""
-    return v if isinstance(v, np.ndarray) and v.shape == shape else np.broadcast_to(v, shape)
-
-
-def numbers(v: Any, members: int) -> list[float]:
-    """One number for each member, of a number or a column."""
-    return [float(u) for u in np.broadcast_to(np.ravel(v), (members,))]
-
-
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
     n = len(load)
