@@ -7,7 +7,8 @@
 The cases are in ``cases.py``, ``cases_solo.py`` and ``cases_protocol.py``. They run once on the package as it was and
 once as it is, each in a process of its own: every column of the trace but ``seconds``, with a record a round; x, the
 server's vectors, the clients' memory, the totals and the messages of the result. Folders that the earlier tree wrote in
-the middle of a run are also resumed by this one. Minibatches are drawn by version 1, that of the first release. What this tree has in addition, methods, columns or fields, is not compared.
+the middle of a run are also resumed by this one. Minibatches are drawn by version 1, that of the first release. What
+this tree has in addition, methods, columns or fields, is not compared.
 
 The exit status is 1 if anything differs, is missing, or could not be run.
 """
