@@ -19,7 +19,6 @@ from proxskip.engines.local import Sender
 from proxskip.engines.near import NearEngine
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import rows_of
 from proxskip.seam import Request
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -193,7 +192,7 @@ class Lane(NearEngine):
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the initial memory; the data are on the card already."""
         super().open(problem, memory, seed)
-        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.rows = problem.rows_each
 
     def mark(self, several: bool) -> bool:
         """Its rounds share launches with others, and are finished."""
