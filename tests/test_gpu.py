@@ -161,7 +161,7 @@ def test_tiles_compute_margins_and_gradients(
     seed: int, n: int, rows: int, d: int, G: int, warps: int, pack: int, unit: bool
 ) -> None:
     problem = random_problem(seed, n, rows, d, unit=unit)
-    data = ClientRows.of(list(problem.clients))
+    data = ClientRows.of(list(problem.clients), problem.rows_each)
     layout = Layout.of(data.merged(), G, warps, pack, data.unit, np.float64)
     x = np.random.Generator(np.random.Philox(seed)).standard_normal(d)
     for i, f in enumerate(problem.clients):
@@ -180,7 +180,7 @@ def test_tiles_compute_margins_and_gradients(
 def test_equal_rows_become_one() -> None:
     A = scipy.sparse.csr_matrix(np.array([[1.0, 2], [1, 2], [0, 0], [1, 2], [1, 3]]))
     problem = ps.split(ps.Logistic(A, [0, 0, 0, 1, 1], l2=0.1), clients=1)
-    merged = ClientRows.of(list(problem.clients)).merged()
+    merged = ClientRows.of(list(problem.clients), problem.rows_each).merged()
     assert len(merged.labels) == 3
     assert sorted(merged.shares) == pytest.approx([0.2, 0.2, 0.4])
 

@@ -13,8 +13,9 @@ import scipy.sparse
 import proxskip as ps
 from conftest import thinned
 from proxskip.engines.cpu.shards import Census, pack
+from proxskip.engines.gpu.tiles import ClientRows
 from proxskip.problems import packed, packed_spectrum, spectrum
-from proxskip.problems.packed import Packed
+from proxskip.problems.packed import Packed, stores_of
 from proxskip.problems.split import arrangement
 from proxskip.results.description import fingerprint, identity
 
@@ -109,6 +110,9 @@ def test_runs_have_the_same_bytes(form: str, engine: str, batch: int | None) -> 
 def test_the_engine_packs_the_same_arrays(d: int, batch: int | None) -> None:
     a, b = pair(model(d=d, N=300), 9, batch=batch)
     assert Census.of(a) == Census.of(b)
+    rows = [ClientRows.of(stores_of(p.clients), p.rows_each) for p in (a, b)]
+    assert all(same(v, vars(rows[1])[k]) for k, v in vars(rows[0]).items())
+    assert a.clients.entries().tolist() == [f.A.nnz for f in b.clients]  # type: ignore[attr-defined]
     one, two = pack(a), pack(b)
     assert type(one) is type(two)
     for name, v in vars(two).items():

@@ -98,6 +98,11 @@ class Packed(Clients):
         """The size of the store's matrix."""
         return oracles.stored_numbers(self.store)
 
+    def entries(self) -> Indices:
+        """Stored numbers of each client."""
+        A = self.store.A
+        return np.asarray(np.diff(A.indptr[self.row0])) if scipy.sparse.issparse(A) else self.sizes() * A.shape[1]
+
     def has_even_rows(self) -> bool:
         """Whether the rows of every client have equal weights."""
         low, high = (u.reduceat(self.store.s, self.row0[:-1]) for u in (np.minimum, np.maximum))
@@ -208,6 +213,16 @@ class Packed(Clients):
         for lo in range(first, last, step):
             row0 = self.row0[lo : min(lo + step, last) + 1]
             yield self.store.between(int(row0[0]), int(row0[-1])), row0 - row0[0]
+
+
+def stores_of(clients: Any) -> list[Any]:
+    """Linear models that hold the rows of all clients, end to end: the store of packed ones, or the clients."""
+    return [clients.store] if isinstance(clients, Packed) else list(clients)
+
+
+def has_even_rows(clients: Any) -> bool:
+    """Whether the rows of every client, a linear model, have equal weights."""
+    return clients.has_even_rows() if isinstance(clients, Packed) else all(np.ptp(f.s) == 0 for f in clients)
 
 
 def sums(v: Array, row0: Indices) -> Array:

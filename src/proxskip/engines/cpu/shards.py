@@ -20,7 +20,7 @@ from proxskip.engines.cpu.minibatches import draw_rows
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
-from proxskip.problems.packed import Packed
+from proxskip.problems.packed import Packed, stores_of
 from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, is_sparse
 
@@ -59,7 +59,7 @@ class Census:
         """Counted over the problem's clients."""
         if not _are_alike(problem):
             return Census(None, problem.n, 0, 0, False)
-        models = _models(problem)
+        models = stores_of(problem.clients)
         first = models[0]
         sparse, C = is_sparse(first.A), isinstance(first, Softmax)
         entries = sum(f.A.nnz if sparse else np.count_nonzero(f.A) if C else f.A.size for f in models)
@@ -96,11 +96,6 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
-
-
-def _models(problem: Problem) -> list[Any]:
-    """Linear models that hold the rows of all clients, end to end."""
-    return [problem.clients.store] if isinstance(problem.clients, Packed) else list(problem.clients)
 
 
 def _is_mapped(problem: Problem) -> bool:
@@ -141,7 +136,7 @@ class Rows:
     """Rows of all clients end to end, dense or CSR; client i has rows row0[i] to row0[i + 1] - 1."""
 
     def __init__(self, problem: Problem, census: Census, number0: int = 0) -> None:
-        models = _models(problem)
+        models = stores_of(problem.clients)
         first = models[0]
         self.number0, self.unit, self.mapped = number0, census.unit, _is_mapped(problem)
         self.dtype, self.batch = first.dtype, problem.batch or 0
@@ -267,7 +262,7 @@ class Tiles:
     """
 
     def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
-        models = _models(problem)
+        models = stores_of(problem.clients)
         first = models[0]
         self.dtype, self.d, self.number0, self.batch = first.dtype, problem.d, number0, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED

@@ -29,7 +29,6 @@ from proxskip.engines.local import Sender
 from proxskip.engines.near import NearEngine
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import rows_of
 from proxskip.seam import Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -226,7 +225,7 @@ class Lane(NearEngine):
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Keep the initial memory; the data are on the card already."""
         super().open(problem, memory, seed)
-        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.rows = problem.rows_each
         self.row_count = int(self.rows.sum())
 
     def rewind(self) -> None:

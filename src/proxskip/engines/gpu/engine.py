@@ -36,7 +36,6 @@ from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK
 from proxskip.problems.federated import Problem
-from proxskip.problems.oracles import rows_of
 from proxskip.seam import Engine, Mixed, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -149,7 +148,7 @@ class GpuEngine(Engine):
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
-        self.rows = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        self.rows = problem.rows_each
         self.row_count = int(self.rows.sum())
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None

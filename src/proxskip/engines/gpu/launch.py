@@ -24,6 +24,7 @@ from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.tiles import ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.packed import has_even_rows, stores_of
 from proxskip.problems.softmax import Softmax
 from proxskip.types import InputError
 
@@ -104,7 +105,7 @@ class LocalSteps:
         grid: bool | None = None,
         data: ClientRows | None = None,
     ) -> None:
-        models: list[Any] = list(problem.clients)
+        models = stores_of(problem.clients)
         first = models[0]
         self.card = Card.here()
         self.kind = np.dtype(first.dtype)
@@ -113,10 +114,10 @@ class LocalSteps:
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
-        if self.batch and any(np.ptp(f.s) > 0 for f in models):
+        if self.batch and not has_even_rows(problem.clients):
             raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
-        self.data = data or ClientRows.of(models)
+        self.data = data or ClientRows.of(models, problem.rows_each)
         self.unit = self.data.unit
         self.draw = problem.sampling if self.batch else 0
         few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
@@ -138,10 +139,9 @@ class LocalSteps:
     @staticmethod
     def fit(problem: Problem) -> bool:
         """Whether every client is a linear model of the same loss and type, so that one kernel serves all."""
-        first = problem.clients[0]
-        return isinstance(first, LinearModel) and all(
-            isinstance(f, LinearModel) and type(f) is type(first) and f.dtype == first.dtype for f in problem.clients
-        )
+        models = stores_of(problem.clients)
+        first = models[0]
+        return isinstance(first, LinearModel) and all(type(f) is type(first) and f.dtype == first.dtype for f in models)
 
     # -- who works on what ---------------------------------------------------------------------------------------------
     def _state(self, cluster: int) -> int:

@@ -11,6 +11,7 @@ import scipy.sparse
 from proxskip.links.codecs import Identity
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
+from proxskip.problems.packed import stores_of
 from proxskip.types import Indices, InputError
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -63,7 +64,7 @@ def rows_taken(problem: Problem, rows: Indices, total: int, members: Indices, K:
 
 def entries_of(problem: Problem) -> float:
     """Stored entries of the clients' data, as far as they are linear models."""
-    models = [f for f in problem.clients if isinstance(f, LinearModel)]
+    models = [f for f in stores_of(problem.clients) if isinstance(f, LinearModel)]
     return float(sum(f.A.nnz if scipy.sparse.issparse(f.A) else f.A.size for f in models))
 
 

@@ -48,19 +48,18 @@ class ClientRows:
         return bool(np.all(self.values == 1.0))
 
     @staticmethod
-    def of(models: list[Any]) -> ClientRows:
-        """From linear models; dense data become rows without gaps."""
+    def of(models: list[Any], sizes: Indices) -> ClientRows:
+        """From linear models that hold the rows of clients of these sizes; dense data become rows without gaps."""
         matrices = [f.A if scipy.sparse.issparse(f.A) else _full(f.A) for f in models]
         lengths = [np.diff(M.indptr) for M in matrices]
-        each = np.array([f.N for f in models], dtype=np.int64)
         return ClientRows(
-            row0=_starts(each),
+            row0=_starts(sizes),
             indptr=_starts(np.concatenate(lengths)),
             indices=np.concatenate([M.indices for M in matrices]).astype(np.int64),
             values=np.concatenate([M.data for M in matrices]).astype(np.float64),
             labels=np.concatenate([f.b for f in models]).astype(np.float64),
             shares=np.concatenate([f.s for f in models]).astype(np.float64),
-            numbers=ranges(np.zeros_like(each), each),
+            numbers=ranges(np.zeros_like(sizes), sizes),
             features=int(matrices[0].shape[1]),
         )
 

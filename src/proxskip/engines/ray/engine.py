@@ -27,6 +27,7 @@ from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
+from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
 from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
@@ -359,6 +360,8 @@ def need_ray() -> None:
 
 def _load(problem: Problem) -> Array:
     """About how much work each client is."""
+    if isinstance(problem.clients, Packed):
+        return problem.clients.entries().astype(np.float64)
     return np.array(
         [float(getattr(f.A, "nnz", f.A.size)) if isinstance(f, LinearModel) else 1.0 for f in problem.clients]
     )
