@@ -186,7 +186,7 @@ def own(module: Any) -> list[tuple[str, Any]]:
     """A module's own public functions and classes (a package's from all its files), in the order of the source."""
     found = [
         (k, v)
-        for k, v in vars(module).items()
+        for k, v in ((k, getattr(module, k)) for k in dir(module))
         if not k.startswith("_")
         and (inspect.isfunction(v) or inspect.isclass(v))
         and f"{v.__module__}.".startswith(f"{module.__name__}.")

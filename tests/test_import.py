@@ -39,7 +39,7 @@ HEAVY = (
 )
 ALL_NAMES = "import proxskip; [getattr(proxskip, name) for name in proxskip.__all__]"
 CLOCK = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
-ON_DEMAND = ("proxskip", "proxskip.flower", "proxskip.protocol")
+ON_DEMAND = ("proxskip", "proxskip.flower", "proxskip.methods", "proxskip.protocol", "proxskip.prox")
 
 
 def python(code: str, **env: str) -> str:

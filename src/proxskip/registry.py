@@ -14,11 +14,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxskip.methods import BUILT_IN
+from proxskip import methods
 from proxskip.seam import About, Method
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import InputError
@@ -44,8 +45,11 @@ class Methods(Mapping[str, type[Method]]):
     """All known methods by name, in the order in which they became known."""
 
     def __init__(self) -> None:
-        self._known: dict[str, type[Method]] = {m.name: m for m in BUILT_IN}
         self._looked = False
+
+    @cached_property
+    def _known(self) -> dict[str, type[Method]]:
+        return {m.name: m for m in _built_in()}
 
     def _all(self) -> dict[str, type[Method]]:
         """With those of installed packages, which are looked for once."""
@@ -65,8 +69,8 @@ class Methods(Mapping[str, type[Method]]):
             warnings.warn(f"{whose} is left out: {why}", stacklevel=2)
 
     def __getitem__(self, name: str) -> type[Method]:
-        # nothing can take the name of a known method, so installed packages are only searched for others
-        return self._known[name] if name in self._known else self._all()[name]
+        # nothing can take the name of a method of this package, so the others need not be loaded to find it
+        return _alone(name) or self._all()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
@@ -79,10 +83,26 @@ class Methods(Mapping[str, type[Method]]):
         check(kind)
         for there in self._known.values():
             # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
-            again = there.__qualname__ == kind.__qualname__ and there not in BUILT_IN
+            again = there.__qualname__ == kind.__qualname__ and there not in _built_in()
             if kind.name in (there.name, *there.about.other_names) and not again:
                 raise InputError(f'a method with the name "{kind.name}" is known already; give yours another name.')
         self._known[kind.name] = kind
+
+
+def _built_in() -> tuple[type[Method], ...]:
+    """The methods of this package, all of them loaded."""
+    from proxskip.methods.built_in import BUILT_IN
+
+    return BUILT_IN
+
+
+def _alone(name: str) -> type[Method] | None:
+    """A method of this package, if its class has the same name but for hyphens; its file alone is loaded."""
+    for word in methods.__all__:
+        if word.lower() == name.replace("-", ""):
+            kind: type[Method] = vars(methods).get(word) or methods.__getattr__(word)
+            return kind if kind.name == name else None
+    return None
 
 
 METHODS = Methods()

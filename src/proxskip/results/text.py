@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from proxskip.display import duration, gap
-from proxskip.methods import BUILT_IN
+from proxskip.methods.built_in import BUILT_IN
 from proxskip.registry import METHODS
 from proxskip.results.description import SHOWN
 
