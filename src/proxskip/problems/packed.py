@@ -7,7 +7,7 @@ are those of the same clients one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 import numpy as np
@@ -158,8 +158,8 @@ class Packed(Clients):
             kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
             digest.update(out)
 
-    def read_ahead(self, clients: Indices) -> None:
-        """Nothing to do: the rows are in memory."""
+    def expect(self, clients: Callable[[], Indices]) -> None:
+        """Nothing to do with those who come next: the rows are in memory."""
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:
