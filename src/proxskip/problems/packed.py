@@ -145,7 +145,7 @@ class Packed(Clients):
         return self if store is self.store else Packed(store, self.row0)
 
     def fingerprint(self, weights: Array) -> str:
-        """The digest of the weights and the data; kept, since the data do not change and a million clients take long."""
+        """The digest of the weights and the data; kept, since the data do not change and many clients take long."""
         key = hashlib.sha256(weights.tobytes())
         known = key.hexdigest()
         if known not in self._fingerprints:
