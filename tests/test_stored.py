@@ -91,6 +91,7 @@ def test_the_next_cohort_is_read_while_one_computes(tmp_path: Path, monkeypatch:
     run = CpuEngine.run
     monkeypatch.setattr(CpuEngine, "run", lambda e, r: (cohorts.append(r.cohort.tolist()), run(e, r))[1])
     ps.run(ps.Scaffnew.theory(problem, cohort=4), problem, cohort=4, rounds=6, seed=2, engine="cpu")
+    problem.clients.reader.shutdown()  # type: ignore[attr-defined]
     assert len(cohorts) == 6
     assert [c for _, c in read][:5] == cohorts[1:6]
     assert {name[:14] for name, _ in read} == {"proxskip-reads"}

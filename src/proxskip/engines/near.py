@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from proxskip.links.rows import RowStore
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
+from proxskip.problems.packed import Packed
 from proxskip.seam import Engine, Request, SettleHalf, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
 
@@ -97,6 +99,11 @@ class NearEngine(Engine):
         for j, i in enumerate(at.tolist()):
             client = self.client(cohort[j : j + 1], request, j)
             self._keep(i, half(client, self._of_one(i), *(v if v.ndim == 1 else v[j] for v in outcome)))
+
+    def expect(self, cohort: Callable[[], Indices]) -> None:
+        """Have the rows of the next cohort read, if they are on disk."""
+        if isinstance(self.problem.clients, Packed):
+            self.problem.clients.expect(cohort)
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""

@@ -53,10 +53,9 @@ def interleave(parts, starts, ends, out):
     at = 0
     for i in range(starts.shape[1]):
         for p in range(len(parts)):
-            part = parts[p]
-            for j in range(starts[p, i], ends[p, i]):
-                out[at] = part[j]
-                at += 1
+            lo, hi = starts[p, i], ends[p, i]
+            out[at : at + hi - lo] = parts[p][lo:hi]
+            at += hi - lo
 
 
 @njit(nogil=True, cache=True)

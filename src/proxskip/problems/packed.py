@@ -7,7 +7,8 @@ are those of the same clients one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 import numpy as np
@@ -39,6 +40,7 @@ class Packed(Clients):
         self.store, self.row0 = store, row0
         self._views: dict[int, LinearModel] = {}
         self._L: Array | None = None
+        self._fingerprints: dict[str, str] = {}
 
     @staticmethod
     def of(model: LinearModel, order: Indices, row0: Indices) -> Packed:
@@ -142,6 +144,15 @@ class Packed(Clients):
         store = oracles.in_double(self.store)
         return self if store is self.store else Packed(store, self.row0)
 
+    def fingerprint(self, weights: Array) -> str:
+        """The digest of the weights and the data; kept, since the data do not change and many clients take long."""
+        key = hashlib.sha256(weights.tobytes())
+        known = key.hexdigest()
+        if known not in self._fingerprints:
+            self.add_to(key)
+            self._fingerprints[known] = key.hexdigest()
+        return self._fingerprints[known]
+
     def add_to(self, digest: Any) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
         name = np.array(list(type(self.store).__name__.encode()), np.uint8)
@@ -158,8 +169,8 @@ class Packed(Clients):
             kernels.interleave(tuple(p[0] for p in parts), starts, ends, out)
             digest.update(out)
 
-    def read_ahead(self, clients: Indices) -> None:
-        """Nothing to do: the rows are in memory."""
+    def expect(self, clients: Callable[[], Indices]) -> None:
+        """Nothing to do with those who come next: the rows are in memory."""
 
     # -- constants -----------------------------------------------------------------------------------------------------
     def L_i(self) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,11 @@ class Stored(Packed):
     def __init__(self, store: LinearModel, row0: Indices, files: ClientStore) -> None:
         super().__init__(store, row0)
         self.files = files
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="proxskip-reads")
+
+    def expect(self, clients: Callable[[], Indices]) -> None:
+        """Have the rows of those who come next read on a thread."""
+        self.reader.submit(lambda: self.read_ahead(clients()))
 
     def read_ahead(self, clients: Indices) -> None:
         """Ask the system to read the rows of these clients, and do not wait for it."""

@@ -91,12 +91,11 @@ def weighting(problem: Problem) -> str:
 
 def fingerprint(problem: Problem) -> str:
     """A digest of the clients' data and weights (for a user's own oracles, of L, mu and two gradients)."""
+    if isinstance(problem.clients, Packed):
+        return problem.clients.fingerprint(problem.weights)
     digest = hashlib.sha256()
     # weights first: the same shards with other weights are another problem
     digest.update(np.ascontiguousarray(problem.weights).tobytes())
-    if isinstance(problem.clients, Packed):
-        problem.clients.add_to(digest)
-        return digest.hexdigest()
     for f in problem.clients:
         if isinstance(f, RemoteClient):
             digest.update(f.fact.digest.encode())

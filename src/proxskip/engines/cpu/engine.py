@@ -22,7 +22,6 @@ from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
-from proxskip.problems.packed import Packed
 from proxskip.problems.spectrum import available_cores
 from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
 from proxskip.types import Array, Indices, InputError, Vectors
@@ -187,7 +186,6 @@ class CpuEngine(NearEngine):
             raise InputError(f"threads = {threads} must be at least 1.")
         self.threads = threads or available_cores()
         self.pool: ThreadPoolExecutor | None = None
-        self.reader: ThreadPoolExecutor | None = None
         self.abandoned = threading.Event()  # set while threads are to leave work that nobody waits for any more
 
     def open(
@@ -215,13 +213,6 @@ class CpuEngine(NearEngine):
             self.overhead = 1.0 + problem.d / float(self.shards.work.min())
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
-
-    def expect(self, cohort: Callable[[], Indices]) -> None:
-        """Read the rows of the next cohort on a thread, if they are on disk."""
-        clients = self.problem.clients
-        if isinstance(clients, Packed) and clients.mapped:
-            self.reader = self.reader or ThreadPoolExecutor(1, thread_name_prefix="proxskip-reads")
-            self.reader.submit(lambda: clients.read_ahead(cohort()))
 
     def client(self, members: Indices, request: Request, place: int) -> Cohort:
         """The whole cohort."""
@@ -490,9 +481,6 @@ class CpuEngine(NearEngine):
 
     def close(self) -> None:
         """End the threads."""
-        if self.reader is not None:
-            self.reader.shutdown()
-            self.reader = None
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
