@@ -130,7 +130,10 @@ class RowStore:
             self.mapped_before = self.mapped_before if self.files else _mapped_bytes()
             self.files[name] = _MappedFile(self.folder, self.d)
             mapped = self.files[name].grown(rows)
-            mapped[: self.used] = old[: self.used]
+            for lo in range(0, self.used, ROWS_AT_A_TIME):  # old and new are not both in memory
+                some = slice(lo, min(lo + ROWS_AT_A_TIME, self.used))
+                mapped[some] = old[some]
+                self.files[name].release()
             return mapped
         except OSError as error:
             where = self.folder or tempfile.gettempdir()
