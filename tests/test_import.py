@@ -84,7 +84,7 @@ def test_names_on_demand_are_those_that_type_checkers_see(package: str) -> None:
             seen |= {a.asname or a.name: (line.module, a.name) for a in line.names}
     for name, (where, original) in seen.items():
         found = importlib.import_module(str(where))
-        expected = vars(found).get(original) or importlib.import_module(f"{where}.{original}")
+        expected = getattr(found, original, None) or importlib.import_module(f"{where}.{original}")
         assert getattr(module, name) is expected, name
     assert set(seen) <= set(module._where)
     assert set(module.__all__) <= set(dir(module))

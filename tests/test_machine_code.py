@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxskip import machine_code
+from proxskip.on_demand import machine_code
 
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
@@ -111,7 +111,7 @@ CLIENT = """
 import json, sys
 import numpy as np
 import proxskip as ps
-from proxskip.compiled import without_numba
+from proxskip.on_demand.kernels import without_numba
 if sys.argv[1] == "lean":
     without_numba()
 from proxskip.protocol.worker import Worker

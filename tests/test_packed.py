@@ -14,7 +14,7 @@ import proxskip as ps
 from conftest import thinned
 from proxskip.engines.cpu.shards import Census, pack
 from proxskip.engines.gpu.tiles import ClientRows
-from proxskip.problems import packed, packed_spectrum, spectrum
+from proxskip.problems import kernels, packed, packed_spectrum, spectrum
 from proxskip.problems.packed import Packed, stores_of
 from proxskip.problems.split import arrangement
 from proxskip.results.description import fingerprint, identity
@@ -115,7 +115,10 @@ def test_the_engine_packs_the_same_arrays(d: int, batch: int | None) -> None:
     assert a.clients.entries().tolist() == [f.A.nnz for f in b.clients]  # type: ignore[attr-defined]
     one, two = pack(a), pack(b)
     assert type(one) is type(two)
+    assert all(same(v, vars(two.drawing)[k]) for k, v in vars(one.drawing).items())  # type: ignore[union-attr]
     for name, v in vars(two).items():
+        if name == "drawing":
+            continue
         held = zip(vars(one)[name], v, strict=True) if isinstance(v, tuple) else [(vars(one)[name], v)]
         assert all(same(p, q) for p, q in held), name
 
@@ -204,13 +207,13 @@ def test_overflow_is_refused_and_giving_up_is_healed(monkeypatch: pytest.MonkeyP
         _ = pair(big, 4, "iid")[0].L_i
     S = np.stack([np.diag([1.0, 3.0, 2.0]), np.full((3, 3), 1.0)])
     assert np.allclose(packed_spectrum.eigenvalue_each(S, 1), [2.0, 0.0], atol=1e-15)
-    real = packed_spectrum.kernels.eigenvalues
+    real = kernels.eigenvalues
 
     def gives_up(*given: Any) -> None:
         real(*given)
         given[-2][:], given[-1][:] = np.nan, 1
 
-    monkeypatch.setattr(packed_spectrum.kernels, "eigenvalues", gives_up)
+    monkeypatch.setattr(kernels, "eigenvalues", gives_up)
     assert np.allclose(packed_spectrum.eigenvalue_each(S, 2), [3.0, 3.0])
 
 

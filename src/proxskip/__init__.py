@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand import define
+from proxskip.on_demand.names import define
 from proxskip.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip.data import datasets
 from proxskip.methods import Decaying

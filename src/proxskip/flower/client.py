@@ -11,11 +11,11 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from proxskip.compiled import without_numba
 from proxskip.flower import TASK, memory
 from proxskip.flower.envelope import HELLO, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.flower.oracles import kind, l2, smoothness
+from proxskip.on_demand.kernels import without_numba
 from proxskip.protocol import wire
 from proxskip.protocol.client import ClientNode
 from proxskip.protocol.worker import Worker

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+import scipy
 
 from proxskip.links.profiles import NAMED, Amount, Spread, median, values
 from proxskip.randomness import client_uniforms
@@ -144,10 +144,10 @@ class Network:
         if not self.correlation:
             return shares
         # one normal number that all four have in common, in the direction of a slow client
-        common = ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
+        common = scipy.special.ndtri(np.clip(client_uniforms(seed, "traits", clients, 1)[0], 1e-9, 1 - 1e-9))
         slow = np.array([[1.0], [-1.0], [-1.0], [1.0]]) * common
-        mixed = math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * ndtri(shares)
-        return np.asarray(ndtr(mixed))
+        mixed = math.sqrt(self.correlation) * slow + math.sqrt(1 - self.correlation) * scipy.special.ndtri(shares)
+        return np.asarray(scipy.special.ndtr(mixed))
 
     def online(self, seed: int, clients: Indices, seconds: float) -> npt.NDArray[np.bool_]:
         """Who of these can be reached at this time; it changes with the hour."""

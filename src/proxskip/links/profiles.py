@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from proxskip.theory.numbers import positive
 from proxskip.types import Array, Indices, InputError
@@ -62,7 +62,7 @@ class Spread:
     def at(self, share: Array) -> Array:
         """The values below which these shares of the clients are."""
         sigma = math.log(self.p90 / self.median) / _NINE_IN_TEN
-        return np.asarray(self.median * np.exp(sigma * ndtri(share)))
+        return np.asarray(self.median * np.exp(sigma * scipy.special.ndtri(share)))
 
 
 Amount: TypeAlias = float | Spread | Sequence[float]

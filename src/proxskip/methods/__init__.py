@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand import define
+from proxskip.on_demand.names import define
 
 if TYPE_CHECKING:
     from proxskip.methods.accelerated import Accelerated

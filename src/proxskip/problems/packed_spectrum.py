@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import scipy
-import scipy.sparse
-from numba.extending import get_cython_function_address
 
-from proxskip.problems import kernels, spectrum
+from proxskip.problems import spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.types import Array, Indices, InputError
 
@@ -80,6 +78,10 @@ def smallest_each(store: LinearModel, row0: Indices) -> Array:
 
 def eigenvalue_each(S: Array, k: int) -> Array:
     """The k-th eigenvalue, in increasing order, of each matrix of an ``(n, m, m)`` stack."""
+    from numba.extending import get_cython_function_address  # not before: a program may never need numba
+
+    from proxskip.problems import kernels
+
     if not np.isfinite(S).all():
         raise InputError(spectrum.NOT_FINITE)
     n, m = S.shape[:2]

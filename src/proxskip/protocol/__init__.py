@@ -18,7 +18,7 @@ Drivers write a state to disk before the messages of that step leave.
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand import define
+from proxskip.on_demand.names import define
 
 if TYPE_CHECKING:
     from proxskip.protocol.client import ClientNode, ClientState

@@ -12,7 +12,7 @@ accuracy is requested, certified and recorded, since an inexact prox limits the 
 
 from typing import TYPE_CHECKING
 
-from proxskip.on_demand import define
+from proxskip.on_demand.names import define
 
 if TYPE_CHECKING:
     from proxskip.prox.adapted import Adapted, as_prox

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from proxskip.compiled import njit
 from proxskip.engines.cpu.kernels import distance
+from proxskip.on_demand.kernels import njit
 
 _FUSED = {"nogil": True, "cache": True, "error_model": "numpy"}
 

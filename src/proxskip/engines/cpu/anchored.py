@@ -8,9 +8,9 @@ where gw_j is the full gradient at w_j. Whoever edits ``kernels`` or ``minibatch
 file too: numba's cache on disk is per file.
 """
 
-from proxskip.compiled import njit
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
 from proxskip.engines.cpu.minibatches import draw_rows, philox4x32
+from proxskip.on_demand.kernels import njit
 from proxskip.randomness import STREAMS
 
 _COIN = 0x80000000 | STREAMS["anchor"]

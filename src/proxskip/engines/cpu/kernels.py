@@ -24,8 +24,8 @@ import math
 
 import numpy as np
 
-from proxskip.compiled import njit
 from proxskip.engines.cpu.minibatches import draw_rows, minibatch, subset
+from proxskip.on_demand.kernels import njit
 
 LOGISTIC, SQUARED = 0, 1
 """Losses of one margin per row."""

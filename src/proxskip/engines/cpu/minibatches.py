@@ -9,7 +9,7 @@ All of it is arithmetic on unsigned integers, exact on every machine.
 
 import numpy as np
 
-from proxskip.compiled import njit
+from proxskip.on_demand.kernels import njit
 from proxskip.randomness import REDRAW
 
 MIN_BITS = 6

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import scipy.sparse
+import scipy
 
 from proxskip.links.codecs import Identity
 from proxskip.problems.federated import Problem

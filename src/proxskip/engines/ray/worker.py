@@ -19,10 +19,10 @@ import numpy as np
 import ray
 from ray.experimental import internal_kv
 
-from proxskip.compiled import without_numba
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Census
 from proxskip.links.graphs import GraphRows
+from proxskip.on_demand.kernels import without_numba
 from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem

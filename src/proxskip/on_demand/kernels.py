@@ -79,7 +79,7 @@ class Kernel:
 
     def machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
         """The kernel for such arguments without numba; None where that cannot be."""
-        from proxskip import machine_code
+        from proxskip.on_demand import machine_code
 
         types = machine_code.types_of(args)
         with _ONE_AT_A_TIME:
@@ -89,7 +89,7 @@ class Kernel:
         return None if types is None else self.lean[types]
 
     def _compiled(self, args: Sequence[Any]) -> bytes:
-        from proxskip import machine_code
+        from proxskip.on_demand import machine_code
 
         self.make_called()
         return machine_code.made_by_numba(self.function, self.options, args)
