@@ -41,8 +41,8 @@ MUTANTS = (
         (
             (
                 "loop/line.py",
-                "        self.participated[self.cohort] += 1\n",
-                "        self.participated[self.cohort] += 1\n"
+                "        self.participated[self.whom] += 1\n",
+                "        self.participated[self.whom] += 1\n"
                 '        if round == 2 and "h" in getattr(self.engine, "kept", {}):\n'
                 '            self.engine.kept["h"][0] = 0.0\n',
             ),

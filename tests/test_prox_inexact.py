@@ -528,8 +528,11 @@ def test_the_same_inexact_operator_twice_counts_twice():
         (lambda: Polyhedron(G, u=1.0, E=np.ones((1, 3)), e=[0.0]), "G with 12 columns but E with 3"),
         (lambda: Polyhedron(E=G, e=np.full(5, np.inf)), "finite numbers in e"),
         (lambda: psd(0), "Eigenvalues needs n >= 1"),
-        (lambda: ps.prox.SingularValues(NonNegative(), (2, 2)), "SingularValues needs a psi that signs and order"),
-        (lambda: ps.prox.Eigenvalues(TV1D(1.0), 2), "Eigenvalues needs a psi that no order"),
+        (
+            lambda: ps.prox.SingularValues(NonNegative(), (2, 2)),
+            "SingularValues needs a psi that depends neither on signs nor on order",
+        ),
+        (lambda: ps.prox.Eigenvalues(TV1D(1.0), 2), "Eigenvalues needs a psi that does not depend on the order"),
         (lambda: ps.prox.Eigenvalues(Box((0, 1), (2, 3)), 2), "Eigenvalues needs a psi"),
         (lambda: ps.prox.spectral_ball(-1.0, (2, 2)), "radius > 0"),
     ],
