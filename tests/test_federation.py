@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 import proxskip as ps
 
@@ -50,7 +49,7 @@ def federation(home: Path, *words: str, seconds: float = 280.0) -> subprocess.Co
 def expected(nodes: int, rounds: int, l2: float = 0.05, seed: int = 1) -> np.ndarray:
     """The same run in one process: label-sorted digits, Scaffnew with everybody in the form for cohorts."""
     A, b = ps.datasets.load("digits")
-    problem = ps.split(ps.Logistic(scipy.sparse.csr_matrix(A), b, l2=l2), clients=nodes, by="label", weights="equal")
+    problem = ps.split(ps.Logistic(A, b, l2=l2), clients=nodes, by="label", weights="equal")
     return ps.run(ps.Scaffnew.theory(problem), problem, rounds=rounds, seed=seed, cohort=[list(range(nodes))]).x
 
 

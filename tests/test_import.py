@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,12 @@ def test_a_name_stands_for_the_function_also_after_its_module_was_imported() -> 
     assert said.split() == ["True", "True"]
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         proxskip.nonsense  # noqa: B018
+
+
+def test_a_package_travels_by_its_name() -> None:
+    """As within a function of a user's that an actor runs."""
+    assert pickle.loads(pickle.dumps(proxskip)) is proxskip
+    assert pickle.loads(pickle.dumps(proxskip.prox)) is proxskip.prox
 
 
 @pytest.mark.long

@@ -617,7 +617,9 @@ def test_a_client_that_hangs_while_its_peers_wait_for_it(engines: Engines) -> No
 
     watch = Impatient()
     method = ps.DecentralizedScaffnew.theory(problem, ps.graph("ring", 4))
-    with pytest.raises(EngineError, match=r"^the actor with client 3 did not finish round \d+ within 20 seconds; look"):
+    with pytest.raises(
+        EngineError, match=r"^the actor with client 3 did not finish round \d+ within 20 seconds; check its machine"
+    ):
         ps.run(method, problem, rounds=1000, every=1, engine=engine, callbacks=(watch,))
     assert time.monotonic() - watch.seen < 2 * 20  # nobody began to wait anew
     assert engine.pool is None

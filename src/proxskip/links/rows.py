@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,7 @@ class _MappedFile:
 
     def __init__(self, folder: Path | None, d: int) -> None:
         self.file, self.d = tempfile.TemporaryFile(dir=folder), d  # noqa: SIM115
+        weakref.finalize(self, self.file.close)
 
     def grown(self, rows: int) -> Array:
         """The same rows, with room for more."""

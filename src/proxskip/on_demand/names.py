@@ -31,6 +31,10 @@ class PackageOnDemand(ModuleType):
         if not (isinstance(value, ModuleType) and name in vars(self).get("_where", ())):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A module travels by its name, also within a function of a user's that goes to another process."""
+        return importlib.import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._where})
 

@@ -73,14 +73,25 @@ def _trailing_zeros(v):
 
 
 @njit(nogil=True, cache=True)
+def _word(c0, c1, c2, c3, seed, which):
+    """One of the four words of ``philox4x32``, without room for the others."""
+    k0, k1 = _u32(seed & _WORD), _u32(seed >> _32)
+    for _ in range(10):
+        p0, p1 = _PHILOX_M0 * _u64(c0), _PHILOX_M1 * _u64(c2)
+        c0, c1 = _u32(_u32(p1 >> _32) ^ c1 ^ k0), _u32(p1)
+        c2, c3 = _u32(_u32(p0 >> _32) ^ c3 ^ k1), _u32(p0)
+        k0, k1 = _u32(k0 + _u32(_PHILOX_W0)), _u32(k1 + _u32(_PHILOX_W1))
+    return _u64(c0 if which == 0 else c1 if which == 1 else c2 if which == 2 else c3)
+
+
+@njit(nogil=True, cache=True)
 def _redrawn(product, side, i, step, round, client, seed):
     """``randomness._redrawn``: a number below ``side``, all of them equally likely."""
-    words = np.empty(4, np.uint64)
     attempt, least = 0, (_u64(0x100000000) - side) % side
     while product & _WORD < least:
-        if attempt % 4 == 0:
-            philox4x32(_REDRAW | _u32(i), step, round, client, seed + (_u64(attempt // 4) << _32), words)
-        product = words[attempt % 4] * side
+        key = _u64(seed + (_u64(attempt // 4) << _32))
+        word = _word(_u32(_REDRAW | _u32(i)), _u32(step), _u32(round), _u32(client), key, attempt % 4)
+        product = word * side
         attempt += 1
     return product >> _32
 
