@@ -20,9 +20,9 @@ from conftest import draws
 from proxskip.engines import rows
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
-from proxskip.engines.cpu.engine import CpuEngine, balanced
+from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.rows import merged_rows
+from proxskip.engines.rows import balanced, merged_rows
 from proxskip.links.sums import weighted_sum
 
 LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}

@@ -1,7 +1,9 @@
-"""Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, and merging equal rows. Plain numpy."""
+"""Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, merging equal rows, equal
+loads. Plain numpy."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,3 +57,19 @@ def _mix(indices: Any, values: Any, k: int) -> Any:
     v = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ (bits * np.uint64(2 * k + 1))
     v = (v ^ (v >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9 + 2 * k)
     return v ^ (v >> np.uint64(29))
+
+
+def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
+    """Ranges of clients with about equal loads."""
+    n = len(load)
+    parts = min(parts, n)
+    if parts == 1:
+        return [(0, n)]
+    total = float(load.sum())
+    ends = np.cumsum(load)
+    goals = total * np.arange(1, parts) / parts
+    after = np.minimum(np.searchsorted(ends, goals), n - 1)
+    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
+    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
+    bounds = [0, *inner, n]
+    return list(pairwise(bounds))

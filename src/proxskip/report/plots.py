@@ -492,10 +492,9 @@ def save(figure: Figure, path: str | Path, svg: bool = False) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     stem = target.with_suffix("") if target.suffix else target
     written = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf", *([".svg"] if svg else []))]
+    said = ({"Software": "proxskip"}, {"CreationDate": None}, {"Date": None})
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "proxskip"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the file shows a box in its place
-        figure.savefig(written[0], dpi=160, metadata={"Software": "proxskip"})
-        figure.savefig(written[1], metadata={"CreationDate": None})
-        if svg:
-            figure.savefig(written[2], metadata={"Date": None})
+        for file, metadata in zip(written, said, strict=False):
+            figure.savefig(file, dpi=160 if file.suffix == ".png" else "figure", metadata=metadata)
     return written

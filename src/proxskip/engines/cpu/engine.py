@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.engines.near import NearEngine, no_half
+from proxskip.engines.rows import balanced
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient
@@ -484,19 +484,3 @@ class CpuEngine(NearEngine):
         if self.pool is not None:
             self.pool.shutdown()
             self.pool = None
-
-
-def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
-    """Ranges of clients with about equal loads."""
-    n = len(load)
-    parts = min(parts, n)
-    if parts == 1:
-        return [(0, n)]
-    total = float(load.sum())
-    ends = np.cumsum(load)
-    goals = total * np.arange(1, parts) / parts
-    after = np.minimum(np.searchsorted(ends, goals), n - 1)
-    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
-    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
-    bounds = [0, *inner, n]
-    return list(pairwise(bounds))

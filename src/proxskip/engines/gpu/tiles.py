@@ -192,8 +192,7 @@ class Layout:
     def of(data: ClientRows, G: int, warps: int, pack: int, unit: bool, kind: Any) -> Layout:
         """Deal each client's rows to its G slices, and build both kinds of tiles.
 
-        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., so that all slices have about as many
-        entries.
+        The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., for about equal numbers of entries.
         """
         length, owner, F = np.diff(data.indptr), data.owner, data.features
         order = np.lexsort((-length, owner))

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.engine import balanced
 from proxskip.engines.cpu.shards import Census
+from proxskip.engines.rows import balanced
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
