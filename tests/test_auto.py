@@ -240,6 +240,7 @@ def test_proxskip_goes_where_its_theorem_is_sure_of_more(monkeypatch: pytest.Mon
     assert again.x.tobytes() == found.x.tobytes()
 
 
+@pytest.mark.slow
 def test_an_inner_solver_for_which_large_steps_are_hard_stays_with_fista() -> None:
     class Hard(ps.prox.TV2D):
         """Its iterations at the large steps of APDA are many."""

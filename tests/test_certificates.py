@@ -43,6 +43,7 @@ def test_the_error_of_a_gradient_is_within_its_bound(kind: Any, more: dict[str, 
         assert np.allclose(accuracy.gradient(sparse, x)[0], high, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_minimize_on_single_precision_does_not_claim_what_double_precision_denies() -> None:
     A, b = ps.datasets.load("digits")
     single, double = (ps.Logistic(A[:300], b[:300], l2=1e-2, dtype=t) for t in ("float32", "float64"))

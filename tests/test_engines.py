@@ -174,6 +174,7 @@ def test_bits_do_not_depend_on_threads_or_on_the_run(row: Row) -> None:
 
 @pytest.mark.parametrize("row", thinned(METHODS, 3))
 @pytest.mark.long
+@pytest.mark.slow
 def test_bits_do_not_depend_on_whether_a_cohort_counts_as_large(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large cohorts run their halves in one kernel: the same operations in the same order."""
     problems = (row.rows(), row.quadratic())

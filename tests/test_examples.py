@@ -76,6 +76,7 @@ def test_every_example_is_tested_and_told() -> None:
         assert (EXAMPLES.parent / "docs" / f"{name}.png").stat().st_size < 300_000
 
 
+@pytest.mark.slow
 def test_deblurring(example) -> None:
     pytest.importorskip("skimage", reason="scikit-image has the photograph")
     run = example("deblurring")
@@ -88,6 +89,7 @@ def test_deblurring(example) -> None:
     assert re.search(r"A prox costs ProxSkip \d+ gradients", run.text)
 
 
+@pytest.mark.slow
 def test_photograph(example) -> None:
     pytest.importorskip("skimage", reason="scikit-image has the photograph")
     run = example("photograph")

@@ -193,6 +193,7 @@ def test_psi_at_fixed_times_is_that_of_the_iteration_form() -> None:
         assert h[-1] < 0.1
 
 
+@pytest.mark.slow
 def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> None:
     A, b = np.random.default_rng(0).standard_normal((60, 5)), np.tile([0.0, 1.0], 30)
     problem = ps.split(ps.Logistic(A, b, l2=0.1), clients=3).with_batch(4)

@@ -92,6 +92,7 @@ def test_noise_put_on_after_h_was_computed_would_add_up(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("closing", ["deadline", pytest.param("everyone", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["scaffnew", "scaffold"])
+@pytest.mark.slow
 def test_a_clip_does_not_move_the_solution(name: str, closing: str) -> None:
     """There every xhat_i is x itself. Plain local steps have no such x."""
     if (name, closing) == ("scaffold", "deadline"):

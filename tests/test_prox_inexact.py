@@ -148,7 +148,11 @@ def test_moreau_identity(name, seed, t):
 
 
 # -- the state ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", MAKERS)
+# the first call of the polyhedron's kernel compiles it for ten seconds
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name == "Polyhedron" else name for name in MAKERS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.long
 def test_a_warm_start_changes_nothing_beyond_the_tolerance(name):
     psi, x = made(name, 1e-6), point(3)
@@ -181,7 +185,7 @@ def test_a_warm_start_saves_iterations(isotropic):
     assert counts[True] < 0.9 * counts[False]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_inner_state_is_no_part_of_what_the_operator_is(name):
     psi = made(name, 1e-6)
     assert isinstance(psi, Inexact)

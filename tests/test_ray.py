@@ -88,6 +88,7 @@ def test_every_method_has_the_cpu_engines_bytes(row: Row, actors: int, engines: 
 
 
 @pytest.mark.parametrize("row", thinned([r for r in METHODS if r.claims("batch")][::2], 6))
+@pytest.mark.slow
 def test_the_same_minibatches(row: Row, engines: Engines) -> None:
     """Rows are drawn by the client's number among all, not by its place in an actor."""
     problem = row.rows(sparse=True).with_batch(6)
@@ -117,6 +118,7 @@ def test_a_method_that_was_loaded_from_a_file(engines: Engines, tmp_path: Path) 
     assert bits(resumed) == bits(ps.run(method, problem, rounds=12, cohort=3))
 
 
+@pytest.mark.slow
 def test_single_precision_and_oracles_without_rows(engines: Engines) -> None:
     for problem in (NAMED["scaffnew"].rows("logistic", True, "float32"), ps.Problem(quadratics(5))):
         assert bits(run(NAMED["scaffnew"], problem, engines[2])) == bits(run(NAMED["scaffnew"], problem))
@@ -158,6 +160,7 @@ def test_a_part_is_packed_as_in_the_whole(
 
 
 @pytest.mark.parametrize("name", ["scaffnew", "scaffnew-weighted", "decentralized", "scaffnew-psi"])
+@pytest.mark.slow
 def test_records_are_computed_by_the_actors(name: str, engines: Engines, monkeypatch: Any) -> None:
     """The driver asks no client for a value or a gradient, and records the cpu engine's bytes."""
     row = NAMED[name]
