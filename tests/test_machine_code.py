@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxskip.on_demand import machine_code
+from proxskip.on_demand import kernels, machine_code
 
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
@@ -143,3 +144,35 @@ def test_a_client_without_numba_has_the_bytes_of_one_with_it(tmp_path: Path) -> 
     assert known == first == second
     assert makes
     assert not loads
+
+
+# -- numba's own cache -------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
+    """Numba looks at the caller's file alone, and would go on with the old code."""
+    (tmp_path / "caller.py").write_text(
+        "from called import inner\nfrom proxskip.on_demand.kernels import njit\n\n\n"
+        "@njit(cache=True)\ndef outer(x):\n    return inner(x) + 1.0\n"
+    )
+
+    def said(factor: float) -> float:
+        (tmp_path / "called.py").write_text(
+            "from proxskip.on_demand.kernels import njit\n\n\n"
+            f"@njit(cache=True)\ndef inner(x):\n    return x * {factor:.1f}\n"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", "from caller import outer; print(outer(1.0))"], check=True, capture_output=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        )  # fmt: skip
+        return float(out.stdout)
+
+    assert [said(2.0), said(5.0), said(5.0)] == [3.0, 6.0, 6.0]
+    assert (tmp_path / "__pycache__" / "proxskip-kernels.lock").exists()
+
+
+def test_processes_use_the_cache_one_at_a_time(tmp_path: Path) -> None:
+    """Numba numbers its files without a lock, so that two processes may write the same one."""
+    with (tmp_path / "proxskip-kernels.lock").open("w") as other:
+        with kernels._lock(tmp_path), kernels._lock(tmp_path), pytest.raises(BlockingIOError):  # not for itself
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

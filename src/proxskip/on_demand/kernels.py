@@ -118,12 +118,14 @@ def share_cache(made: Any, sources: set[str]) -> None:
 def _alone(act: Callable[..., Any], folder: str) -> Callable[..., Any]:
     @wraps(act)
     def locked(*args: Any, **given: Any) -> Any:
-        with _ONE_AT_A_TIME, _lock(Path(folder)):
+        # a lock of its own: numba's is held here, and whoever holds the one above may wait for numba's
+        with _IN_THE_CACHE, _lock(Path(folder)):
             return act(*args, **given)
 
     return locked
 
 
+_IN_THE_CACHE = threading.RLock()
 _held: list[Path] = []
 
 
