@@ -134,13 +134,6 @@ class NearEngine(Engine):
             return
         self.kept = self.kept if self.marked is None else self.marked
 
-    def slopes(self, members: Indices, x: Array) -> Array:
-        """The gradients of these clients at x (of minibatches, where there are some), one row each."""
-        request = Request(no_half, members, 0)
-        groups = [members] if self.together else [members[j : j + 1] for j in range(len(members))]
-        steps = [np.atleast_2d(self.client(some, request, 0).descend(x, 0.0, 1.0, 1)) for some in groups]
-        return np.asarray(x - np.concatenate(steps))
-
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
         found = {k: v[i].copy() for k, v in self.kept.items()}
@@ -185,8 +178,3 @@ class NearEngine(Engine):
             else:
                 self.kept[k][at] = v
         return tuple(u if u.shape == shape else np.broadcast_to(u, shape) for u in up)
-
-
-def no_half(*_: Any) -> Any:
-    """Local steps outside a half."""
-    raise AssertionError

@@ -12,7 +12,6 @@ from proxskip.types import Array, InputError, Vectors
 
 LARGEST_WHOLE = 1 << 28
 """Bytes that the clients' memory may have, all together, to be kept as whole arrays in a run on cohorts."""
-CLIENTS_AT_A_TIME = 8192
 
 
 def check_limit(limit: int | None, engine: Engine, cohorts: Participation) -> None:
@@ -68,11 +67,8 @@ def said(method: Method, problem: Problem) -> list[str]:
     return ["the Lyapunov function is not computed: it needs the h_i of all clients at the solution at once."]
 
 
-def start_of(engine: Engine, problem: Problem, x0: Array) -> tuple[float, float]:
+def start_of(problem: Problem, x0: Array) -> tuple[float, float]:
     """The root of  sum_i w_i |grad f_i(x0)|^2,  twice (h0 is zero), some clients at a time; see ``watch.start_of``."""
-    total = 0.0
-    for lo in range(0, problem.n, CLIENTS_AT_A_TIME):
-        some = np.arange(lo, min(lo + CLIENTS_AT_A_TIME, problem.n))
-        G = engine.slopes(some, x0)
-        total += float(problem.weights[some] @ np.sum(G * G, axis=1))
-    return float(np.sqrt(total)), float(np.sqrt(total))
+    parts = (problem.weights[some] @ np.sum(G * G, axis=1) for some, G in problem.gradient_blocks(x0))
+    root = float(np.sqrt(sum(map(float, parts))))
+    return root, root

@@ -176,7 +176,7 @@ class Loop:
             if self.store is None:
                 start = watch.start_of(self.judged, self.judged.client_gradients(self.x0), self.h0)
             else:
-                start = by_rows.start_of(self.engine, self.problem, self.x0)
+                start = by_rows.start_of(self.judged, self.x0)
             self.watch = watch.RunWatch.of(self.method, self.judged, start, residual0)
         else:
             self.watch = watch.RunWatch.knowing_nothing()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu.shards import Rows, pack, with_pull
-from proxskip.engines.local import OneClient, pull_to_zero, pulled_steps
+from proxskip.engines.local import OneClient, no_half, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
@@ -38,7 +38,7 @@ class Worker(OneClient):
     ) -> None:
         alone = Problem([oracle], batch=batch if isinstance(oracle, LinearModel) else None, d=d)
         alone = alone if sampling is None else alone.with_sampling(sampling)
-        nobody = Request(_no_half, np.zeros(1, np.int64), 0)
+        nobody = Request(no_half, np.zeros(1, np.int64), 0)
         super().__init__(alone, 0, seed, nobody, 0, i)
         self.d, self.batch = alone.d, batch
         if batch is not None and not can_sample(oracle):
@@ -166,7 +166,3 @@ class Worker(OneClient):
     def value(self, x: Array) -> float:
         """The local value."""
         return float(in_double(self.oracle).value(x))
-
-
-def _no_half(*_: Any) -> Any:
-    raise AssertionError

@@ -186,10 +186,6 @@ class RowKeeper(Protocol):
         """Keep what the clients remember in this store; ``memory`` then returns its views."""
         return None
 
-    def slopes(self, members: Indices, x: Array) -> Array:
-        """The gradients of these clients at x (of minibatches, where there are some), one row each."""
-        return np.zeros((len(members), len(x)))
-
 
 class Engine(Carrier, Gossiper, Witness, Rewinder, RowKeeper, Protocol):
     """Where client halves run. An engine holds the clients' memory, one row per client, and owns nothing else.

@@ -15,8 +15,8 @@ from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.lazy import Lazy, Sheet, as_stack, numbers
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
-from proxskip.engines.local import OneClient, Sender, key_of, pull_to_zero, pulled_steps
-from proxskip.engines.near import NearEngine, no_half
+from proxskip.engines.local import OneClient, Sender, key_of, no_half, pull_to_zero, pulled_steps
+from proxskip.engines.near import NearEngine
 from proxskip.engines.rows import balanced
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
