@@ -19,6 +19,10 @@ from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 SHOWN = ("local-sgd", "diloco-sgd", "local-adamw", "diloco-adamw", "scaffold", "fedlin", "scaffnew", "adamw-h")
 """The curves of the figures, as many as can be told apart; the tables have all methods."""
 UNITS = {"rounds": (1.0, "rounds"), "bytes": (1e6, "megabytes per client"), "gradients": (1e3, "thousand gradients")}
+SHORT = (
+    "This is a quick run: few seeds, two settings for each method, few rounds and an easy target. What it finds is "
+    "reported, and no verdict; claims about other splits, and the verdicts, come with the same command without --quick."
+)
 Runs = Mapping[str, Mapping[str, ChosenRun]]
 """By split and method."""
 
@@ -55,7 +59,8 @@ def run(workspace: Workspace, model: str) -> tuple[Experiment, list[Claim]]:
     tables = [gains_table(runs), *(costs_table(runs, axis, asked) for axis in AXES), final_table(runs, asked)]
     parameters = {"clients": CLIENTS} | {k: asked[k] for k in kept} | {"parameters of the network": trained[0]["d"]}
     experiment = workspace.experiment(model, parameters, panels, [*tables, chosen_table(runs)])
-    experiment = replace(experiment, notes=[*experiment.notes, *verdicts.when_not(runs)])
+    notes = [*experiment.notes, *verdicts.when_not(runs), *([SHORT] if workspace.quick else [])]
+    experiment = replace(experiment, notes=notes)
     return claims.with_findings(experiment, verdicts.judged(model, runs, asserted=not workspace.quick))
 
 
