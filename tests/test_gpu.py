@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS as EVERY_METHOD
-from conftest import Row, close, draws
+from conftest import Row, close, draws, no_card
 from proxskip import randomness
 from proxskip.engines.gpu import cuda, fused
 from proxskip.engines.gpu import engine as gpu
@@ -47,17 +47,9 @@ LEFT_OUT = (
 METHODS = tuple(row for row in EVERY_METHOD if not any(word in row.name for word in LEFT_OUT))
 
 
-def missing() -> str:
-    try:
-        gpu.need_cupy()
-    except InputError as error:
-        return str(error)
-    return ""
-
-
 def on_gpu(test: Any) -> Any:
     """A test that needs a GPU."""
-    return pytest.mark.gpu(pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")(test))
+    return pytest.mark.gpu(pytest.mark.skipif(bool(no_card()), reason=no_card() or "there is a GPU")(test))
 
 
 quick = settings(max_examples=draws(40), suppress_health_check=list(HealthCheck))
