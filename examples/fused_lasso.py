@@ -64,11 +64,11 @@ def conclusion(done: race.Race) -> str:
     skip, papc = done.results["SplitSkip"], done.results["PAPC"]
     apart = float(np.max(np.abs(skip.x - papc.x)))
     return (
-        f"With p = {skip.parameters['p']:.3g} SplitSkip makes {papc.nprox / skip.nprox:.1f} times fewer exchanges than PAPC, for "
-        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. On one machine "
-        f"the prox costs {done.cost('PAPC'):.1f} gradients, and SplitSkip is {done.faster('PAPC', 'SplitSkip')} times "
-        "as fast. Skipping pays over a network, where an exchange takes far longer than a gradient; where the "
-        "gradients of a step cost more than its exchange, it does not.\n"
+        f"With p = {skip.parameters['p']:.3g} SplitSkip makes {papc.nprox / skip.nprox:.1f} times fewer exchanges than "
+        f"PAPC, for {skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. On one "
+        f"machine the prox costs {done.cost('PAPC'):.1f} gradients, and SplitSkip is "
+        f"{done.faster('PAPC', 'SplitSkip')} times as fast. Skipping pays over a network, where an exchange takes far "
+        "longer than a gradient; where the gradients of a step cost more than its exchange, it does not.\n"
     )
 
 
