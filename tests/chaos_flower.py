@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +39,18 @@ def script(home: Path) -> Any:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
+    lock = threading.RLock()  # two nodes are started at once, and its list of processes is one file
+    for name in ("processes", "remember"):
+        setattr(module, name, _one_at_a_time(getattr(module, name), lock))
     return module
+
+
+def _one_at_a_time(act: Any, lock: Any) -> Any:
+    def guarded(*given: Any) -> Any:
+        with lock:
+            return act(*given)
+
+    return guarded
 
 
 class Federation:

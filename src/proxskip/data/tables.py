@@ -187,6 +187,8 @@ def _headers(file: str, max_bytes: int) -> dict[str, tuple[tuple[int, ...], np.d
                 header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
                 shape, _, dtype = header(raw)
                 there = member.file_size - raw.tell()
+            if dtype.hasobject:
+                raise ValueError(f"{name!r} holds objects")
             if math.prod(shape) * dtype.itemsize > there:
                 raise InputError(f"{file}: {name!r} is shorter than its shape {shape} says; it is damaged.")
             found[name] = shape, dtype
@@ -278,5 +280,5 @@ def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array
 def _full(batch: Any, name: str, file: str) -> Any:
     column = batch.column(batch.schema.get_field_index(name))
     if column.null_count:
-        raise InputError(f"{file}: {name!r} has empty cells; fill or leave out such rows.")
+        raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
     return column.to_numpy(zero_copy_only=False)
