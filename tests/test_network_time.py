@@ -14,12 +14,15 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, Row, thinned
 from proxskip.cli import main
+from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.profiles import NAMED
 from proxskip.loop.simulated_time import Clock, Void
 from proxskip.protocol import Arrived, Begin, Client, Deadline, Server, Worker
 from proxskip.protocol.client import ClientState
 from proxskip.protocol.wire import encode
 from proxskip.randomness import STREAMS, client_uniforms, philox4x32
+from proxskip.seam import Request
 from proxskip.types import InputError
 
 FREE = ps.Network(latency=0.0, bandwidth=math.inf, gradient=0.0)
@@ -207,6 +210,24 @@ def test_a_method_sees_missing_clients_as_in_the_protocol(
     if found.trace["void"][-1] and cohort is not None:  # a void attempt draws other clients
         plain = ps.run(method, problem, rounds=15, cohort=cohort, seed=4, allow_unsafe_step=True)
         assert plain.participation.tolist() != found.participation.tolist()
+
+
+@pytest.mark.parametrize("make", [CpuEngine, ReferenceEngine])
+@pytest.mark.parametrize("cohort", [[1, 3, 4], None])
+def test_a_round_that_is_taken_back_copied_the_rows_of_its_cohort(make: Any, cohort: Any, problem: ps.Problem) -> None:
+    rng, engine, method = np.random.default_rng(1), make(), ps.Scaffnew(0.2, 0.5, chi=0.5)
+    shape = (problem.n, problem.d)
+    before = {k: rng.standard_normal(shape) for k in method.remembers}
+    members, x = np.arange(problem.n) if cohort is None else np.array(cohort), rng.standard_normal(problem.d)
+    engine.open(problem, before, 1)
+    for round in range(3):
+        assert engine.mark(True)
+        engine.run(Request(method.local, members, round, 2, (x,)))
+        engine.tell(method.settle, members, (x,))
+        assert all(not np.array_equal(engine.memory()[k], v) for k, v in before.items())
+        assert {v.shape for v in engine.marked[1].values()} == {(len(members), problem.d)}
+        engine.rewind()
+        assert all(np.array_equal(engine.memory()[k], v) for k, v in before.items())
 
 
 def test_a_void_second_exchange_takes_back_the_first(problem: ps.Problem, monkeypatch: pytest.MonkeyPatch) -> None:
