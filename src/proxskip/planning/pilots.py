@@ -114,6 +114,8 @@ class ClientPilot:
         # a method may take its prox in some exchanges only
         call = waiting + self.prox * s["prox_evals"] / exchanges
         found = predict(self.name, self.p, curve, eps, step=computing * exchanges / iterations, call=call, **how)
+        if self.result.status is Status.CONVERGED:  # simulated to the end
+            found = replace(found, seconds=s["sim_seconds"] + self.prox * s["prox_evals"])
         codec = self.method.parameters().get("codec") if self.name == "scaffnew" else None
         return replace(found, cohort=self.cohort, codec="" if codec is None else str(codec))
 
