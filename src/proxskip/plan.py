@@ -29,7 +29,7 @@ from proxskip.planning.forecast import (
     settle,
     together,
 )
-from proxskip.planning.pilots import ClientPilot, advice, client_pilots
+from proxskip.planning.pilots import advice, client_pilots
 from proxskip.problems.federated import Problem
 from proxskip.prox import inner_state
 from proxskip.solo.descent import Descent, Task
@@ -37,9 +37,9 @@ from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 MIN_SETTLING = 1.0
-"""Seconds that a pilot may always take after the race; otherwise it takes no longer than all others together."""
+"""Seconds that a pilot may always take; after the race it goes on for no longer than this, or than the race took."""
 FINISH_FACTOR = 1.5
-"""Candidates within this factor of the best predicted time run to the end, if that takes no longer."""
+"""Candidates within this factor of the best predicted time go on to the end."""
 NO_MU = "mu is unknown, so the pilots cannot be compared with a theorem."
 
 
@@ -146,17 +146,14 @@ def _federated(
     """The plan for clients: the same race, with exchanges over the network in the place of proxes."""
     pilots = client_pilots(problem, network, eps, seed, threads)
     race(pilots, eps, pilot, worth)
-
-    def go_on(one: ClientPilot, share: float) -> None:
-        settle(one, eps, share, max(MIN_SETTLING, sum(other.spent for other in pilots if other is not one)))
-
+    spent = sum(one.spent for one in pilots)
     for one in pilots:
-        if one.name == "5gcs":  # its beginning is faster than the rest, which a short pilot does not show
-            go_on(one, worth)
+        # the beginning of 5gcs is faster than the rest, which a short pilot does not show
+        settle(one, eps, worth, max(MIN_SETTLING, spent if one.name == "5gcs" else spent / len(pilots)))
     rows = together([one.row(eps) for one in pilots])
     for one, row in zip(pilots, rows, strict=True):
         if row.seconds <= FINISH_FACTOR * min(other.seconds for other in rows):
-            go_on(one, 1.0)
+            settle(one, eps, 1.0, max(MIN_SETTLING, spent))
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
     notes = advice(problem) if problem.mu is not None else (NO_MU,)
     if drawn := [row.cohort for row in rows if row.cohort is not None]:
