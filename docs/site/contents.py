@@ -7,8 +7,8 @@ from pathlib import Path
 CONTENTS: dict[str, tuple[str, ...]] = {
     "Start": ("start", "idea", "playground", "choosing"),
     "User guide": (
-        "everyday", "methods", "problems", "minimize", "prox", "sklearn", "cohorts", "network-time", "codecs", "results",
-        "speed", "command-line", "notation",
+        "everyday", "methods", "problems", "minimize", "prox", "sklearn", "cohorts", "network-time", "codecs",
+        "results", "speed", "command-line", "notation",
     ),
     "Examples": ("gallery/index", "notebooks/index", "examples"),
     "How-to": (
