@@ -33,7 +33,7 @@ from proxskip.types import EngineError
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
-from proxskip.engines.ray.cluster import FullClusterWarning, exposed  # noqa: E402
+from proxskip.engines.ray.cluster import FullClusterWarning, exposed, start_here  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.talk import Talk  # noqa: E402
 from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: E402
@@ -825,6 +825,15 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: Any) -> None:
+    def too_late(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup.\nMore.")
+
+    monkeypatch.setattr(ray, "init", too_late)
+    with pytest.raises(EngineError, match=r"^Ray did not start on this machine \(The current node timed out"):
+        start_here()
+
+
 @pytest.mark.parametrize(
     ("gcs", "mode", "warned"),
     [

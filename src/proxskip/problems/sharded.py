@@ -155,7 +155,7 @@ def read_npz(path: str) -> tuple[Any, Any]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{error.strerror or 'it is no npz file'}.") from None
+        raise InputError(f"{error.strerror or 'it is not an npz file'}.") from None
     except Exception as error:  # whatever numpy and zipfile say of a damaged file
         raise InputError(f"it is damaged ({type(error).__name__}: {error}).") from None
 

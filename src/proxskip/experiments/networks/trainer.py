@@ -1,7 +1,7 @@
 """One trainer for all methods: the networks of all clients, seeds and candidates are the rows of one matrix.
 
-A local step of all of them is one forward and one backward pass. Every draw is keyed by (seed, client, round, step), so that
-methods and candidates see the same minibatches.
+A local step of all of them is one forward and one backward pass. Every draw is keyed by (seed, client, round, step), so
+that methods and candidates see the same minibatches.
 """
 
 from __future__ import annotations
