@@ -183,7 +183,7 @@ class Part:
         """With all that it started: a federation is taken down by its script, if it can."""
         if self.process.poll() is not None:
             return
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # a process in the background may ignore SIGINT
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
         with suppress(ProcessLookupError):
