@@ -75,7 +75,7 @@ def test_other_arguments_are_left_to_numba(given: Any) -> None:
 
 
 # -- the code ----------------------------------------------------------------------------------------------------------
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
     import numba
 
@@ -101,7 +101,7 @@ def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
         assert made == [1, 1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "args"), [(total, [np.ones(3)]), (with_room, [np.ones(3), np.ones(3)])])
 def test_kernels_that_return_or_allocate_are_not_kept(kernel: Any, args: Any, tmp_path: Path) -> None:
     assert machine_code.made_by_numba(kernel, FAST, args) == b""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.data.tables import checked_npz
 from proxskip.types import Indices, InputError
 
 VERSION = 1
@@ -137,6 +138,7 @@ def _checked(A: Any, b: Any, g: Any) -> Piece:
 
 
 def _npz(file: str, columns: Columns) -> Iterator[Piece]:
+    checked_npz(file)
     with np.load(file, allow_pickle=False) as held:
         names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
         missing = [name for name in names if name not in held.files]
