@@ -393,7 +393,7 @@ class CpuEngine(NearEngine):
             raise
 
     def _threads_for(self, numbers: int) -> int:
-        """Threads that are worth it for arithmetic on a stack of so many numbers."""
+        """Threads that are worth it for arithmetic on a stack of this many numbers."""
         return max(1, min(self.threads, numbers // NUMBERS_PER_THREAD))
 
     def keeps_rows(self) -> bool:
