@@ -438,7 +438,12 @@ def _reproduce(p: Parser) -> None:
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
     family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
-    add("--jobs", "processes that share the work; default: one per core, and 1 with --networks", whole("jobs"), "N")
+    add(
+        "--jobs",
+        "processes that share the work; default: one per core, and 1 for networks on a GPU",
+        whole("jobs"),
+        "N",
+    )
     networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
     add("--networks", networks, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")

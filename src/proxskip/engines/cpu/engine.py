@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -29,18 +31,12 @@ from proxskip.types import Array, Indices, InputError, Vectors
 LAZY = 1 << 18
 """Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
 
-
-# To give a thread a piece of work takes tens of microseconds of Python, in which no other thread is given one. Sixteen
-# threads would be waiting for each other if the pieces were as small as two threads can have them.
-ENTRIES_PER_THREAD = 1e5
-"""Entries of a round for which another thread is worth it."""
+# Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
+ENTRIES_PER_START = 3e4
+"""What a thread does in the time c that it takes to start one: so many entries of a matrix, or numbers of a stack."""
 ENTRIES_PER_PIECE = 2e6
 """Entries from which a thread has several pieces, up to MAX_PIECES, so that those who finish early take another one."""
 MAX_PIECES = 16
-NUMBERS_PER_THREAD = 1 << 18
-"""Numbers of a cohort's stack for which another thread is worth it."""
-
-
 SHORT_WORK = 2e7
 """Entries, about, that are one call of a kernel at most (a few hundredths of a second): between calls a thread looks
 whether the run was interrupted."""
@@ -207,7 +203,7 @@ class CpuEngine(NearEngine):
         self.spare: Array | None = None
         self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         if self.threads > 1 and self.pool is None:
-            self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="proxskip")
+            self.pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="proxskip")
         if self.shards is not None:
             # a step costs the entries of its rows and those of x; by how much the latter can matter
             self.overhead = 1.0 + problem.d / float(self.shards.work.min())
@@ -261,7 +257,7 @@ class CpuEngine(NearEngine):
         else:
             load = K * shards.work[members]
             total = float(load.sum())
-            threads = int(np.clip(total / ENTRIES_PER_THREAD, 1, self.threads))
+            threads = self._threads_for(total)
             pieces = int(np.clip(total / (ENTRIES_PER_PIECE * threads), 1, MAX_PIECES)) if threads > 1 else 1
             if total * self.overhead <= SHORT_WORK:
                 work = shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
@@ -378,23 +374,38 @@ class CpuEngine(NearEngine):
                 work(j, k)
 
     def _spread(self, work: Any, ranges: list[tuple[int, int]]) -> None:
-        if self.pool is None or len(ranges) == 1:
-            for lo, hi in ranges:
-                work(lo, hi)
-            return
-        jobs = [self.pool.submit(work, lo, hi) for lo, hi in ranges]
+        """``work(lo, hi)`` for all ranges, on this thread and others, each of which takes the next one that is left."""
+        todo, failed = deque(ranges), {}
+
+        def go() -> None:
+            while True:
+                try:
+                    lo, hi = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    work(lo, hi)
+                except Exception as error:
+                    failed[lo] = error
+                    todo.clear()
+
+        jobs = [] if self.pool is None else [self.pool.submit(go) for _ in range(min(self.threads, len(ranges)) - 1)]
         try:
+            go()
             for job in jobs:
                 job.result()
-        except BaseException:  # an interrupt, or one thread's error: the others must not go on unseen
+        except BaseException:  # an interrupt: the others must not go on unseen
             self.abandoned.set()
+            todo.clear()
             wait(jobs)
             self.abandoned.clear()
             raise
+        if failed:  # ranges are taken in their order, so that this is the first that fails, whoever does it
+            raise failed[min(failed)]
 
-    def _threads_for(self, numbers: int) -> int:
-        """Threads that are worth it for arithmetic on a stack of this many numbers."""
-        return max(1, min(self.threads, numbers // NUMBERS_PER_THREAD))
+    def _threads_for(self, work: float) -> int:
+        """Threads that are worth it for this many entries of a matrix or numbers of a stack."""
+        return max(1, min(self.threads, int(math.sqrt(work / ENTRIES_PER_START))))
 
     def keeps_rows(self) -> bool:
         """It can."""

@@ -97,8 +97,8 @@ def _redrawn(product, side, i, step, round, client, seed):
 
 
 @njit(nogil=True, cache=True)
-def subset(seed, client, round, step, m, n, seen, out):
-    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
+def numbers_below(seed, client, round, step, m, n, out):
+    """The numbers of Floyd's algorithm for n of m into ``out``, with room for three more: the i-th <= m - n + i."""
     seed = _u64(seed)
     blocks = (n + 3) // 4
     key0, key1 = _u32(seed & _WORD), _u32(seed >> _32)
@@ -120,6 +120,12 @@ def subset(seed, client, round, step, m, n, seen, out):
                 out[i] = _u32(_redrawn(product, side, i, step, round, client, seed))
             else:
                 out[i] = _u32(product >> _32)
+
+
+@njit(nogil=True, cache=True)
+def subset(seed, client, round, step, m, n, seen, out):
+    """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
+    numbers_below(seed, client, round, step, m, n, out)
     # Floyd: a number that was drawn already becomes the last one that could be drawn, which was not
     for i in range(n):
         row = out[i]
@@ -139,17 +145,25 @@ def pick_rows(seed, client, round, step, m, b, place, room, out):
         room: m zero bytes, and a word of zeros for every 64 rows; both are zero again afterwards.
     """
     seen, marks = room
-    rest = 2 * b > m
+    rest, placed = 2 * b > m, place.shape[0] > 0
     n = m - b if rest else b
-    subset(seed, client, round, step, m, n, seen, out)
-    if place.shape[0] > 0:
-        for i in range(n):
-            out[i] = place[out[i]]
     if not rest and m > ROWS_PER_PICK * b:
+        subset(seed, client, round, step, m, n, seen, out)
+        if placed:
+            for i in range(n):
+                out[i] = place[out[i]]
         return
-    # in the order of their places: neighbours in memory, and where these are sorted by length, rows of equal length
+    # Floyd's algorithm with a bit for each place: one pass draws and sorts
+    numbers_below(seed, client, round, step, m, n, out)
     for i in range(n):
-        marks[out[i] >> _u32(6)] |= _u64(1) << _u64(out[i] & _u32(63))
+        row, last = out[i], _u32(m - n + i)
+        at, other = (place[row], place[last]) if placed else (row, last)
+        word, bit = marks[at >> _u32(6)], _u64(1) << _u64(at & _u32(63))
+        if word & bit != 0:
+            marks[other >> _u32(6)] |= _u64(1) << _u64(other & _u32(63))
+        else:
+            marks[at >> _u32(6)] = word | bit
+    # in the order of their places: neighbours in memory, and where these are sorted by length, rows of equal length
     flip, at = _u64(0xFFFFFFFFFFFFFFFF) if rest else _u64(0), 0
     for v in range((m + 63) // 64):
         bits = marks[v] ^ flip
