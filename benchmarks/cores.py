@@ -118,7 +118,7 @@ def overheads(rows: int) -> Iterator[Line]:
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 def copy_bandwidth(workers: int, megabytes: int = 512) -> float:
-    """Bytes per second, read and written, of numpy copies on so many threads at once."""
+    """Bytes per second, read and written, of numpy copies on this many threads at once."""
     size = megabytes * 2**20 // 8 // workers
     arrays = [(np.ones(size), np.ones(size)) for _ in range(workers)]
     with ThreadPoolExecutor(workers) as pool:

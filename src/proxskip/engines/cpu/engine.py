@@ -404,7 +404,7 @@ class CpuEngine(NearEngine):
             raise failed[min(failed)]
 
     def _threads_for(self, work: float) -> int:
-        """Threads that are worth it for so many entries of a matrix or numbers of a stack."""
+        """Threads that are worth it for this many entries of a matrix or numbers of a stack."""
         return max(1, min(self.threads, int(math.sqrt(work / ENTRIES_PER_START))))
 
     def keeps_rows(self) -> bool:
