@@ -147,15 +147,20 @@ def test_slopes_are_accurate_to_the_last_bits():
 # -- the same bytes however the work is cut ----------------------------------------------------------------------------
 @pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
 @pytest.mark.parametrize("batch", [None, 40, 100])
-def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
-    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 64)
+@pytest.mark.parametrize("clients", [1, 4])
+def test_large_clients_on_any_number_of_threads(layout, batch, clients, monkeypatch):
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 16)
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
-    problem = problem_of("logistic", layout, [150], 6, batch=batch)
-    X, H = np.ones((1, 6)), 0.1 * np.ones((1, 6))
-    outs = {descend_on(CpuEngine(k), problem, X, H, [0.2], [7]).tobytes() for k in (1, 2, 3, 5)}
+    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 1e-9)
+    cut, spread = [], CpuEngine._by_blocks
+    monkeypatch.setattr(CpuEngine, "_by_blocks", lambda *given: cut.append(spread(*given)) or cut[-1])
+    problem = problem_of("logistic", layout, [150, 151, 130, 149][:clients], 6, batch=batch)
+    given = problem, np.ones((clients, 6)), 0.1 * np.ones((clients, 6)), [0.2] * clients, [7, 5, 6, 3][:clients]
+    outs = {descend_on(CpuEngine(k), *given).tobytes() for k in (1, 2, 3, 5)}
     assert len(outs) == 1
-    judge = descend_on(ReferenceEngine(), problem, X, H, [0.2], [7])
-    assert np.allclose(np.frombuffer(outs.pop()), judge[0], rtol=1e-12)
+    assert any(cut)
+    judge = descend_on(ReferenceEngine(), *given)
+    assert np.allclose(np.frombuffer(outs.pop()), judge.ravel(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -185,10 +190,9 @@ def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, 
     def spread(X0, K, threads, step0):
         X = X0.copy()
         with ThreadPoolExecutor(threads) as pool:
-            share = lambda block, ranges: list(pool.map(lambda r: block(*r), ranges))  # noqa: E731
-            for j in members:
-                assert packed.large(j)
-                packed.spread(j, X[j], H[j], gamma[j], int(K[j]), 7, 5, share, int(step0[j]))
+            share = lambda task, load: list(pool.map(lambda r: task(*r), balanced(load, threads)))  # noqa: E731
+            assert packed.block_counts(members).min() > 1
+            packed.spread(members, X, H, gamma, K, 7, 5, share, step0)
         return X
 
     at_once = descend(start, K1 + K2, 1, 0)
