@@ -230,6 +230,25 @@ def test_sums_over_clients_have_the_same_bytes_on_every_engine(n, d, seed):
     assert np.allclose(weighted_sum(w, U), w @ U, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_range_that_fails_is_told_whoever_meets_it(threads):
+    engine, done = CpuEngine(threads), []
+
+    def work(lo, hi):
+        if lo in (4, 7):
+            time.sleep(0.05 if lo == 4 else 0.0)  # others are done with 7 before
+            raise ValueError(f"range {lo}")
+        done.append(lo)
+
+    with ThreadPoolExecutor(2) as engine.pool:
+        with pytest.raises(ValueError, match="range 4"):
+            engine._spread(work, [(k, k + 1) for k in range(40)])
+        assert {0, 1, 2, 3} <= set(done) < set(range(40))
+        done.clear()
+        engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(40)])
+    assert sorted(done) == list(range(40))
+
+
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.integers(1, 8))
 def test_balanced_ranges_cover_everything_once(load, parts):
     ranges = balanced(np.array(load), parts)
