@@ -65,7 +65,7 @@ def gradient_seconds(ratio: float) -> float:
 
 
 class Costly:
-    """f whose gradient takes so many seconds."""
+    """f whose gradient takes this many seconds."""
 
     def __init__(self, f: Any, seconds: float) -> None:
         self.f, self.L, self.mu, self.d, self.seconds = f, f.L, f.mu, f.d, seconds

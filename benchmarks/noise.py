@@ -20,7 +20,7 @@ STD, CLIP = 1e-3, 0.1
 
 
 def rows(problem: ps.Problem, rounds: tuple[int, ...]) -> list[tuple[str, list[float]]]:
-    """|x - x*|/|x*| after so many rounds, for each place where the noise may be."""
+    """|x - x*|/|x*| after this many rounds, for each place where the noise may be."""
     places: list[tuple[str, str, Any, type[Server]]] = [
         ("none", "deadline", None, Server),
         (f"clients clip to {CLIP:g}", "deadline", Noise(CLIP, 0.0), Server),

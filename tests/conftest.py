@@ -1,4 +1,4 @@
-"""The METHODS table: one row a method, with the laws it claims. A new method is one row and inherits them all.
+"""The METHODS table: one row per method, with the laws it claims. A new method is one row and inherits them all.
 
     fixed_point   started at (x*, h*) it stays there
     lyapunov      on quadratics the largest eigenvalue of E[Psi+] against Psi is at most 1 - zeta
@@ -485,6 +485,8 @@ def quiet_steps() -> Iterator[None]:
         yield
 
 
+RAY_WARNS = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+"""Ray leaves processes and sockets to the garbage collector."""
 RAY_CPUS = 6
 """Of the Ray that a module of tests shares."""
 

@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, code_of, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, RAY_WARNS, Row, code_of, data, model, quadratics, thinned
 from proxskip import registry
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
@@ -40,7 +40,7 @@ from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: 
 
 pytestmark = [
     pytest.mark.usefixtures("ray_here"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    RAY_WARNS,
 ]
 
 

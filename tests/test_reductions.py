@@ -65,7 +65,7 @@ def composite() -> ps.Problem:
     return ps.Problem(quadratics(1)).with_psi(ps.prox.L1(0.05))
 
 
-# -- one step a round is gradient descent ------------------------------------------------------------------------------
+# -- one step per round is gradient descent ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "make",
     [

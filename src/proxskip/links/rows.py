@@ -101,7 +101,7 @@ class RowStore:
 
     # -- room ----------------------------------------------------------------------------------------------------------
     def _grow(self, rows: int) -> None:
-        """Room for at least so many rows."""
+        """Room for at least this many rows."""
         each = 8 * self.d * max(1, len(self.initial))
         more = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
         fits = min(self.n, self.limit // each)

@@ -48,7 +48,7 @@ def asked_in(cohort: Participation, seed: int, round: int, void: int, n: int) ->
 
 
 def commits(asked: int, answered: int, whole: bool, least: int) -> bool:
-    """Whether a ticket counts that so many of those asked have answered; otherwise it is void.
+    """Whether a ticket counts that this many of those asked have answered; otherwise it is void.
 
     Args:
         whole: all of them are needed: always with closing="everyone", and in the second exchange of a round, whose

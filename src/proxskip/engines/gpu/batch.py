@@ -75,7 +75,7 @@ class Batch:
         return self.whole
 
     def steps_at_first(self, rows: int) -> int:
-        """About how many local steps of so many rows are done between two looks."""
+        """About how many local steps of this many rows are done between two looks."""
         return steps_between_looks(self.entries * rows / self.problem.n)
 
 

@@ -69,5 +69,5 @@ def entries_of(problem: Problem) -> float:
 
 
 def steps_between_looks(entries: float) -> int:
-    """About how many local steps on so many stored entries take half the time between two looks."""
+    """About how many local steps on this many stored entries take half the time between two looks."""
     return max(1, int(0.5 * SECONDS_BETWEEN_LOOKS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))

@@ -149,7 +149,7 @@ class RayEngine(Engine):
         return made
 
     def _facts(self, source: Any) -> list[Any]:
-        """Let the actors load their shards; what is to be known of them."""
+        """Let the actors load their shards; what they say of them."""
         pool = self._pool(_sizes(source), source.name)
         bounds = pool.bounds
         pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]

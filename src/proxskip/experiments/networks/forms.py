@@ -70,7 +70,7 @@ class Form:
 
 
 def _spread(rates: tuple[float, ...], count: int) -> list[float]:
-    """So many of them: every one, every second one, or those around the middle."""
+    """This many of them: every one, every second one, or those around the middle."""
     if count >= len(rates):
         return list(rates)
     if 2 * count >= len(rates):
