@@ -765,7 +765,7 @@ def test_clients_in_a_folder_have_the_cpu_engines_bytes(
     monkeypatch.setattr(Talk, "post", lambda t, *a, **k: (told.append(t.ahead), post(t, *a, **k))[1])
     engine, row = engines[3], NAMED["scaffnew-cohort"]
     assert bits(run(row, problem, engine)) == bits(run(row, problem))
-    assert all(v is not None for v in told)  # the next cohort travels along
+    assert any(v is not None for v in told)  # the next cohort travels along
     sent = engine.pool.data[0][1](0)
     assert len(ray.cloudpickle.dumps(sent)) < 1000, "data went through the driver"
     engine.holds = None
