@@ -1,17 +1,17 @@
 """minimize's "auto" against every fixed method: total seconds over many problems, half of them not used in tuning it.
 
 python benchmarks/auto.py --jobs 14            all of it, some minutes on 16 cores; --only TEXT for a part
+python benchmarks/auto.py --jobs 14 --split    the problems with psi(D x) in place of those with psi(x)
 
 Each process has one thread, and a core of its own where there are enough. The runs of a problem take turns: one of
 every method, then the next of every method, so that a slow moment of the machine meets all of them. With --virtual the
 imposed costs are counted by a clock of their own instead of waited for: the problems that have them, in a minute and on
-a busy machine too, without what Python adds.
+a busy machine too, without what Python adds. With --cpu all seconds are those of the processor, for a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import multiprocessing
 import os
@@ -30,6 +30,8 @@ import numpy as np
 import proxskip as ps
 
 FIXED = ("proxgd", "fista", "fista-restart", "proxskip", "apda")
+FIXED_SPLIT = ("papc", "pdhg", "splitskip", "apda")
+"""The methods for psi(D x)."""
 RATIOS = (0.3, 1.0, 3.0, 10.0, 100.0)
 GRADIENT, EXPENSIVE = 6e-4, 30.0
 """Seconds of a gradient where costs are imposed; a third of it where a prox costs more gradients than EXPENSIVE."""
@@ -180,6 +182,71 @@ def polyhedron(d: int) -> tuple[Any, Any]:
     return quadratic(1e3, 5, d), ps.prox.Polyhedron(G=M, u=np.ones(d // 2))
 
 
+# -- problems with psi(D x) --------------------------------------------------------------------------------------------
+def chain(d: int, order: int = 1) -> Any:
+    """Differences of this order."""
+    import scipy.sparse
+
+    D = scipy.sparse.eye_array(d, format="csr")
+    for _ in range(order):
+        D = D[1:] - D[:-1]
+    return D
+
+
+def grid(side: int) -> Any:
+    """Differences of neighbours in a picture, the two of each point next to each other; zero over the border."""
+    import scipy.sparse
+
+    E = scipy.sparse.diags_array([np.r_[-np.ones(side - 1), 0.0], np.ones(side - 1)], offsets=[0, 1])
+    eye = scipy.sparse.eye_array(side)
+    both = scipy.sparse.vstack([scipy.sparse.kron(E, eye), scipy.sparse.kron(eye, E)], format="csr")
+    return both[np.arange(2 * side * side).reshape(2, -1).T.ravel()]
+
+
+def pictured(side: int, mu: float, isotropic: bool) -> tuple[Any, Any, Any]:
+    f, _ = deblurring(side, mu)
+    return f, ps.prox.GroupL1(3e-4, (2,) * (side * side)) if isotropic else ps.prox.L1(3e-4), grid(side)
+
+
+def fused(rows: int, d: int, l2: float, share: float = 0.5) -> tuple[Any, Any, Any]:
+    """share |x|_1 + (1 - share) sum |x_j+1 - x_j|, times 1e-3."""
+    import scipy.sparse
+
+    rng = np.random.default_rng(d + rows)
+    A = rng.standard_normal((rows, d)) * np.geomspace(1, 0.1, d)
+    truth = np.repeat(np.where(rng.random(d // 20) < 0.3, rng.standard_normal(d // 20), 0.0), 20)
+    f = ps.LeastSquares(A, A @ truth + 0.1 * rng.standard_normal(rows), l2=l2)
+    return f, ps.prox.L1(1e-3), scipy.sparse.vstack([share * scipy.sparse.eye_array(d), (1 - share) * chain(d)]).tocsr()
+
+
+def trend(d: int) -> tuple[Any, Any, Any]:
+    """Second differences: a piecewise linear signal, seen through a smoothing kernel."""
+    f, _ = tv1d(d, 0.1)
+    return f, ps.prox.L1(1e-2), chain(d, 2)
+
+
+def graph(rows: int, d: int, l2: float) -> tuple[Any, Any, Any]:
+    """Logistic regression whose coefficients are alike on the edges of a random graph."""
+    import scipy.sparse
+
+    f, _ = logistic(rows, d, l2)
+    rng = np.random.default_rng(d)
+    ends = np.array([rng.choice(d, 2, replace=False) for _ in range(3 * d)])
+    at, ones = np.arange(len(ends)), np.ones(len(ends))
+    D = scipy.sparse.csr_array((np.r_[ones, -ones], (np.r_[at, at], ends.T.ravel())), shape=(len(ends), d))
+    return f, ps.prox.L1(1e-4), D
+
+
+def imposed_split(kappa: float, kind: str, ratio: float) -> tuple[Any, Any, Any]:
+    D = {"chain": lambda: chain(100), "grid": lambda: grid(10), "random": lambda: _random(40, 100)}[kind]()
+    f = quadratic(kappa, 11)
+    return Costly(f, gradient_seconds(ratio)), CostlyProx(ps.prox.L1(1e-2), ratio), D
+
+
+def _random(rows: int, d: int) -> Any:
+    return np.random.default_rng(3).standard_normal((rows, d)) / math.sqrt(d)
+
+
 Problem = tuple[str, bool, float, Callable[..., Any], tuple[Any, ...]]
 
 
@@ -227,33 +294,63 @@ def problems() -> list[Problem]:
     return out
 
 
+def split_problems() -> list[Problem]:
+    """The same for psi(D x)."""
+    out: list[Problem] = []
+    for kind in ("chain", "grid", "random"):
+        for kappa in (1e2, 1e4):
+            for r in (0.1, 10.0):
+                name = f"{kind}, kappa {kappa:g}, prox = {r:g}"
+                out.append((name, kind == "chain", 1e-6, imposed_split, (kappa, kind, r)))
+    return [
+        *out,
+        ("TV by D, anisotropic, 32", True, 1e-5, pictured, (32, 1e-4, False)),
+        ("TV by D, isotropic, 64", False, 1e-5, pictured, (64, 1e-3, True)),
+        ("TV by D, anisotropic, 96", False, 1e-4, pictured, (96, 1e-3, False)),
+        ("fused lasso, 1000 x 400", True, 1e-7, fused, (1000, 400, 1e-3)),
+        ("fused lasso, 500 x 1000, mu = 0", False, 1e-5, fused, (500, 1000, 0.0)),
+        ("fused lasso, 4000 x 600", False, 1e-7, fused, (4000, 600, 1e-2)),
+        ("trend, 200", True, 1e-6, trend, (200,)),
+        ("trend, 600", False, 1e-5, trend, (600,)),
+        ("graph, logistic 5000 x 200", True, 1e-7, graph, (5000, 200, 1e-3)),
+        ("graph, logistic 20000 x 300, mu = 0", False, 1e-5, graph, (20_000, 300, 0.0)),
+    ]
+
+
 # -- times -------------------------------------------------------------------------------------------------------------
-def one_run(f: Any, psi: Any, method: str, tol: float, limit: float) -> tuple[float, Any]:
+def one_run(given: Any, method: str, tol: float, **limit: Any) -> tuple[float, Any]:
     """Seconds, infinite where the method fails or cannot be used, and what was found."""
+    f, psi, *D = given
+    more = {"D": D[0], "p": 0.1 if method == "splitskip" and not _has_theorem(f, D[0]) else None} if D else {}
     then = time.perf_counter()
     try:
-        found = ps.minimize(f, psi, method=method, tol=tol, seconds=limit, threads=1)
+        found = ps.minimize(f, psi, method=method, tol=tol, threads=1, **limit, **more)
     except ps.InputError:  # needs a mu
         return math.inf, None
     took = time.perf_counter() - then
     return took if found.success else math.inf, found
 
 
+def _has_theorem(f: Any, D: Any) -> bool:
+    """Whether splitskip knows its p: f is strongly convex, and the rows of D are independent."""
+    return bool(f.mu) and D.shape[0] < D.shape[1]
+
+
 def judge(problem: Problem, runs: int) -> dict[str, Any]:
     name, tuned, tol, make, given = problem
     warnings.simplefilter("ignore")
-    f, psi = make(*given)
-    for method in (*FIXED, "auto"):  # compiles, and lets f compute its constants
-        with contextlib.suppress(ps.InputError):
-            ps.minimize(f, psi, method=method, tol=tol, max_grad=40, threads=1)
-    took: dict[str, list[float]] = {method: [] for method in ("fista-restart", "apda", "fista", "proxskip", "proxgd")}
+    made = make(*given)
+    fixed = ("fista-restart", "apda", "fista", "proxskip", "proxgd") if len(made) == 2 else FIXED_SPLIT[::-1]
+    for method in (*fixed, "auto"):  # compiles, and lets f compute its constants
+        one_run(made, method, tol, max_grad=40)
+    took: dict[str, list[float]] = {method: [] for method in fixed}
     mine: list[float] = []
     for turn in range(runs):
         for method, times in took.items():
             if turn == 0 or times[-1] < math.inf:  # a method that has failed has no second run
                 best = min((min(other) for other in took.values() if other), default=math.inf)
-                times.append(one_run(f, psi, method, tol, min(LIMIT, 3 * best))[0])
-        seconds, found = one_run(f, psi, "auto", tol, 3 * LIMIT)
+                times.append(one_run(made, method, tol, seconds=min(LIMIT, 3 * best))[0])
+        seconds, found = one_run(made, "auto", tol, seconds=3 * LIMIT)
         mine.append(seconds)
     times = {method: statistics.median(t) if math.inf not in t else math.inf for method, t in took.items()}
     chosen = " ".join(f"{r}:{m}" for r, m in found.choices)
@@ -266,18 +363,14 @@ def own_core(cores: Any) -> None:
         os.sched_setaffinity(0, {cores.get()})
 
 
-HEAD = (
-    "| problem | "
-    + " | ".join(FIXED)
-    + " | auto | auto / best | choices of the last run |\n"
-    + "|---" * (len(FIXED) + 4)
-    + "|"
-)
+def head(fixed: tuple[str, ...]) -> str:
+    names = ("problem", *fixed, "auto", "auto / best", "choices of the last run")
+    return f"| {' | '.join(names)} |\n" + "|---" * len(names) + "|"
 
 
-def line(row: dict[str, Any]) -> str:
+def line(row: dict[str, Any], fixed: tuple[str, ...]) -> str:
     best = min(row["times"].values())
-    cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in FIXED]
+    cells = [f"{row['times'][m]:.3g}" if row["times"][m] < math.inf else "-" for m in fixed]
     shown = f"{row['auto'] / best:.2f}" + ("" if SHORTEST <= best < math.inf else " (short)")
     label = row["name"] + ("" if row["tuned"] else " *")
     return f"| {label} | " + " | ".join(cells) + f" | {row['auto']:.3g} | {shown} | {row['choices']} |"
@@ -304,8 +397,11 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="")
     parser.add_argument("--virtual", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--split", action="store_true")
     asked = parser.parse_args()
-    chosen = [p for p in problems() if asked.only in p[0]]
+    chosen = [p for p in (split_problems if asked.split else problems)() if asked.only in p[0]]
+    fixed = FIXED_SPLIT if asked.split else FIXED
     if asked.virtual:
         chosen, asked.runs, asked.jobs = [p for p in chosen if "prox = " in p[0]], 1, 1
     chosen.sort(key=lambda p: not p[0].endswith(("prox = 100", "prox = 10")))  # the longest first
@@ -315,10 +411,12 @@ if __name__ == "__main__":
         available.put(core)
     if asked.virtual:
         time.perf_counter, spin = Virtual.read, Virtual.spin
+    elif asked.cpu:
+        time.perf_counter = time.process_time
     with ProcessPoolExecutor(asked.jobs, initializer=own_core, initargs=(available,)) as pool:
-        print(HEAD, flush=True)
+        print(head(fixed), flush=True)
         rows = []
         for row in pool.map(judge, chosen, [asked.runs] * len(chosen)):
             rows.append(row)
-            print(line(row), flush=True)
+            print(line(row, fixed), flush=True)
         print(summary(rows))

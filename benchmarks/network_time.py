@@ -19,6 +19,7 @@ import numpy as np
 
 import proxskip as ps
 from proxskip.display import duration
+from proxskip.display.palette import BLACK, BLUE, GREEN, GREY, ORANGE
 from proxskip.links.profiles import NAMED
 from proxskip.planning.forecast import MIN_PILOT_SHARE
 from proxskip.planning.pilots import client_pilots
@@ -27,7 +28,8 @@ EPS = 1e-4
 MAX_ROUNDS = 2_000
 STEPS = (1, 2, 4, 8, 16, 32, 64)
 """Mean local steps 1/p of the second panel."""
-LOOKS = (("#7F7F7F", "-"), ("#0072B2", "-"), ("#009E73", "-"), ("#D55E00", "-"), ("#D55E00", ":"))
+LOOKS = ((GREY, "-", "s"), (BLUE, "--", "P"), (GREEN, "-.", "X"), (ORANGE, "-", "o"), (BLACK, ":", "v"))
+"""Color, dashes and marker of each racer."""
 
 
 def problem() -> ps.Problem:
@@ -88,19 +90,21 @@ def picture(name: str, out: Path) -> None:
     found = {label: simulated(method, f, network, cohort) for label, (method, cohort) in racers.items()}
     figure = Figure(figsize=(11.5, 4.1), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for (label, r), (color, dashes) in zip(found.items(), LOOKS, strict=True):
+    for (label, r), (color, dashes, marker) in zip(found.items(), LOOKS, strict=True):
+        style = {"color": color, "linestyle": dashes, "marker": marker, "markevery": 0.12, "markersize": 5}
         # the start is at time zero, which a logarithmic axis does not have
-        left.loglog(r.trace["sim_seconds"][1:], r.trace["grad_norm"][1:], dashes, color=color, label=label)
+        left.loglog(r.trace["sim_seconds"][1:], r.trace["grad_norm"][1:], label=label, **style)
     left.axhline(EPS, color="#999999", lw=0.8)
     left.set(xlabel="simulated seconds", ylabel="gradient norm at the communicated x")
     left.set_title("the race", fontsize=10)
     left.legend(fontsize=9, framealpha=0.9, edgecolor="none")
     times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary() for k in STEPS]
     reached = [(k, s["sim_seconds"]) for k, s in zip(STEPS, times, strict=True) if s["success"]]
-    right.loglog(*zip(*reached, strict=True), "o-", color="#D55E00", label="Scaffnew with this 1/p")
-    for (label, r), (color, _) in zip(found.items(), LOOKS, strict=True):
+    right.loglog(*zip(*reached, strict=True), "o-", color=ORANGE, label="Scaffnew with this 1/p")
+    for (label, r), (color, dashes, marker) in zip(found.items(), LOOKS, strict=True):
         if r.success and not label.startswith("Scaffnew, p"):
-            right.axhline(r.summary()["sim_seconds"], color=color, ls="--", label=label)
+            seconds = [r.summary()["sim_seconds"]] * len(STEPS)
+            right.loglog(STEPS, seconds, dashes, color=color, marker=marker, markersize=5, label=label)
     right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to {EPS:g}")
     right.set_title("where local steps pay", fontsize=10)
     right.legend(fontsize=9, framealpha=0.9, edgecolor="none")

@@ -7,6 +7,7 @@ run of minimize with a tiny tolerance (of Clarabel for the quadratic program); w
 if that is more. Solvers with a callback are stopped at the first iterate that is good enough.
 Solvers with a tolerance are run with smaller and smaller ones, and the first run that is good enough counts alone.
 Each solver has a process of its own and one BLAS thread; those that compile themselves run once before the clock.
+f, its smoothness and psi are made on the clock of every solver that takes them.
 """
 
 from __future__ import annotations

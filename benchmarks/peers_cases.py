@@ -11,6 +11,8 @@ import scipy.sparse
 from prox_operators import image
 
 import proxskip as ps
+from proxskip.problems import spectrum
+from proxskip.problems.glm import LinearModel
 
 
 class Case:
@@ -68,15 +70,27 @@ class Case:
 
     # -- pyproximal ----------------------------------------------------------------------------------------------------
     def theirs(self):
-        """psi as an operator of pyproximal."""
-        raise NotImplementedError
+        """psi as an operator of pyproximal; ours, where it has none of the kind."""
+        from pyproximal.ProxOperator import ProxOperator
+
+        psi = self.psi()
+
+        class Ours(ProxOperator):
+            def __call__(self, x):
+                return psi(x)
+
+            def prox(self, x, tau):
+                return psi.prox(x, tau)
+
+        return Ours(None, False)
 
     def pyproximal(self, acceleration, tol, look):
-        """Their solver with the step 1/L, which it is given."""
+        """Their solver with the step 1/L; as for minimize, f and its L are made on the clock."""
         from pyproximal import ProxOperator
         from pyproximal.optimization.primal import ProximalGradient
 
-        f, _, L = self.made
+        f = self.f()
+        L = _smoothness(f)
 
         class Smooth(ProxOperator):
             def __call__(self, x):
@@ -185,10 +199,7 @@ class Elastic(Regression):
     def psi(self):
         return ps.prox.ElasticNet(self.alpha, self.alpha)
 
-    def theirs(self):
-        from pyproximal.ProxOperator import ProxOperator
-
-        return _ours_for_them(ProxOperator, self.psi())
+    theirs = Case.theirs
 
     def modelled(self, cp, x):
         return super().modelled(cp, x) + 0.5 * self.alpha * cp.sum_squares(x)
@@ -229,10 +240,7 @@ class Groups(Regression):
     def psi(self):
         return ps.prox.GroupL1(self.alpha, (self.size,) * (self.A.shape[1] // self.size))
 
-    def theirs(self):
-        from pyproximal.ProxOperator import ProxOperator
-
-        return _ours_for_them(ProxOperator, self.psi())
+    theirs = Case.theirs
 
     def modelled(self, cp, x):
         loss = cp.sum_squares(self.A @ x - self.b) / (2 * len(self.b))
@@ -291,20 +299,11 @@ class LogisticL1(Regression):
         return SparseLogisticRegression(self.alpha, fit_intercept=False, tol=tol).fit(self.A, self.sign).coef_
 
 
-def _ours_for_them(base, psi):
-    """psi of ours as an operator of pyproximal, where it has none of the kind."""
-
-    class Ours(base):
-        def __init__(self):
-            super().__init__(None, False)
-
-        def __call__(self, x):
-            return psi(x)
-
-        def prox(self, x, tau):
-            return psi.prox(x, tau)
-
-    return Ours()
+def _smoothness(f):
+    """L; where eigenvalues take longer than many gradients, from some products with the Hessian, as minimize does."""
+    if isinstance(f, LinearModel) and f.constants_are_costly:
+        return 1.02 * spectrum.lanczos(partial(f.hessp, np.zeros(f.d)), f.d, 20)
+    return f.L
 
 
 # -- the prox is not separable -----------------------------------------------------------------------------------------
@@ -469,11 +468,6 @@ class Shape(Case):
 
     def violation(self, x):
         return max(float(np.max(self.G @ x - self.u)), 0.0)
-
-    def theirs(self):
-        from pyproximal.ProxOperator import ProxOperator
-
-        return _ours_for_them(ProxOperator, self.psi())
 
     def modelled(self, cp, x):
         loss = cp.sum(cp.logistic(cp.multiply(-self.sign, self.A @ x))) / self.rows

@@ -63,7 +63,7 @@ def solve(small: bool = False) -> tuple[race.Race, np.ndarray]:
         "ProxSkip": ("proxskip", {"p": 0.01 if not small else 0.03}),
         "SProxSkip": ("sproxskip", {"batch": 4, "p": 0.05, "max_prox": 40 if small else 400, "seconds": 10}),
     }
-    title = f"Deblurring with total variation, {side} x {side}, kappa = {f.L / f.mu:.0f}"
+    title = f"Deblurring with total variation, {side} x {side}, kappa = {f.L / f.mu:,.0f}"
     return race.Race(title, f, psi, f.b, methods, tol * race.start(f, psi, f.b), {"seconds": limit}).run(), picture
 
 
@@ -86,10 +86,10 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
     figure = Figure(figsize=(11.5, 7), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.1))
     shown = (
-        ("the picture", picture),
+        ("original", picture),
         ("blurred, with noise", done.f.b),
-        ("found by ProxSkip", done.results["ProxSkip"].x),
-        ("found by SProxSkip", done.results["SProxSkip"].x),
+        ("recovered by ProxSkip", done.results["ProxSkip"].x),
+        ("recovered by SProxSkip", done.results["SProxSkip"].x),
     )
     for ax, (title, image) in zip(top.subplots(1, 4), shown, strict=True):
         error = np.linalg.norm(image - picture) / np.linalg.norm(picture)

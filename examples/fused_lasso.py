@@ -64,16 +64,16 @@ def conclusion(done: race.Race) -> str:
     skip, papc = done.results["SplitSkip"], done.results["PAPC"]
     apart = float(np.max(np.abs(skip.x - papc.x)))
     return (
-        f"With p = {skip.parameters['p']:.3g} SplitSkip talks {papc.nprox / skip.nprox:.1f} times less than PAPC, for "
-        f"{skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. In one memory "
-        f"the prox costs {done.cost('PAPC'):.1f} gradients, and SplitSkip is {done.faster('PAPC', 'SplitSkip')} times "
-        "as fast. Skipping pays over a network, where an exchange takes far longer than a gradient; where the "
-        "gradients of a step cost more than its exchange, it does not.\n"
+        f"With p = {skip.parameters['p']:.3g} SplitSkip makes {papc.nprox / skip.nprox:.1f} times fewer exchanges than "
+        f"PAPC, for {skip.ngrad / papc.ngrad:.1f} times its gradients; the two points differ by {apart:.1e}. On one "
+        f"machine the prox costs {done.cost('PAPC'):.1f} gradients, and SplitSkip is "
+        f"{done.faster('PAPC', 'SplitSkip')} times as fast. Skipping pays over a network, where an exchange takes far "
+        "longer than a gradient; where the gradients of a step cost more than its exchange, it does not.\n"
     )
 
 
 def draw(found: list[tuple[race.Race, np.ndarray]], out: Path) -> None:
-    """A row a graph: the curves, and the levels that were found."""
+    """One row per graph: the curves, and the levels that were found."""
     figure = Figure(figsize=(11.5, 6.8), layout="constrained")
     for row, (done, truth) in zip(figure.subplots(2, 3), found, strict=True):
         done.curves(row[:2], ("ngrad", "nprox"))
@@ -88,7 +88,7 @@ def draw(found: list[tuple[race.Race, np.ndarray]], out: Path) -> None:
         row[2].set_ylim(truth.min() - 0.9, truth.max() + 0.7)
         row[2].set_title(done.title, fontsize=9)
         race.dress(row[2], "station" if "chain" in done.title else "station, in the order of the truth")
-        row[2].legend(frameon=False, fontsize=8, ncols=3, loc="lower center")
+        row[2].legend(framealpha=0.9, edgecolor="none", fontsize=8, ncols=3, loc="lower center")
     race.save(figure, out)
 
 

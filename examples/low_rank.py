@@ -57,7 +57,7 @@ def solve(small: bool = False, size: int | None = None) -> tuple[race.Race, np.n
         "FISTA with restart": ("fista-restart", {}),
         SKIP: ("proxskip", {"p": 0.1}),
     }
-    title = f"Weighted low-rank approximation, {m} x {m}, kappa = {f.L / f.mu:.0f}"
+    title = f"Weighted low-rank approximation, {m} x {m}, kappa = {f.L / f.mu:,.0f}"
     limit = {"seconds": 150 * max(1.0, (m / 500) ** 3)}
     return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0), limit).run(), truth
 
@@ -76,7 +76,7 @@ def conclusion(found: tuple[race.Race, np.ndarray]) -> str:
         f"A prox costs {done.cost(SKIP):.0f} gradients. ProxSkip takes "
         f"{done.results['ProxGD'].nprox / best.nprox:.1f} times fewer proxes than ProxGD and is "
         f"{done.faster('ProxGD', SKIP)} times as fast, {done.faster('FISTA with restart', SKIP)} times as fast as "
-        "FISTA with restart. Skipping pays because an SVD is so much dearer than a gradient; where the two cost the "
+        "FISTA with restart. Skipping pays because an SVD costs so much more than a gradient; where the two cost the "
         "same, FISTA with restart wins."
     )
 
@@ -96,7 +96,7 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
         values = np.linalg.svd(X, compute_uv=False)
         shown = np.where(values > 1e-8 * values[0], values, np.nan)[:count]
         axes[2].plot(np.arange(1, len(shown) + 1), shown, mark, color=color, label=label)
-    axes[2].set_title("the first singular values", fontsize=10)
+    axes[2].set_title("The first singular values", fontsize=10)
     axes[2].set_ylim(bottom=0)
     axes[2].legend(frameon=False, fontsize=9)
     race.dress(axes[2], "number")

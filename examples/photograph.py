@@ -50,7 +50,7 @@ def draw(found: tuple[race.Race, np.ndarray], out: Path) -> None:
     done, picture = found
     figure = Figure(figsize=(9.5, 6.2), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1.25, 1))
-    shown = (("the picture", picture), ("blurred, with noise", done.f.b), ("found", done.results["auto"].x))
+    shown = (("original", picture), ("blurred, with noise", done.f.b), ("recovered", done.results["auto"].x))
     for ax, (title, image) in zip(top.subplots(1, 3), shown, strict=True):
         error = np.linalg.norm(image - picture) / np.linalg.norm(picture)
         ax.imshow(image, cmap="gray", vmin=0, vmax=1)

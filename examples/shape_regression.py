@@ -60,7 +60,7 @@ def solve(small: bool = False) -> tuple[race.Race, np.ndarray, np.ndarray]:
         "ProxSkip": ("proxskip", {"seconds": 2 * limit}),
     }
     x0 = np.zeros(d)
-    title = f"Shape-constrained deconvolution, d = {d}, kappa = {f.L / f.mu:.0f}"
+    title = f"Shape-constrained deconvolution, d = {d}, kappa = {f.L / f.mu:,.0f}"
     return race.Race(title, f, psi, x0, methods, 1e-6 * race.start(f, psi, x0)).run(), ages, truth
 
 
@@ -72,7 +72,7 @@ def conclusion(found: tuple[race.Race, np.ndarray, np.ndarray]) -> str:
         f"A projection costs {done.cost('ProxSkip'):.0f} gradients. ProxSkip takes {gd.nprox / skip.nprox:.1f} times "
         f"fewer of them than ProxGD {'needs' if gd.success else 'made without arriving'} and is "
         f"{done.faster('ProxGD', 'ProxSkip')} times as fast, {done.faster('FISTA', 'ProxSkip')} times as fast as "
-        "FISTA. A quadratic program is dearer than a product with H, even with the last one's active rows known. Over "
+        "FISTA. A quadratic program costs more than a product with H, even with the last one's active rows known. Over "
         "a box, whose projection is cheaper than a gradient, skipping would not pay."
     )
 
@@ -85,9 +85,9 @@ def draw(found: tuple[race.Race, np.ndarray, np.ndarray], out: Path) -> None:
     done.curves(axes[:2])
     free = np.linalg.solve(done.f.H, done.f.b)
     axes[2].plot(ages, truth, color=palette.GREY, linewidth=4, alpha=0.6, label="the truth")
-    axes[2].plot(ages, free, ":", color=palette.BLUE, label="without the shape")
-    axes[2].plot(ages, done.results["ProxSkip"].x, "--", color=palette.ORANGE, label="falling and convex")
-    axes[2].set_title("the curve", fontsize=10)
+    axes[2].plot(ages, free, ":", color=palette.BLUE, label="unconstrained")
+    axes[2].plot(ages, done.results["ProxSkip"].x, "--", color=palette.ORANGE, label="decreasing and convex")
+    axes[2].set_title("The curve", fontsize=10)
     axes[2].legend(frameon=False, fontsize=9)
     race.dress(axes[2], "age")
     figure.suptitle(f"{done.title}; a projection costs {done.cost('ProxSkip'):.0f} gradients", fontsize=11)

@@ -116,7 +116,7 @@ def solve(small: bool = False) -> tuple[ps.Logistic, dict[str, Seen], float]:
         left = np.array([f.value(x) + psi(x) - best for _, _, x in psi.seen]) / way
         seconds, took = np.array([at for at, _, _ in psi.seen]), np.mean([t for _, t, _ in psi.seen])
         found[label] = Seen(seconds, left, float(took), r)
-        print(f"  {label}: {left.min():.1e} of the way left after {r.nprox} proxes", flush=True)
+        print(f"  {label}: {left.min():.1e} of the error left after {r.nprox} proxes", flush=True)
     return f, found, min(r.seconds / r.ngrad for r in free[1:])
 
 
@@ -136,7 +136,7 @@ def conclusion(solved: tuple[ps.Logistic, dict[str, Seen], float]) -> str:
     _, found, gradient = solved
     mine, fista, sgd = (found[k].until(WITHIN[-1]) for k in ("SProxSkip", "FISTA with restart", "ProxSGD"))
     if mine is None or fista is None:
-        return f"SProxSkip or FISTA did not come within {WITHIN[-1]:.0%}."
+        return f"SProxSkip or FISTA did not get within {WITHIN[-1]:.0%}."
     return (
         f"A prox costs SProxSkip {found['SProxSkip'].prox_seconds / gradient:.0f} gradients of a minibatch. To "
         f"{WITHIN[-1]:.0%} it is {fista[1] / mine[1]:.1f} times as fast as FISTA with restart, with {mine[0]} proxes "
@@ -147,7 +147,7 @@ def conclusion(solved: tuple[ps.Logistic, dict[str, Seen], float]) -> str:
 
 
 def draw(solved: tuple[ps.Logistic, dict[str, Seen], float], out: Path) -> None:
-    """What is left over seconds and over proxes, and the weights."""
+    """The remaining error over seconds and over proxes, and the weights."""
     f, found, gradient = solved
     figure = Figure(figsize=(11.5, 3.9), layout="constrained")
     *axes, last = figure.subplots(1, 3, width_ratios=(1, 1, 0.85))
@@ -159,12 +159,12 @@ def draw(solved: tuple[ps.Logistic, dict[str, Seen], float], out: Path) -> None:
     for ax, xlabel in zip(axes, ("seconds", "prox evaluations"), strict=True):
         ax.set_ylim(5e-4, 2)
         race.dress(ax, xlabel)
-    axes[0].set_ylabel("left of the way to the optimum")
+    axes[0].set_ylabel("remaining error, relative to the start")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     w = found["ProxSkip"].result.x.reshape(SIDE, SIDE)
     image = last.imshow(w, cmap="PuOr", vmin=-np.abs(w).max(), vmax=np.abs(w).max())
     figure.colorbar(image, ax=last, shrink=0.8)
-    last.set_title("weights: even against odd", fontsize=10)
+    last.set_title("The weights: even against odd", fontsize=10)
     last.axis("off")
     cost = found["SProxSkip"].prox_seconds / gradient
     figure.suptitle(

@@ -1,8 +1,9 @@
 """The protocol under faults and hostile messages, at length: `make chaos` prints what happened.
 
-    python tests/chaos_protocol.py [seeds] [messages] [--first 0]
+    python tests/chaos_protocol.py schedules [100000] [--first 0]
+    python tests/chaos_protocol.py messages [100000] [--first 0]
 
-Seeds and messages are counted from ``--first`` on, so that a long campaign can be made in pieces.
+They are counted from ``--first`` on, so that a long campaign can be made in parts.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import sys
 import time
 import tracemalloc
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 import proxskip as ps
+from chaos import tell
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Server, ServerState, Worker
 from proxskip.protocol.wire import HEAD, HEADER, _seal, encode
 from simulated_federation import Violation, simulate
@@ -144,33 +145,21 @@ def hostile(count: int, seed: int = 0) -> Hostile:
 def main() -> int:
     """Print the counts; the exit code says whether all laws held."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seeds", type=int, nargs="?", default=100_000)
-    parser.add_argument("messages", type=int, nargs="?", default=100_000)
+    parser.add_argument("what", choices=["schedules", "messages"])
+    parser.add_argument("count", type=int, nargs="?", default=100_000)
     parser.add_argument("--first", type=int, default=0)
-    given = parser.parse_args()
-    seeds, messages, first, step = given.seeds, given.messages, given.first, 500
-    begin, starts = time.perf_counter(), range(first, first + seeds, step)
-    bad: list[str] = []
-    faults, counts = Counter[str](), Counter[str]()
-    with ProcessPoolExecutor() as pool:
-        for b, f, c in pool.map(campaign, starts, [min(k + step, first + seeds) for k in starts]):
-            bad += b
-            faults.update(f)
-            counts.update(c)
-    print(f"{seeds} seeds from {first} on in {time.perf_counter() - begin:.0f} s: {len(bad)} violations")
-    print("  faults:", ", ".join(f"{k} {v}" for k, v in faults.items()))
-    print("  server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
-    for line in bad[:20]:
-        print("  " + line)
-    h = hostile(messages, first)
-    print(
-        f"{messages} mutated messages: {len(h.crashes)} crashes, {h.accepted} accepted, at most {h.most} bytes allocated "
-        f"({h.most / LIMIT:.2f} of the cap of {LIMIT}), slowest {1e3 * h.slowest:.1f} ms"
-    )
-    print("  refused as:", ", ".join(f"{k} {v}" for k, v in h.refused.items()))
-    for line in h.crashes[:20]:
-        print("  " + line)
-    return int(bool(bad) or bool(h.crashes) or h.accepted > 0 or h.most > 2 * LIMIT)
+    o = parser.parse_args()
+    if o.what == "schedules":
+        bad, faults, counts = campaign(o.first, o.first + o.count)
+        print("server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
+        print("\n".join(bad[:20]))
+        return tell(o.count, len(bad), **faults, lost=counts["lost"], restored=counts["restored"])
+    h = hostile(o.count, o.first)
+    print("\n".join(h.crashes[:20]))
+    print(f"slowest {1e3 * h.slowest:.1f} ms")
+    wrong, most = len(h.crashes) + h.accepted, h.most / LIMIT
+    refused = {f"refused as {k}": v for k, v in h.refused.items()}
+    return tell(o.count, wrong + (most > 2), **refused, **{"most memory in size limits": round(most, 2)})
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from hypothesis import settings
 import chromium
 import proxskip as ps
 from proxskip import registry
+from proxskip.engines.gpu.device import need_cupy
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Bernoulli, Everyone, Uniform, as_participation
 from proxskip.links.gossip import AwakeLinks, RandomLinks
@@ -40,7 +41,7 @@ from proxskip.loop.line import Line
 from proxskip.problems.federated import Problem
 from proxskip.run import prepare
 from proxskip.seam import Method, Request, Work
-from proxskip.types import Array, Indices, Prox, UnsafeStepWarning, Vectors
+from proxskip.types import Array, Indices, InputError, Prox, UnsafeStepWarning, Vectors
 
 WEIGHTS = (1.0, 2.0, 3.0, 4.0)
 UNEVEN = (0.9, 0.5, 0.7, 1.0)
@@ -78,6 +79,21 @@ TORCH = pytest.param(
     ],
 )
 """The torch engine among the values of a parameter ``engine``."""
+
+
+def no_card() -> str:
+    """Why the gpu engine cannot run here; empty if it can."""
+    try:
+        need_cupy()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+ON_CARD = pytest.param(
+    "gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(bool(no_card()), reason=no_card() or "there is a GPU")]
+)
+"""The gpu engine likewise."""
 
 
 LONG_MODULES = {

@@ -22,6 +22,7 @@ import numpy as np
 import scipy.sparse
 
 import proxskip as ps
+from chaos import tell
 from proxskip.protocol import Client, Server, Worker
 from proxskip.protocol.lockstep import drive
 from proxskip.types import UnsafeStepWarning
@@ -170,11 +171,8 @@ def main() -> int:
     counts, wrong = campaign(o.first, o.first + o.problems)
     for line in wrong:
         print(f"NOT TRUE: {line}")
-    shown = ", ".join(f"{v} {k}" for k, v in sorted(counts.items()))
-    print(
-        f"{o.problems} problems in {time.perf_counter() - begin:.0f} s: {shown}; {len(wrong)} successes are not true."
-    )
-    return int(bool(wrong))
+    print(f"{o.problems} problems in {time.perf_counter() - begin:.0f} s")
+    return tell(o.problems, len(wrong), **counts)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,44 @@ import pytest
 
 import proxskip as ps
 from audit_mutants import FAULTS, broken, cases
-from conftest import thinned
+from conftest import ON_CARD, TORCH, thinned
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.ray.engine import RayEngine
 from proxskip.results.result import Status
+
+NAMES = [name for name, _ in cases()]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", thinned([name for name, _ in cases()], 3))
+@pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_one_broken_update_is_reported(name: str, fault: str) -> None:
-    make = dict(cases())[name]
-    for seed in range(3):
-        result, what = broken(make, fault, seed)
-        if result is None:
-            continue
+    for seed, engine in enumerate(("cpu", "reference", "cpu")):
+        check(name, fault, seed, engine)
+
+
+@pytest.mark.parametrize("engine", [TORCH, ON_CARD])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_broken_update_is_reported_by_other_engines(name: str, engine: str) -> None:
+    for seed, fault in enumerate(FAULTS):
+        check(name, fault, seed, engine)
+
+
+@pytest.mark.slow
+def test_one_broken_update_is_reported_by_a_cluster(ray_here: None) -> None:
+    engine = RayEngine(2, stay=True)
+    for seed, name in enumerate(NAMES):
+        check(name, FAULTS[seed % len(FAULTS)], seed, engine)
+    engine.shutdown()
+
+
+def check(name: str, fault: str, seed: int, engine: Any) -> None:
+    """A run with this fault says so, unless the fault could not be made."""
+    try:
+        result, what = broken(dict(cases())[name], fault, seed, engine)
+    except ps.InputError as error:
+        assert engine in ("torch", "gpu"), error  # which do not run every method
+        pytest.skip(str(error))
+    if result is not None:
         heals = ps.METHODS[result.summary()["method"]].about.heals and result.summary()["cohort"] is None
         if heals:
             assert any("mends" in note for note in result.warnings), what

@@ -253,7 +253,7 @@ def test_a_large_file_truncated_at_ten_thousand_offsets(tmp_path: Path) -> None:
             load(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_single_bit_flipped(tmp_path: Path) -> None:
     put(tmp_path, 1)
     data = bytearray(put(tmp_path, 2))

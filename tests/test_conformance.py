@@ -74,6 +74,7 @@ def test_right_round_functions_obey_all_laws() -> None:
     assert check(*scaffold(option("I")), extra=1).ok
 
 
+@pytest.mark.slow
 def test_the_librarys_own_methods_obey_all_laws() -> None:
     """Scaffnew with fixed K and Scaffold, through the seam; on cohorts with chi = 1, as Scaffold has it."""
     problem = ps.Problem(ps.random_quadratics(n=6, d=5, L=1.0, mu=0.1, seed=3))

@@ -124,7 +124,7 @@ def test_shape_regression(example) -> None:
 def test_fused_lasso(example) -> None:
     run = example("fused_lasso")
     check_picture(run.picture)
-    told = re.findall(r"SplitSkip talks ([\d.]+) times less than PAPC", run.text)
+    told = re.findall(r"SplitSkip makes ([\d.]+) times fewer exchanges than PAPC", run.text)
     assert len(told) == 2
     assert float(told[0]) > 1
     assert float(told[1]) > 5

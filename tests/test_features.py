@@ -18,8 +18,11 @@ import scipy.sparse
 from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
+from conftest import ON_CARD, TORCH
 from proxskip import registry
+from proxskip.cli import main
 from proxskip.engines.local import OneClient
+from proxskip.engines.ray.engine import RayEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.results.description import COUNTED
 from proxskip.types import UnsafeStepWarning
@@ -39,9 +42,11 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     "D": (False, True),
     "start": ("zero", "x0", "h0", "bad h0", "warm"),
     "decay": (None, 0.05),
-    "engine": ("cpu", "reference"),
+    "codec": (None, "identity", "float32", "natural", "rand-2", "masks-2"),
+    "engine": ("cpu", "reference", "torch"),
     "resume": (False, True),
 }
+"""Codecs for the methods that have one. The gpu engine takes the cases of torch, and ray some of those of cpu."""
 BUILT_IN = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
 BIASED = ("local-gd", "diging", "extra", "5gcs")
 """No fixed point at (x*, h*): a bias, or other memory than x and h."""
@@ -75,6 +80,11 @@ def covering(features: dict[str, tuple[Any, ...]], seed: int) -> list[dict[str, 
     return cases
 
 
+def features_of(name: str) -> dict[str, tuple[Any, ...]]:
+    """Those that can be asked of a method."""
+    return FEATURES | ({} if "codec" in registry.named(name).flags() else {"codec": (None,)})
+
+
 def handled(name: str) -> dict[str, tuple[Any, ...]]:
     """The features without what the method is bound to refuse, so that more of its cases are run."""
     handles = registry.named(name).handles
@@ -84,21 +94,29 @@ def handled(name: str) -> dict[str, tuple[Any, ...]]:
     left |= {} if "psi" in handles and "D" not in handles else {"psi": ("l1" if "D" in handles else None,)}
     left |= {} if "cohort" in handles else {"cohort": (None,)}
     left |= {} if "batch" in handles else {"batch": (None,)}
-    return FEATURES | left
+    left |= {"scaffnew": {"codec": (None, "float32")}, "locodl": {"codec": ("natural", "rand-2")}}.get(name, {})
+    return features_of(name) | left
 
 
 CASES = [
     (name, k, case)
     for m, name in enumerate(BUILT_IN)
-    for k, case in enumerate([*covering(FEATURES, m), *covering(handled(name), 100 + m)])
+    for k, case in enumerate([*covering(features_of(name), m), *covering(handled(name), 100 + m)])
 ]
 
 
 def some_cases() -> list[Any]:
-    """All cases; one of every twenty stays out of the slow tier."""
-    return [
-        pytest.param(name, case, id=f"{name}-{k}", marks=[] if i % 20 == 0 else [pytest.mark.slow])
+    """All cases; one of every twenty stays out of the slow tier, and those of torch stay in it."""
+    here = [
+        pytest.param(
+            name, case, id=f"{name}-{k}",
+            marks=list(TORCH.marks) if case["engine"] == "torch" else [] if i % 20 == 0 else [pytest.mark.slow],
+        )
         for i, (name, k, case) in enumerate(CASES)
+    ]  # fmt: skip
+    of_torch = [(name, k, case | {"engine": "gpu"}) for name, k, case in CASES if case["engine"] == "torch"]
+    return here + [
+        pytest.param(name, case, id=f"{name}-{k}-gpu", marks=list(ON_CARD.marks)) for name, k, case in of_torch[::5]
     ]
 
 
@@ -168,7 +186,7 @@ def problem_of(case: dict[str, Any]) -> Any:
 
 def method_of(name: str, problem: Any, case: dict[str, Any]) -> Any:
     kind = registry.named(name)
-    given: dict[str, Any] = {"seed": 0}
+    given: dict[str, Any] = {"seed": 0} | ({} if case["codec"] is None else {"codec": case["codec"]})
     if "graph" in kind.flags():
         given["graph"] = "ring"
     if "own_steps" in kind.flags():
@@ -178,7 +196,7 @@ def method_of(name: str, problem: Any, case: dict[str, Any]) -> Any:
         given["gamma"] = 0.1 / problem.es_A
         given = given if "p" not in given else {k: v for k, v in given.items() if k != "K"}
         if "own_steps" in given and case["own_steps"]:
-            return kind(tuple(0.1 / A for A in problem.es_A_i), 0.5)
+            return kind(tuple(0.1 / A for A in problem.es_A_i), 0.5, codec=case["codec"])
         return kind.configure(problem, given)
     method = kind.configure(problem, given)
     if name == "fedlin" and case["own_steps"]:
@@ -246,13 +264,35 @@ def test_every_pair_of_features_is_right_or_refused(name: str, case: dict[str, A
         is_refused(name, case, tmp_path)
 
 
+@pytest.mark.slow
+def test_some_pairs_of_features_on_a_cluster(ray_here: None, tmp_path: Path) -> None:
+    """Every method, with features that it handles; one cluster for all."""
+    engine = RayEngine(2, stay=True)
+    run = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in BUILT_IN:
+            mine = [c for other, _, c in CASES if other == name and c["engine"] == "cpu"]
+            for case in mine[-2:]:
+                run += not is_refused(name, case | {"engine": engine}, tmp_path / f"{name}-{run}")
+    engine.shutdown()
+    assert run >= len(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_codec_that_a_method_does_not_take_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "codec" in registry.named(name).flags():
+        pytest.skip("it takes one")
+    assert main(["run", name, "--data", "digits", "--codec", "natural", "--rounds", "1", "--quiet"]) == 2
+    assert "codec" in capsys.readouterr().err
+
+
 def test_there_are_enough_cases_and_all_pairs_meet() -> None:
     assert len(CASES) >= 600
-    names = list(FEATURES)
     for name in BUILT_IN:
-        mine = [case for other, _, case in CASES if other == name]
-        for a, b in itertools.combinations(names, 2):
-            assert {(c[a], c[b]) for c in mine} >= set(itertools.product(FEATURES[a], FEATURES[b]))
+        mine, features = [case for other, _, case in CASES if other == name], features_of(name)
+        for a, b in itertools.combinations(features, 2):
+            assert {(c[a], c[b]) for c in mine} >= set(itertools.product(features[a], features[b]))
 
 
 USUAL = {k: v[0] for k, v in FEATURES.items()} | {"engine": "cpu"}

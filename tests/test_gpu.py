@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS as EVERY_METHOD
-from conftest import Row, close, draws
+from conftest import Row, close, draws, no_card
 from proxskip import randomness
 from proxskip.engines.gpu import cuda, fused
 from proxskip.engines.gpu import engine as gpu
@@ -47,17 +47,9 @@ LEFT_OUT = (
 METHODS = tuple(row for row in EVERY_METHOD if not any(word in row.name for word in LEFT_OUT))
 
 
-def missing() -> str:
-    try:
-        gpu.need_cupy()
-    except InputError as error:
-        return str(error)
-    return ""
-
-
 def on_gpu(test: Any) -> Any:
     """A test that needs a GPU."""
-    return pytest.mark.gpu(pytest.mark.skipif(bool(missing()), reason=missing() or "there is a GPU")(test))
+    return pytest.mark.gpu(pytest.mark.skipif(bool(no_card()), reason=no_card() or "there is a GPU")(test))
 
 
 quick = settings(max_examples=draws(40), suppress_health_check=list(HealthCheck))
@@ -432,16 +424,20 @@ ONE_THREAD = r"""
 typedef uint32_t u32;
 typedef uint64_t u64;
 #define __device__ static
+#define __forceinline__
 #define DRAWG 0
+static void __threadfence_block() {}
 static u32 atomicCAS(u32* p, u32 a, u32 b) { u32 old = *p; if (old == a) *p = b; return old; }
 static u32 atomicMin(u32* p, u32 v) { u32 old = *p; if (v < old) *p = v; return old; }
 """
 ALL_DRAWS = r"""
 extern "C" void draw(u32 m, u32 n, u32 size, u32 step, u32 round, u32 client, u64 seed, u32* room, const u32* order,
                      u32* rows, u32* drawn) {
-    Draws d = {room, room + n, size - 1, m, n};
-    for (u32 me = 0; me < 7; ++me) draw_numbers(d, step, round, client, seed, me, 7);
-    for (u32 k = 0; k < n; ++k) enter_draws(d, order[k], 1u << 31);  // one after another, in any order
+    // the table keeps what earlier steps left, and is made empty every seventh step
+    Draws d = {room + size, room, nullptr, size - 1, m, n, 8, 7, step % 7};
+    if (d.mark == 0)
+        for (u32 s = 0; s < size; ++s) d.table[s] = NOBODY;
+    for (u32 k = 0; k < n; ++k) draw_all(d, step, round, client, seed, order[k], n);  // one at a time, in any order
     for (u32 i = 0; i < n; ++i) rows[i] = row_of(d, i);
     for (u32 v = 0; v < m; ++v) drawn[v] = is_drawn(d, v);
 }
@@ -458,10 +454,12 @@ def test_draws_are_resolved_as_floyds_algorithm_does(tmp_path: Any) -> None:
     subprocess.run(["g++", "-shared", "-fPIC", "-o", library, tmp_path / "draws.cpp"], check=True)
     draw = ctypes.CDLL(str(library)).draw
     rng = np.random.Generator(np.random.Philox(0))
+    size = 512
+    room = np.zeros(size + 150, np.uint32)
     for step in range(200):
         m = int(rng.integers(1, 300))
-        n, size = int(rng.integers(0, m // 2 + 1)), 512
-        room, rows, drawn = np.zeros(n + size, np.uint32), np.zeros(n, np.uint32), np.zeros(m, np.uint32)
+        n = int(rng.integers(0, m // 2 + 1))
+        rows, drawn = np.zeros(n, np.uint32), np.zeros(m, np.uint32)
         order = rng.permutation(n).astype(np.uint32)
         numbers = [ctypes.c_uint32(v) for v in (m, n, size, step, 5, 3)]
         draw(
@@ -531,6 +529,26 @@ def test_minibatches_are_the_same_rows(loss: str, batch: int, sparse: bool) -> N
     given_ = start(problem, 7)
     got, _ = on_card(problem, *given_, seed=2**40 + 3, round=9)
     assert close(got, by_hand(problem, *given_, seed=2**40 + 3, round=9), 1e-11)
+
+
+@on_gpu
+@pytest.mark.parametrize("how", [{"blocks": 1}, {"blocks": 3}, {"blocks": 2, "grid": True}])
+@pytest.mark.parametrize("batch", [5, 40, 150, 600])
+@pytest.mark.parametrize(("marks", "places"), [(2, 2**13), (2**31 - 1, 1)])
+def test_draws_are_the_same_whatever_their_table(
+    monkeypatch: Any, how: dict[str, Any], batch: int, marks: int, places: int
+) -> None:
+    """Emptied every other step, or with collisions; rows longer than what is staged of them."""
+    monkeypatch.setattr("proxskip.engines.gpu.launch.MOST_MARKS", marks)
+    monkeypatch.setattr("proxskip.engines.gpu.launch.MOST_PLACES", places)
+    small = batch < 150
+    problem = random_problem(9, 9, 1500, 90, density=0.7 if small else 0.05)
+    problem = replace(problem, clients=[f for f in problem.clients if f.N >= 700], weights=None, batch=batch)  # type: ignore[attr-defined]
+    x, h, gamma, K = start(problem, 9)
+    got, local = on_card(problem, x, h, gamma, K + 3, seed=11, round=4, **how)
+    assert local.by_rows == small
+    assert local.macros["STAGED"] == (small and not local.grid)
+    assert close(got, by_hand(problem, x, h, gamma, K + 3, seed=11, round=4), 1e-11)
 
 
 @on_gpu

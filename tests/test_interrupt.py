@@ -180,7 +180,7 @@ def test_more_steps_than_anybody_waits_for_are_refused() -> None:
 
 @pytest.mark.slow
 def test_random_interruptions_of_the_command_line_change_nothing(tmp_path: Path) -> None:
-    assert chaos_interrupt.campaign(6, tmp_path, seed=1) == []
+    assert chaos_interrupt.campaign(6, tmp_path, seed=1)[0] == []
 
 
 # -- sweeps on a card --------------------------------------------------------------------------------------------------

@@ -402,7 +402,7 @@ def test_mean_lyapunov_is_below_its_bound(row: Row) -> None:
 
 
 @pytest.mark.parametrize("name", thinned(["scaffnew-cohort", "sproxskip", "scaffnew", "scaffnew-weighted"]))
-@pytest.mark.long
+@pytest.mark.slow
 def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -> None:
     """Theorem 5.5: (1 - zeta)^T Psi_0 + gamma^2 C / zeta; and the ball is really reached, so the noise is real."""
     row = NAMED[name]

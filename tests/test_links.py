@@ -368,7 +368,7 @@ def oracle(W):
 
 @settings(max_examples=draws(250))
 @given(st.integers(0, 2**32))
-@pytest.mark.long
+@pytest.mark.slow
 def test_random_matrices_are_judged_as_their_eigenvalues_say(seed):
     rng = np.random.default_rng(seed)
     for _ in range(40):

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxskip.on_demand import kernels, machine_code
+from proxskip.on_demand import kernels, machine_code, object_code
 
+LINUX = sys.platform == "linux" and os.uname().machine in ("aarch64", "x86_64")
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
 
@@ -74,7 +75,7 @@ def test_other_arguments_are_left_to_numba(given: Any) -> None:
 
 
 # -- the code ----------------------------------------------------------------------------------------------------------
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
     import numba
 
@@ -100,7 +101,7 @@ def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
         assert made == [1, 1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "args"), [(total, [np.ones(3)]), (with_room, [np.ones(3), np.ones(3)])])
 def test_kernels_that_return_or_allocate_are_not_kept(kernel: Any, args: Any, tmp_path: Path) -> None:
     assert machine_code.made_by_numba(kernel, FAST, args) == b""
@@ -129,7 +130,7 @@ for sparse in (False, True):
             f = model(rows, (A[:, 0] > 0).astype(int), l2=0.1)
             x = np.full(f.d, 0.1)
             said.append(Worker(f, 3, 5, batch).descend(x, 0.5 * x, 0.2, 9).tobytes().hex())
-print(json.dumps([said, "numba" in sys.modules]))
+print(json.dumps([said, [name in sys.modules for name in ("numba", "llvmlite")]]))
 """
 
 
@@ -142,8 +143,30 @@ def test_a_client_without_numba_has_the_bytes_of_one_with_it(tmp_path: Path) -> 
 
     (known, _), (first, makes), (second, loads) = said("numba"), said("lean"), said("lean")
     assert known == first == second
-    assert makes
-    assert not loads
+    assert makes == [True, True]
+    assert loads == [False, not LINUX]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not LINUX, reason="llvmlite loads what is not an ELF file")
+def test_what_is_not_understood_is_left_to_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    args, known = arguments(), arguments()
+    code = machine_code.made_by_numba(scaled_sum, FAST, args)
+    found = object_code.placed(code, "proxskip_kernel")
+    assert found is not None
+    assert object_code.placed(code, "another") is None
+    for wrong in (
+        b"",
+        code[:200],
+        code[: len(code) // 2],
+        b"\xcf\xfa\xed\xfe" + code[4:],
+        code[:18] + b"\0" + code[19:],
+    ):
+        assert object_code.placed(wrong, "proxskip_kernel") is None
+    machine_code.loaded(code, args)(args)
+    monkeypatch.setattr(machine_code, "placed", lambda code, entry: None)
+    machine_code.loaded(code, known)(known)
+    assert args[-1].tobytes() == known[-1].tobytes()
 
 
 # -- numba's own cache -------------------------------------------------------------------------------------------------

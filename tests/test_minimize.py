@@ -641,6 +641,38 @@ def test_a_prox_that_fails_late_is_named(method: str) -> None:
     assert calls >= 70
 
 
+class Turns(prox.Operator):
+    """The prox of psi, and after so many calls something else."""
+
+    def __init__(self, calls: int, wrong: Any) -> None:
+        self.calls, self.wrong, self.right = calls, wrong, prox.L1(1e-3)
+
+    def __call__(self, x: Array) -> float:
+        return self.right(x)
+
+    def prox(self, x: Array, t: float) -> Array:
+        self.calls -= 1
+        return np.asarray(self.right.prox(x, t)) if self.calls >= 0 else self.wrong(x)
+
+
+def test_the_prox_of_a_certificate_is_always_checked() -> None:
+    """Whatever f is, 0 would be certified: the bound at a prox that is not checked says so too."""
+    with pytest.warns(ProxWarning, match="not firmly nonexpansive"):
+        found = ps.minimize(quadratic(kappa=1e3), Turns(100, lambda x: 0.0 * x), tol=1e-8)
+    assert (found.success, found.status) == (False, 4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [(lambda x: None, "gave shape"), (lambda x: np.maximum(x, 0, out=x), "changes the x it is given")],
+)
+@pytest.mark.parametrize("calls", [0, 70])
+def test_what_a_prox_does_instead_is_named(calls: int, wrong: Any, match: str) -> None:
+    """With a subgradient of psi from a point that was changed afterwards, apda would never end."""
+    with pytest.raises(InputError, match=match):
+        ps.minimize(quadratic(kappa=1e6), Turns(calls, wrong), method="apda", tol=1e-12, max_prox=400)
+
+
 def test_a_gradient_that_changes_x_is_refused() -> None:
     def gradient(x: Array) -> Array:
         x += 1.0

@@ -284,8 +284,8 @@ def test_every_mutant_fits_the_source(mutant: mutants.Mutant) -> None:
         assert f"def {name.partition('[')[0]}(" in (mutants.HOME / "tests" / file).read_text()
 
 
-@pytest.mark.parametrize("name", ["divided-by-n", pytest.param("sign-of-h", marks=pytest.mark.slow)])
-@pytest.mark.long
+@pytest.mark.parametrize("name", ["divided-by-n", "sign-of-h"])
+@pytest.mark.slow
 def test_a_mutant_is_killed(name: str) -> None:
     (mutant,) = (m for m in mutants.MUTANTS if m.name == name)
     assert mutants.kill(mutant) == list(mutant.killers)

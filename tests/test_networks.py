@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,31 @@ def test_drawn_periods_stop_each_seed_at_its_own_time() -> None:
     assert both.gradients.tolist() == [8 * k for k in both.taken.tolist()]
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn", "text"])
+@pytest.mark.torch
+def test_stacked_layers_are_those_of_pytorch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from proxskip.experiments.networks.models import StackedLinear, StackedNorm, VectorNetwork
+
+    network, rows = VectorNetwork(name), data.text("mixed", 0) if name == "text" else data.digits("iid", 0)
+    inputs = torch.tensor(rows.inputs[:10], dtype=torch.float32).view(2, 5, -1)
+    targets = torch.from_numpy(rows.targets[:10]).view(2, 5, *rows.targets.shape[1:])
+    # away from the start, where biases and scales differ from 0 and 1
+    theta = torch.stack([network.start(seed) + 0.1 * seed + 0.1 for seed in range(2)])
+    for i in range(2):
+        module = VectorNetwork(name).module
+        torch.nn.utils.vector_to_parameters(theta[i].clone(), module.parameters())
+        for layer in module.modules():
+            own = {StackedLinear: torch.nn.Linear, StackedNorm: torch.nn.LayerNorm}.get(type(layer))
+            layer.__class__ = own or type(layer)
+        logits = module(inputs[i])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets[i].flatten())
+        g = torch.cat([v.reshape(-1) for v in torch.autograd.grad(loss, list(module.parameters()))])
+        assert torch.allclose(network.logits(theta, inputs)[i], logits, rtol=1e-4, atol=1e-4)
+        assert torch.allclose(network.gradient(theta, inputs, targets)[i], g, rtol=1e-3, atol=1e-5)
+        assert float(network.judge(theta, inputs, targets)[i, 0]) == pytest.approx(loss.item(), rel=1e-4)
+
+
 # -- the choice and the verdicts ---------------------------------------------------------------------------------------
 def chosen(name: str, rounds: list[float], vectors: int = 0) -> ChosenRun:
     """A run whose seeds reach 0.95 after so many rounds of 100."""
@@ -247,18 +273,36 @@ def test_other_data_are_refused(capsys: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+def test_threads_are_refused(capsys: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert main(["reproduce", "--networks", "--threads", "2", "--out", str(tmp_path / "out")]) == 2
+    assert "give --jobs in place of --threads" in capsys.readouterr().err
+
+
+@pytest.mark.torch
 @pytest.mark.slow
-def test_a_small_run_writes_the_page(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_small_run_writes_the_page_and_processes_change_no_bit(tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("torch")
     right = experiments.preset
     short = {"rounds": 1, "K": 1, "batch": 2, "seeds": 1}
     monkeypatch.setattr(experiments, "preset", lambda name, quick=False: right(name, quick) | (short if quick else {}))
-    call = ["reproduce", "--networks", "--quick", "--out", str(tmp_path / "out"), "--quiet", "--threads", "1"]
-    assert main(call) == 0
-    page = (tmp_path / "out" / "index.html").read_text("utf-8")
+
+    def made(jobs: int) -> dict[str, Any]:
+        call = ["reproduce", "--networks", "--quick", "--out", str(tmp_path / f"out{jobs}"), "--quiet"]
+        assert main([*call, "--jobs", str(jobs)]) == 0
+        found = json.loads((tmp_path / f"out{jobs}" / "results.json").read_text("utf-8"))
+        timed = ("seconds", "cpu_seconds", "command")
+        return {e["id"]: {k: v for k, v in e.items() if k not in timed} for e in found["experiments"]}
+
+    alone = made(1)
+    assert set(alone) == set(experiments.NETWORKS)
+    assert alone == made(2)
+    out = tmp_path / "out1"
+    page = (out / "index.html").read_text("utf-8")
     assert "Control variates on networks" in page
     assert "Counted in rounds, control variates" in page
-    assert {p.name for p in (tmp_path / "out" / "figures").glob("*.png")} == {"mlp.png", "cnn.png", "text.png"}
-    made = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cache").glob("text-*")}
-    assert main(call) == 0
-    assert made == {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cache").glob("text-*")}, "trained twice"
+    assert {p.name for p in (out / "figures").glob("*.png")} == {"mlp.png", "cnn.png", "text.png"}
+    trained = {p.name: p.stat().st_mtime_ns for p in (out / "cache").glob("text-*")}
+    assert len(trained) == len(FORMS)
+    made(1)
+    assert trained == {p.name: p.stat().st_mtime_ns for p in (out / "cache").glob("text-*")}, "trained twice"

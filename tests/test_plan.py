@@ -102,7 +102,10 @@ def test_times_are_measured() -> None:
     found = ps.plan(quadratic(100.0), Slow(), eps=1e-5)
     assert all(5e-3 <= row.call_seconds < 2 * max(took) for row in found.rows)
     assert all(row.step_seconds < row.call_seconds / 2 for row in found.rows)
-    assert found.best.name == "proxskip"
+    assert found.best.seconds == min(row.seconds for row in found.rows)
+    # on a busy machine a step may seem slow, and then skipping need not pay
+    if all(row.step_seconds < row.call_seconds / 100 for row in found.rows):
+        assert found.best.name == "proxskip"
     assert found.pilot_seconds > 0
 
 

@@ -83,6 +83,7 @@ def test_register_makes_it_known_and_returns_it() -> None:
     assert ps.register(Mine) is Mine  # a cell of a notebook that is run again
 
 
+@pytest.mark.slow
 def test_an_entry_point_makes_it_known(tmp_path: Path, file: Path) -> None:
     """Nothing but the installed package: the methods' list, a flag of its own, a run, its report."""
     info = tmp_path / "damped_scaffnew-1.0.dist-info"

@@ -91,6 +91,18 @@ def test_smoothness_of_wide_and_of_large_data(monkeypatch):
     assert exact <= bound <= exact * 1.02
 
 
+@pytest.mark.parametrize(("N", "intercept", "made"), [(40, False, 1), (4, False, 0), (40, True, 2)])
+def test_constants_of_least_squares_are_the_same_together_and_one_by_one(monkeypatch, N, intercept, made):
+    A, b = some_data(N)
+    alone, together = (ps.LeastSquares(A, b, l2=0.1, intercept=intercept) for _ in range(2))
+    expected = alone.L, alone.mu
+    grams = []
+    monkeypatch.setattr(spectrum, "gram", lambda *given, make=spectrum.gram: grams.append(1) or make(*given))
+    together.find_constants()
+    assert (together.L, together.mu) == expected
+    assert len(grams) == made
+
+
 def test_l2_relative_is_the_smoothness_of_the_whole_whatever_L_says():
     A, b = some_data()
     f = ps.Logistic(A, b, l2=1e-2, l2_relative=True)

@@ -559,7 +559,7 @@ def test_every_flipped_bit_is_refused_and_asked_for_again() -> None:
     assert [a.client for a in w.asks] == [0, 2, 3]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_hostile_messages_are_all_refused() -> None:
     found = hostile(5_000, seed=1)
     assert found.crashes == []
@@ -776,7 +776,7 @@ def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:
 
 
 # -- the simulator -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seeds", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [40, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_seeds_of_faults(seeds: int) -> None:
     bad, faults, counts = campaign(0, seeds)
@@ -786,7 +786,7 @@ def test_seeds_of_faults(seeds: int) -> None:
     assert counts["recentred"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_seed_replays_identically() -> None:
     """In this process, and in another one with another order of its sets: every message has the same bytes."""
     first = [simulate(seed) for seed in range(40)]

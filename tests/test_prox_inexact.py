@@ -481,7 +481,7 @@ def test_the_semidefinite_cone(seed, t):
     assert psi(-np.eye(4)) == math.inf
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_part_without_a_multiplier_is_no_proof():
     both = intersection(Box((0.0, 1.0), (2.0, 6.0)), Consensus(2))
     assert np.abs(both.prox(np.array([0.0, 6.0]), 1.0) - 2.0).max() < 1e-7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -32,7 +33,7 @@ from proxskip.types import EngineError
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'proxskip[ray]'")
 
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
-from proxskip.engines.ray.cluster import FullClusterWarning, exposed  # noqa: E402
+from proxskip.engines.ray.cluster import FullClusterWarning, exposed, start_here  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.talk import Talk  # noqa: E402
 from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: E402
@@ -730,6 +731,70 @@ def test_a_sharded_run_is_resumed_only_on_the_same_data(tmp_path: Path, engines:
         ps.run(method, problem, rounds=5, engine=engine)
 
 
+def stored(folder: Path, clients: int, rows: int, entries: int, batch: int | None = None) -> ps.Problem:
+    """A folder of clients with rows of 1,000 features."""
+    rng = np.random.Generator(np.random.Philox(9))
+    N = clients * rows
+    indices = np.sort(rng.integers(0, 1000 // entries, (N, entries)) + np.arange(entries) * (1000 // entries))
+    arrays = {"values": rng.standard_normal(N * entries), "indices": indices.reshape(-1).astype(np.int32)}
+    arrays |= {"indptr": np.arange(0, N * entries + 1, entries), "label": rng.integers(0, 2, N)}
+    np.savez(folder / "rows.npz", client=np.arange(N) % clients, **arrays)  # type: ignore[arg-type]
+    ps.write_clients(folder / "store", [folder / "rows.npz"], features=1000)
+    return ps.open_clients(folder / "store", l2=0.1, batch=batch)
+
+
+def mapped_bytes(pid: int, name: str) -> int:
+    """What a process has in memory of the files of this name."""
+    total, counts = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            counts = line.endswith(name)
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [None, 3])
+def test_clients_in_a_folder_have_the_cpu_engines_bytes(
+    tmp_path: Path, batch: int | None, engines: Engines, monkeypatch: Any
+) -> None:
+    problem = stored(tmp_path, clients=80, rows=8, entries=5, batch=batch)
+    told: list[Any] = []
+    post = Talk.post
+    monkeypatch.setattr(Talk, "post", lambda t, *a, **k: (told.append(t.ahead), post(t, *a, **k))[1])
+    engine, row = engines[3], NAMED["scaffnew-cohort"]
+    assert bits(run(row, problem, engine)) == bits(run(row, problem))
+    assert all(v is not None for v in told)  # the next cohort travels along
+    sent = engine.pool.data[0][1](0)
+    assert len(ray.cloudpickle.dumps(sent)) < 1000, "data went through the driver"
+    engine.holds = None
+    monkeypatch.setattr(problem.clients, "part", lambda lo, hi: dataclasses.replace(sent[1], sha256="other"))
+    with pytest.raises(ps.InputError, match="holds other clients"):
+        run(row, problem, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_an_actor_reads_the_rows_of_its_own_clients(tmp_path: Path, engines: Engines) -> None:
+    problem = stored(tmp_path, clients=40, rows=1000, entries=40)
+    whole = (tmp_path / "store" / "data.npy").stat().st_size
+    method, engine = ps.Scaffnew(gamma=0.1, p=0.5, K=2), engines[4]
+    here = ps.run(method, problem, rounds=4, seed=1, every=2, engine="cpu")
+
+    def pids() -> list[int]:
+        return [pid for pid, _ in ray.get([h.where.remote() for h in engine.pool.handles], timeout=60)]
+
+    for _ in range(2):
+        there = ps.run(method, problem, rounds=4, seed=1, every=2, engine=engine)
+        assert bits(there) == bits(here)
+        held = [mapped_bytes(pid, "store/data.npy") for pid in pids()]
+        assert 0.9 * whole < sum(held) < 1.2 * whole
+        assert max(held) < 0.4 * whole
+        for pid in pids():  # those that take their places open the folder again
+            os.kill(pid, signal.SIGKILL)
+
+
 def heavy_shard(i: int) -> Any:
     rng = np.random.Generator(np.random.Philox(i))
     A = rng.standard_normal((40_000, 100))  # 32 MB
@@ -760,6 +825,15 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: Any) -> None:
+    def too_late(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup.\nMore.")
+
+    monkeypatch.setattr(ray, "init", too_late)
+    with pytest.raises(EngineError, match=r"^Ray did not start on this machine \(The current node timed out"):
+        start_here()
+
+
 @pytest.mark.parametrize(
     ("gcs", "mode", "warned"),
     [

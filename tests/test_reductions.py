@@ -240,7 +240,7 @@ def test_extra_is_its_papers_recursion() -> None:
 
 
 @pytest.mark.parametrize("kind", thinned([ps.DIGing, ps.EXTRA]))
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", thinned(["ring", "path", "complete", "star"]))
 def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, quiet_steps: None) -> None:
     """On equal quadratics the end of stability is exact: 2 % below it converges, 2 % above it blows up."""
@@ -255,7 +255,7 @@ def test_gossip_without_skipping_ends_where_it_is_refused(name: str, kind: Any, 
         kind(1.02 * end, graph).check(problem)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tracking_contracts_at_its_proved_step() -> None:
     """The 3 x 3 matrix's radius is below one at the step it picks, and what is measured contracts at least so fast."""
     problem = clients(6)

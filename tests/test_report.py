@@ -371,7 +371,7 @@ def test_thinning_keeps_ends_extremes_and_only_measured_points(scale: Any) -> No
         assert sum(v <= 100 for v in out.x["t"]) > 40
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_large_report_is_a_small_page(report: ReproductionReport) -> None:
     t = np.arange(5000.0)
     rng = np.random.Generator(np.random.Philox(2))

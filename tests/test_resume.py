@@ -261,7 +261,7 @@ def test_resume_with_a_users_own_psi(tmp_path: Path) -> None:
     assert "rounds = 6" in (tmp_path / "a" / "spec.toml").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_large_graphs_and_many_own_steps_fit_a_checkpoint(tmp_path: Path) -> None:
     n = 230
     problem = ps.Problem([ps.Quadratic([1.0, 0.5], [float(i), 1.0]) for i in range(n)])

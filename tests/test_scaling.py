@@ -14,7 +14,9 @@ import scipy.sparse
 from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
+from proxskip import registry
 from proxskip.problems.operators import operator_norm2
+from proxskip.results.description import COUNTED
 
 SCALES = (2.0**-27, 2.0**-13, 2.0**13, 2.0**27)  # about 1e-8, 1e-4, 1e4, 1e8
 FORMS: dict[str, Callable[[Any], Any]] = {
@@ -80,35 +82,83 @@ def test_constants_iterates_and_certificates_follow_the_data(case: tuple[str, st
     assert a.warnings == b.warnings == ()
 
 
-@pytest.mark.parametrize("c", SCALES)
-@pytest.mark.parametrize("name", ["gd", "scaffnew", "scaffold", "fedlin", "local-gd", "accelerated", "s-local-gd"])
-def test_runs_follow_the_data(name: str, c: float) -> None:
-    """Step sizes, trajectories, residuals, reference solutions and statuses."""
+# -- every method ------------------------------------------------------------------------------------------------------
+def pair(name: str, law: str, c: float, batch: int | None = None) -> Any:
+    """A problem that the method handles, the same with A -> c A or f -> c f, and what the method asks for besides."""
     A, b = data()
-    one, other = (ps.split(ps.Logistic(s * A, b, l2=0.1 * s * s), 3, "label") for s in (1.0, c))
-    a, z = (ps.run(name, p, rounds=40) for p in (one, other))
-    assert a.status is z.status
-    assert np.isclose(z.summary()["gamma"] * c * c, a.summary()["gamma"], rtol=1e-9)
-    assert np.allclose(c * z.x, a.x, rtol=1e-8, atol=1e-10)
-    assert np.isclose(z.summary()["grad_norm"], c * a.summary()["grad_norm"], rtol=1e-5)
-    assert other.solution is not None
-    assert np.allclose(c * other.solution.x, one.solution.x, rtol=1e-7, atol=1e-9)
-    assert np.isclose(other.solution.f, one.solution.f, rtol=1e-12)
+    kind, parts, found = registry.named(name), ps.random_quadratics(3, 4, L=1.0, mu=0.1, seed=1), []
+    for s in (1.0, c):
+        if law == "data":
+            whole: Any = ps.Logistic(s * A, b, l2=0.1 * s * s)
+            clients = ps.split(whole, 3, "label", weights="equal").clients if "clients" in kind.handles else [whole]
+        else:
+            clients = [_times(f, s) for f in (parts if "clients" in kind.handles else parts[:1])]
+        psi = ps.prox.L1(0.02 * s) if "psi" in kind.handles else None
+        D = np.diff(np.eye(clients[0].d), axis=0) if "D" in kind.handles else None
+        problem = ps.Problem(clients, psi=psi, D=D, batch=batch)
+        if D is not None:
+            problem.__dict__["solution"] = None  # not needed here, and it takes long
+        given = {"graph": "ring"} if "graph" in kind.flags() else {}
+        found.append((problem, kind.configure(problem, {"seed": 0, **given})))
+    return found
 
 
-@pytest.mark.parametrize("c", SCALES)
-@pytest.mark.parametrize("name", ["gd", "scaffnew", "proxgd"])
-def test_runs_follow_the_function(name: str, c: float) -> None:
-    """f -> c f: the steps are divided by c, and the iterates stay where they are."""
-    parts = ps.random_quadratics(4, 3, L=1.0, mu=0.1, seed=1)
-    psi = [ps.prox.L1(0.02 * s) if name == "proxgd" else None for s in (1.0, c)]
-    one, other = (ps.Problem([_times(f, s) for f in parts], psi=q) for s, q in zip((1.0, c), psi, strict=True))
-    a, z = (ps.run(name, p, tol=1e-7 * s, rounds=4000) for p, s in ((one, 1.0), (other, c)))
+def follows(name: str, law: str, c: float, batch: int | None = None) -> None:
+    """Step sizes, trajectories, what is remembered, residuals, reference solutions and statuses."""
+    (one, method), (other, scaled) = pair(name, law, c, batch)
+    x, f, g = {"data": (1 / c, 1.0, c), "function": (1.0, c, c)}[law]  # how these scale; gamma as x / g
+    a, z = ps.run(method, one, rounds=40, seed=2), ps.run(scaled, other, rounds=40, seed=2)
     assert (a.status, a.rounds) == (z.status, z.rounds)
-    assert a.success
-    assert np.allclose(a.x, z.x, rtol=1e-9, atol=1e-12)
-    assert np.isclose(z.summary()["grad_norm"], c * a.summary()["grad_norm"], rtol=1e-4)
-    assert np.allclose(other.solution.x, one.solution.x, rtol=1e-7, atol=1e-9)
+    assert np.allclose(np.asarray(scaled.gamma), np.asarray(method.gamma) * x / g, rtol=1e-9)
+    assert {k: v for k, v in z.summary().items() if k in COUNTED} == {
+        k: v for k, v in a.summary().items() if k in COUNTED
+    }
+    size = float(np.abs(a.x).max())
+    assert np.allclose(z.x / x, a.x, rtol=1e-7, atol=1e-9 * size)
+    if a.h is not None:
+        assert np.allclose(z.h / g, a.h, rtol=1e-6, atol=1e-8 * float(np.abs(a.h).max()))
+    if one.D is None:
+        assert np.isclose(z.summary()["grad_norm"], g * a.summary()["grad_norm"], rtol=1e-4, atol=1e-9 * g)
+    else:  # the residual adds what scales like D'y and what scales like D x
+        assert np.allclose(z.server["y"] / g, a.server["y"], rtol=1e-7, atol=1e-9 * float(np.abs(a.server["y"]).max()))
+    assert [note.split("=")[0] for note in a.warnings] == [note.split("=")[0] for note in z.warnings]
+    if one.solution is not None:
+        assert np.allclose(other.solution.x / x, one.solution.x, rtol=1e-7, atol=1e-9)
+        assert np.isclose(other.solution.f, f * one.solution.f, rtol=1e-9)
+
+
+METHODS = [name for name, kind in registry.METHODS.items() if kind.__module__.startswith("proxskip.")]
+FEW_SCALES = [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in enumerate(SCALES)]
+
+
+@pytest.mark.parametrize("c", FEW_SCALES)
+@pytest.mark.parametrize("name", METHODS)
+def test_runs_of_every_method_follow_the_data(name: str, c: float) -> None:
+    follows(name, "data", c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", SCALES)
+@pytest.mark.parametrize("name", [name for name in METHODS if "batch" in registry.named(name).handles])
+def test_runs_with_minibatches_follow_the_data(name: str, c: float) -> None:
+    follows(name, "data", c, batch=2)
+
+
+@pytest.mark.parametrize("c", FEW_SCALES)
+@pytest.mark.parametrize("name", METHODS)
+def test_runs_of_every_method_follow_the_function(name: str, c: float) -> None:
+    """f -> c f: the steps are divided by c, and the iterates stay where they are."""
+    follows(name, "function", c)
+
+
+@pytest.mark.parametrize("c", FEW_SCALES)
+@pytest.mark.parametrize("case", models())
+def test_runs_on_every_model_follow_the_data(case: tuple[str, str], c: float) -> None:
+    """In every form of the data, with a tolerance that scales too."""
+    one, other = (ps.Problem([made(*case, s)], psi=ps.prox.L1(0.01 * s)) for s in (1.0, c))
+    a, z = (ps.run("scaffnew", p, tol=1e-5 * s, rounds=3000) for p, s in ((one, 1.0), (other, c)))
+    assert (a.status, a.rounds) == (z.status, z.rounds)
+    assert np.allclose(c * z.x, a.x, rtol=1e-6, atol=1e-9 * np.abs(a.x).max())
 
 
 @pytest.mark.parametrize("form", FORMS)

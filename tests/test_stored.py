@@ -62,9 +62,10 @@ def test_a_folder_of_clients_is_the_problem_of_its_rows(tmp_path: Path, names: b
     assert np.allclose(runs[0].x, runs[1].x, rtol=1e-12)
 
 
-def test_nothing_is_copied_into_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [None, 2])
+def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> None:
     ps.write_clients(tmp_path / "store", shards(tmp_path))
-    problem = ps.open_clients(tmp_path / "store", l2=0.1)
+    problem = ps.open_clients(tmp_path / "store", l2=0.1, batch=batch)
     packed = pack(problem)
     assert isinstance(packed, Rows)
     clients: Any = problem.clients

@@ -399,7 +399,7 @@ def test_round_trip_through_scikit_learn(scratch: Path, seed: int, N: int, d: in
     assert np.allclose(A.toarray(), X, rtol=1e-15, atol=0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_cut_of_a_real_file_is_refused_or_a_prefix(real: Path, scratch: Path) -> None:
     text = gzip.decompress((real / "heart_scale.gz").read_bytes())
     A, b = read(scratch, text)
@@ -434,7 +434,7 @@ def test_a_real_set_reads_the_same_line_by_line(real: Path, monkeypatch: pytest.
     assert same(fast, read_svmlight(real / "mushrooms.gz"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_w8a_is_read_no_slower_than_by_scikit_learn(real: Path) -> None:
     """In time of this process, whoever else is at work."""
 
@@ -495,6 +495,7 @@ def test_a_long_line_is_the_same_in_pieces_and_whole(tmp_path: Path, monkeypatch
         svmlight.read_svmlight(path)
 
 
+@pytest.mark.slow
 def test_a_bomb_of_short_rows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b"1\n" * 9_000_000))

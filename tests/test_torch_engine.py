@@ -285,6 +285,45 @@ def test_different_networks_get_a_sentence() -> None:
         ps.run(ps.LocalGD(0.1, 2), ps.Problem([wide, loss]), rounds=1, engine="torch")
 
 
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "buffer"])
+def test_each_client_has_its_own_constants_or_a_sentence(frozen: bool) -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.a, made = torch.nn.Linear(3, 2), torch.full((3,), factor)
+            self.factor = torch.nn.Parameter(made, requires_grad=False) if frozen else torch.nn.Buffer(made)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x * self.factor)
+
+    def problem(*factors: float) -> ps.Problem:
+        nets = [Scaled(v) for v in factors]
+        for net in nets:
+            net.a.load_state_dict(nets[0].a.state_dict())
+        rows = torch.ones(2, 3), torch.ones(2, 2)
+        return ps.Problem([Model(net, torch.nn.functional.mse_loss, *rows) for net in nets])
+
+    alike, unlike, how = problem(2.0, 2.0), problem(2.0, 3.0), {"rounds": 2, "seed": 0}
+    a, b = (ps.run(ps.LocalGD(0.1, 2), alike, engine=engine, **how) for engine in ("torch", "reference"))
+    assert np.allclose(a.x, b.x, atol=1e-6)
+    with pytest.raises(ps.InputError, match="other buffers or frozen parameters"):
+        ps.run(ps.LocalGD(0.1, 2), unlike, engine="torch", **how)
+
+
+def test_layers_that_cannot_be_batched_get_a_sentence() -> None:
+    class Recurrent(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = torch.nn.LSTM(1, 2, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.cells(x[..., None])[0][:, -1]
+
+    model = Model(Recurrent(), torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
+    with pytest.raises(ps.InputError, match="cannot batch this module"):
+        ps.run(ps.LocalGD(0.1, 2), ps.Problem([model]), rounds=1, engine="torch")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no card")
 def test_the_update_in_one_pass_on_cuda() -> None:

@@ -180,6 +180,86 @@ def test_what_cannot_be_averaged_or_repeated_is_refused() -> None:
         ps.run(METHOD, ps.Problem([Model(nn.Linear(3, 3), loss, X, Y) for _ in range(2)]), rounds=1)
 
 
+class Odd(nn.Module):  # type: ignore[misc]
+    """A linear layer that is used in an odd way."""
+
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.a, self.unused, self.odd = nn.Linear(3, 3), nn.Linear(2, 2), forward
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Any) -> Any:
+        return self.odd(self, x)
+
+
+def reassigned(self: Odd, x: Any) -> Any:
+    self.seen = self.seen + 1
+    return self.a(x)
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (Odd(reassigned), "changes its buffer seen"),
+        (Odd(lambda self, x: self.a(x) + self.seen.add_(1)), "changes its buffer seen"),
+        (nn.Sequential(nn.Linear(3, 3), nn.InstanceNorm1d(2, track_running_stats=True)), "changes its buffer 1"),
+        (Odd(lambda self, x: self.a(x + torch.randn_like(x))), "draws random numbers"),
+        (nn.Linear(3, 3).double(), "cannot be computed"),
+        (nn.LazyLinear(3), "not initialized"),
+        (nn.Linear(3, 3, device="meta"), "not initialized"),
+        (nn.Linear(3, 3, dtype=torch.complex64), "is complex"),
+    ],
+)
+def test_modules_with_a_state_or_draws_of_their_own_are_refused(bad: Any, why: str) -> None:
+    before, generator = {k: v.clone() for k, v in bad.named_buffers()}, torch.get_rng_state()
+    with pytest.raises(ps.InputError, match=why):
+        Model(bad, loss, torch.ones(4, 3), torch.zeros(4, dtype=torch.long))
+    assert all(torch.equal(before[k], v) for k, v in bad.named_buffers()), "the module was changed"
+    assert torch.equal(generator, torch.get_rng_state()), "the generator was moved"
+
+
+def test_losses_and_metrics_that_are_no_numbers_are_refused() -> None:
+    X, Y, net = torch.ones(4, 3), torch.zeros(4, dtype=torch.int32), nn.Linear(3, 3)
+    for bad, why in (
+        (lambda o, t: loss(o, t, reduction="none"), "gives 2 numbers"),
+        (lambda o, t: loss(o, t).item(), "gives a float"),
+        (lambda o, t: loss(o, t).detach(), "does not depend"),
+    ):
+        with pytest.raises(ps.InputError, match=why):
+            Model(net, bad, X, Y)
+    with pytest.raises(ps.InputError, match="must be tensors"):
+        Model(net, loss, X.numpy(), Y)
+    with pytest.raises(ps.InputError, match="sparse=False"):
+        Model(nn.Embedding(3, 3, sparse=True), loss, torch.zeros(4, dtype=torch.long), Y)
+    right = Model(net, loss, X, Y, metrics={"each": lambda o, t: (o.argmax(1) == t).float()})
+    with pytest.raises(ps.InputError, match="metric each gives 4 numbers"):
+        right.measure(right.start())
+
+
+def test_parameters_that_are_shared_or_unused_and_compiled_modules() -> None:
+    odd = Odd(lambda self, x: self.a(torch.tanh(self.b(x))))
+    odd.b = nn.Linear(3, 3, bias=False)
+    odd.b.weight = odd.a.weight
+    f = Model(torch.compile(odd, backend="eager"), loss, torch.randn(4, 3), torch.zeros(4, dtype=torch.uint8))
+    g = f.parameters_at(torch.as_tensor(f.gradient(f.start())))
+    assert set(g) == {"a.weight", "a.bias", "unused.weight", "unused.bias"}
+    assert not g["unused.weight"].any()
+    made = f.module_at(f.start() + 1.0)
+    assert made.a.weight is made.b.weight
+    assert type(made) is Odd
+
+
+def test_dropout_that_is_no_module_is_keyed_too() -> None:
+    net = Odd(lambda self, x: self.a(nn.functional.dropout(x, 0.5, self.training)))
+    f = Model(net, loss, torch.ones(4, 3), torch.arange(4) % 3)
+    x = f.start()
+    first, again, other = (f.random_gradient(x, None, (0, 0, 0, step)) for step in (0, 0, 1))
+    assert f.is_random
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert not Model(net.eval(), loss, f.inputs, f.targets).is_random
+
+
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_parameters_keep_their_dtype(dtype: Any) -> None:
@@ -216,6 +296,16 @@ def test_it_resumes_and_knows_its_data(tmp_path: Path) -> None:
     other = ps.Problem(clients(metrics={"accuracy": accuracy}, dropout=0.2, rows=13)).with_batch(4)
     with pytest.raises(ps.InputError):
         ps.resume(tmp_path / "run", other, rounds=9)
+
+
+def test_frozen_parameters_and_buffers_are_part_of_its_identity() -> None:
+    X, Y, net = torch.ones(4, 3), torch.zeros(4, dtype=torch.long), Odd(lambda self, x: self.a(x) * self.seen)
+    net.unused.requires_grad_(False)
+    prints = [Model(net, loss, X, Y).fingerprint()]
+    for v in (net.seen, net.unused.weight):
+        v.data.add_(1.0)
+        prints.append(Model(net, loss, X, Y).fingerprint())
+    assert len(set(prints)) == 3
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 2), (2, (1, 0))])

@@ -156,6 +156,7 @@ def parameters(count=2):
         ({"p": 0.1, "period": 3}, "give p"),
         ({"p": 0.0}, "p = 0.0 must be above 0"),
         ({"period": 0}, "at least 1"),
+        ({"period": 2.5}, "a whole number"),
         ({"p": 0.1, "control": "steps"}, "is not known"),
         ({"p": 0.1, "chi": 2.0}, "between 0 and 1"),
         ({"p": 0.1, "control": "gradient", "chi": 0.5}, "damps"),
@@ -167,6 +168,49 @@ def parameters(count=2):
 def test_settings_that_cannot_work_are_refused(given, sentence):
     with pytest.raises(ValueError, match=sentence):
         Scaffnew(torch.optim.SGD(parameters(), 0.1), **given)
+
+
+def test_an_outer_optimizer_moves_the_same_parameters():
+    q = parameters()
+    inner = torch.optim.SGD(q, 0.1)
+    for outer, sentence in (
+        (inner, "the local optimizer itself"),
+        (torch.optim.SGD(q[:1], 0.7), "other parameters"),
+        (torch.optim.SGD(parameters(), 0.7), "other parameters"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Scaffnew(inner, period=2, outer=outer)
+    with pytest.raises(ValueError, match="complex"):
+        Scaffnew(torch.optim.SGD([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], 0.1), period=2)
+
+
+def test_parameters_that_nobody_averages_are_noticed():
+    a, b = parameters()
+    b.requires_grad_(False)
+    optimizer = Scaffnew(torch.optim.SGD([a, b], 0.1), period=2)
+    b.requires_grad_(True)
+    ((a**2).sum() + (b**2).sum()).backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match="were unfrozen"):
+        optimizer.step()
+
+
+def test_a_checkpoint_without_its_model_is_noticed():
+    def trained(state=None, steps=2):
+        (q,) = parameters(1)
+        optimizer = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (q**2).sum().backward()
+            optimizer.step()
+        return optimizer.state_dict()
+
+    with pytest.raises(ValueError, match="load the state of the model"):
+        trained(trained())
+    with pytest.raises(ValueError, match="of another optimizer"):
+        trained(torch.optim.SGD(parameters(1), 0.1).state_dict())
 
 
 def test_the_step_form_needs_plain_sgd():

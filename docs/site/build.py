@@ -40,6 +40,7 @@ def stage(work: Path, only: list[str] | None) -> None:
     pages = {f"docs/{p.relative_to(ROOT / 'docs')}": str(p.relative_to(ROOT / "docs")) for p in sources()}
     pages |= {there: here for there, here in PROJECT.items() if (ROOT / there).is_file() and here != "index.md"}
     where = pages | {"README.md": "index.md"}
+    where |= {f"examples/{name}": f"{name}/index.md" for name in ("gallery", "notebooks")}
     shown: set[str] = set()
     for there, here in pages.items():
         text = (ROOT / there).read_text("utf-8")

@@ -17,7 +17,8 @@ graphs = {name: ps.graph(name, 10) for name in ("complete", "ring", "path")}
 # %%
 fig, found = plt.subplots(1, 3, figsize=(7.5, 2.6), layout="constrained")
 for k, (ax, (name, g)) in enumerate(zip(found, graphs.items())):
-    drawn = nx.Graph([(i, j) for i in range(g.n) for j in range(i) if g.W[i, j] > 0])
+    drawn = nx.from_numpy_array(g.W > 0)
+    drawn.remove_edges_from(nx.selfloop_edges(drawn))
     nx.draw_circular(drawn, ax=ax, node_size=60, node_color=CYCLE[k][0], edge_color="0.6")
     ax.set_title(f"{name}, gap {g.delta:.3f}")
 

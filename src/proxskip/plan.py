@@ -37,7 +37,10 @@ from proxskip.solo.setup import method_maker, prepare
 from proxskip.types import Array, InputError, UnsafeStepWarning
 
 MIN_SETTLING = 1.0
-"""Seconds that the pilot of 5gcs may always take; otherwise it takes no longer than all others together."""
+"""Seconds that a pilot may always take; after the race it goes on for no longer than this, or than the race took."""
+FINISH_FACTORS = 1.5, 4.0
+"""Candidates within this factor of the best predicted time go on to the end; the second where clients may be away, so
+that some more rounds may take many more hours."""
 NO_MU = "mu is unknown, so the pilots cannot be compared with a theorem."
 
 
@@ -144,9 +147,15 @@ def _federated(
     """The plan for clients: the same race, with exchanges over the network in the place of proxes."""
     pilots = client_pilots(problem, network, eps, seed, threads)
     race(pilots, eps, pilot, worth)
+    spent = sum(one.spent for one in pilots)
     for one in pilots:
-        if one.name == "5gcs":  # its beginning is faster than the rest, which a short pilot does not show
-            settle(one, eps, worth, max(MIN_SETTLING, sum(other.spent for other in pilots if other is not one)))
+        # the beginning of 5gcs is faster than the rest, which a short pilot does not show
+        settle(one, eps, worth, max(MIN_SETTLING, spent if one.name == "5gcs" else spent / len(pilots)))
+    rows = together([one.row(eps) for one in pilots])
+    near = FINISH_FACTORS[not pilots[0].network.reliable] * min(row.seconds for row in rows)
+    for one, row in zip(pilots, rows, strict=True):
+        if row.seconds <= near:
+            settle(one, eps, 1.0, max(MIN_SETTLING, spent))
     rows = sorted(together([one.row(eps) for one in pilots]), key=lambda row: row.seconds)
     notes = advice(problem) if problem.mu is not None else (NO_MU,)
     if drawn := [row.cohort for row in rows if row.cohort is not None]:

@@ -60,7 +60,7 @@ def run(
         network: a Network, or the name of one: the trace gains ``sim_seconds``, the simulated time over it, and clients
             that it delays or loses are missing as in a federation.
         memory_limit: for cohorts of many clients, bytes of what they remember that stay in memory (2 GiB); the rest
-            lies in files without a name, in ``out`` or where temporary files are.
+            is kept in unnamed files, in ``out`` or in the folder for temporary files.
 
     >>> import proxskip as ps
     >>> A, b = ps.datasets.load("digits")

@@ -156,7 +156,7 @@ function build(root) {
     line.append(`${label} `, shown, input);
     controls.append(line);
     inputs[name] = input;
-    input.addEventListener("input", () => { shown.textContent = input.value; reset(); });
+    input.addEventListener("input", () => { shown.textContent = input.value; restart(wanted); });
   }
   for (const [name, title] of [["local", "LocalGD drifts"], ["scaffnew", "Scaffnew learns h"]]) {
     const figure = document.createElement("figure"), caption = document.createElement("figcaption");
@@ -167,7 +167,7 @@ function build(root) {
   }
   const errors = svg("svg", { viewBox: "0 0 840 190", role: "img", "aria-label": "errors by communication rounds", class: "errors" });
   root.insertBefore(errors, root.querySelector(".said"));
-  let race, timer = 0;
+  let race, timer = 0, wanted = 24; // rounds that are shown at first, and again when a control is moved
   const values = () => Object.fromEntries(Object.entries(inputs).map(([k, v]) => [k, Number(v.value)]));
   function show() {
     for (const name of ["local", "scaffnew"]) drawPlane(planes[name], race, name);
@@ -177,7 +177,13 @@ function build(root) {
     root.race = race;
   }
   function stop() { clearInterval(timer); timer = 0; play.textContent = "Play"; }
-  function reset() { stop(); race = new Race(values()); show(); }
+  const finite = () => Number.isFinite(race.errors[race.round].local + race.errors[race.round].scaffnew);
+  function restart(rounds) {
+    stop();
+    for (race = new Race(values()), wanted = rounds; race.round < rounds && finite();) race.step();
+    show();
+  }
+  function step() { race.step(); wanted = race.round; show(); }
   const button = (label, act) => {
     const b = document.createElement("button");
     b.type = "button";
@@ -189,10 +195,10 @@ function build(root) {
   const play = button("Play", () => {
     if (timer) { stop(); return; }
     play.textContent = "Pause";
-    timer = setInterval(() => { race.step(); show(); if (race.round >= 120 || !Number.isFinite(race.errors[race.round].local + race.errors[race.round].scaffnew)) stop(); }, 250);
+    timer = setInterval(() => { step(); if (race.round >= 120 || !finite()) stop(); }, 250);
   });
-  button("One round", () => { race.step(); show(); });
-  button("Start again", reset);
-  reset();
+  button("One round", step);
+  button("Start again", () => restart(0));
+  restart(wanted);
 }
 document.addEventListener("DOMContentLoaded", () => { const root = document.getElementById("playground"); if (root) build(root); });

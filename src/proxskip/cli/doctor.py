@@ -72,7 +72,7 @@ def _installed(package: str, use: str, what: str = "", needed: bool = False) -> 
     try:
         here = version(package)
     except PackageNotFoundError:
-        return Finding(what or package, False, f"not installed; for {use}" if use else "not installed", needed)
+        return Finding(what or package, False, f"not installed; needed for {use}" if use else "not installed", needed)
     return Finding(what or package, True, f"{here}; {use}" if use else here, needed)
 
 
@@ -120,7 +120,7 @@ def _threads() -> Finding:
 def _gpu() -> Finding:
     def act() -> str:
         if find_spec("cupy") is None:
-            raise InputError("CuPy is not installed; for --engine gpu (extra gpu).")
+            raise InputError("CuPy is not installed; needed for --engine gpu (extra gpu)")
         cupy = importlib.import_module("cupy")
         if int(cupy.arange(4).sum()) != 6:  # a kernel is compiled and run
             raise InputError("CuPy adds wrongly on this device.")

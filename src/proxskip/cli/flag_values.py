@@ -105,7 +105,7 @@ def network(text: str) -> Network:
     for part in filter(None, more.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"{part!r} is no change of a network; write NAME:deadline=30,gradient=0.01")
+            raise InputError(f"{part!r} does not change a network; write NAME:deadline=30,gradient=0.01")
         changes[key.strip()] = theory.whole(key, int(_number(value)), 0) if key == "patience" else _number(value)
     return Network.named(name, **changes)
 

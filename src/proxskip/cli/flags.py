@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -57,9 +58,20 @@ examples:
   proxskip reproduce --data w8a --out report
   proxskip doctor
 
-methods: {", ".join(METHODS)}
+{textwrap.fill("methods: " + ", ".join(METHODS), 100, subsequent_indent="  ", break_on_hyphens=False)}
 
 {EXIT_CODES}"""
+
+
+_MEANINGS = {
+    "theta": "accuracy at which a client of 5gcs ends its local steps; default: theory without --K, otherwise none",
+    "c": "5gcs takes gamma = c/sqrt(mu L); default: 1",
+    "sigma": "gamma sum_m w_m tau_m of 5gcs, at most 1; default: 1/2 by the theorem, 1 with --K or --gamma",
+    "gossips": "gossip steps per communication of decentralized-scaffnew, accelerated by Chebyshev; default: 1",
+    "p_e": "probability that a link wakes in random-gossip; default: theory",
+    "k": "coordinates that a link carries in random-gossip; default: all",
+}
+"""Of parameters that only one method of the package has."""
 
 
 _RUN = """\
@@ -241,9 +253,9 @@ def _method_flags() -> Parser:
     add("--cohort", clients, cohort, "c")
     unsafe = "accept step sizes of 2/L and above, which are refused otherwise"
     add("--allow-unsafe-step", unsafe, action="store_true")
-    # parameters of methods from outside the package become flags
+    # all other parameters of methods, also of those from outside the package
     for flag, name in own_flags().items():
-        add(f"--{flag.replace('_', '-')}", f"of {name}", parameter, dest=flag)
+        add(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
     return parent
 
 
@@ -426,7 +438,12 @@ def _reproduce(p: Parser) -> None:
     add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
     family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
-    add("--jobs", "processes that share the work; default: one per core, and 1 with --networks", whole("jobs"), "N")
+    add(
+        "--jobs",
+        "processes that share the work; default: one per core, and 1 for networks on a GPU",
+        whole("jobs"),
+        "N",
+    )
     networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
     add("--networks", networks, action="store_true")
     add("--strict", "exit with 6 if a claim fails", action="store_true")

@@ -51,7 +51,7 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for k, name in enumerate(columns):
         # text to the left, numbers to the right
-        words = k == 0 or name in ("step size", "formula", "where", "checked by", "status", "license", "works", "here")
+        words = k == 0 or name in ("step size", "formula", "where", "check", "status", "license", "works", "here")
         table.add_column(name, justify="left" if words else "right", no_wrap=k == 0)
     return table
 
@@ -116,22 +116,24 @@ def table1(rows: Sequence[Table1Row], title: str) -> Table:
 
 def datasets(rows: Sequence[Any]) -> Table:
     """All data sets with a name, one row each."""
-    table = _table("", "name", "rows", "features", "size", "where", "checked by", "license")
+    table = _table("", "name", "rows", "features", "size", "where", "check", "license")
     for r in rows:
-        whose = "UCI's page (1)" if r.where == "embedded" else "LIBSVM's page (2)"
+        source = "see (1)" if r.where == "embedded" else "see (2)"
         size = "-" if r.size is None else _bytes(r.size)
-        table.add_row(r.name, f"{r.rows:,}", f"{r.features:,}", size, r.where, _checked(r), f"see {whose}")
+        table.add_row(r.name, f"{r.rows:,}", f"{r.features:,}", size, r.where, _checked(r), source)
     return table
 
 
 def sources(rows: Sequence[Any]) -> str:
     """Where the pages are that the column of licenses names."""
-    uci = ", ".join(r.page for r in rows if r.where == "embedded")
+    uci = "\n         ".join(r.page for r in rows if r.where == "embedded")
     libsvm = next(r.page for r in rows if r.where != "embedded")
     return (
-        f"(1) {uci}\n(2) {libsvm}\n"
-        "Size: of the unpacked file, or of the numbers of an embedded set; - where it was not verified. The license of "
-        "each set is what its source says."
+        f"(1) UCI: {uci}\n(2) LIBSVM: {libsvm}\n"
+        "size:    of the unpacked file, or of the numbers of an embedded set; - if unknown\n"
+        "check:   checksum; rows: their number, and the checksum of the copy used first;\n"
+        "         package: comes with scikit-learn\n"
+        "license: what the page of the source says"
     )
 
 
@@ -149,5 +151,5 @@ def doctor(findings: Sequence[Any]) -> Table:
 
 def _checked(row: Any) -> str:
     if row.where == "embedded":
-        return "scikit-learn"
-    return "checksum" if row.verified else "rows, and the copy used first"
+        return "package"
+    return "checksum" if row.verified else "rows"

@@ -34,8 +34,9 @@ def command(o: Namespace) -> tuple[int, str]:
     names = [name for asked, of in ((o.family, FAMILY), (o.networks, NETWORKS)) if asked for name in of]
     names = names or o.experiments
     data = o.data or (PAPER_DATA if o.family and not o.quick else DEFAULT_DATA)
-    # networks have the cores or the card for themselves
-    jobs = o.jobs or (1 if set(names) & set(NETWORKS) else available_cores())
+    # every process that trains networks on a card takes a part of its memory
+    alone = o.engine == "gpu" and set(names) & set(NETWORKS)
+    jobs = o.jobs or (1 if alone else available_cores())
     options = ReproductionOptions(data, Path(o.out), o.quick, o.engine, o.threads, o.data_dir, o.family, jobs)
     try:
         with OverallProgress(o.quiet) as overall, _terminated():

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
 from proxskip.conformance import laws

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.data.tables import checked_npz
 from proxskip.types import Indices, InputError
 
 VERSION = 1
@@ -137,6 +138,7 @@ def _checked(A: Any, b: Any, g: Any) -> Piece:
 
 
 def _npz(file: str, columns: Columns) -> Iterator[Piece]:
+    checked_npz(file)
     with np.load(file, allow_pickle=False) as held:
         names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
         missing = [name for name in names if name not in held.files]
@@ -203,10 +205,15 @@ class ClientStore:
         """One of data, indices, indptr, b and row0 as a plain array."""
         return np.asarray(self.arrays[name])
 
-    def matrix(self) -> Any:
-        """All rows, without copying them."""
-        shape = (self.about["rows"], self.about["features"])
-        return scipy.sparse.csr_matrix((self.array("data"), self.array("indices"), self.array("indptr")), shape=shape)
+    def matrix(self, lo: int = 0, hi: int | None = None) -> Any:
+        """Rows lo to hi - 1, by default all, without copying them."""
+        hi = self.about["rows"] if hi is None else hi
+        indptr = self.array("indptr")[lo : hi + 1]
+        made = scipy.sparse.csr_matrix((hi - lo, self.about["features"]))
+        # not by the constructor, which copies indices of 64 bits where 32 would do
+        made.data, made.indices = (self.array(k)[indptr[0] : indptr[-1]] for k in ("data", "indices"))
+        made.indptr = indptr - indptr[0] if lo else indptr
+        return made
 
     def read_ahead(self, clients: Indices) -> None:
         """Ask the system to read the rows of these clients, and do not wait for it."""

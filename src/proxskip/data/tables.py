@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 import os
 import re
 import zipfile
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ LABELS = ("label", "target", "y", "b", "class")
 """Names of a column or an array of labels, where none is given."""
 _FEATURES = ("X", "A", "data", "features")
 _SLACK = 2**24
+_BATCH = 2**22
+"""Bytes of a Parquet file's numbers that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def is_table(path: str) -> bool:
 
 def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_bytes: int = MAX_BYTES) -> Dataset:  # noqa: B008
     """Read a CSV (plain, gzip or bzip2), NPZ or Parquet file.
+
+    Reading takes at most three times the memory of the data.
 
     Args:
         named: the columns of the labels, of the features and of the groups.
@@ -156,44 +162,89 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
 
 
 # -- NPZ ---------------------------------------------------------------------------------------------------------------
-def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
-    """Arrays by name: one of labels, and a matrix or several columns of features."""
-    with open(file, "rb") as raw:
-        digest = hashlib.file_digest(raw, "sha256").hexdigest()
+def checked_npz(file: str, max_bytes: int = MAX_BYTES) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shapes and types of the arrays of an NPZ file, none of which is larger than what the file holds of it."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
+        return _headers(file, max_bytes)
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, RuntimeError) as error:
+        raise InputError(f"{file} is damaged, or not an NPZ file of numbers ({error}).") from None
+
+
+def _headers(file: str, max_bytes: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    found = {}
+    with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
         most = min(max_bytes, max(_SLACK, MAX_EXPANSION * os.path.getsize(file)))
         if size > most:
             raise InputError(f"{file} would hold {size:,} bytes, more than {most:,}; it is refused.")
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            with archive.open(member) as raw:
+                form: Any = np.lib.format
+                version = form.read_magic(raw)
+                header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
+                shape, _, dtype = header(raw)
+                there = member.file_size - raw.tell()
+            if dtype.hasobject:
+                raise ValueError(f"{name!r} holds objects")
+            if math.prod(shape) * dtype.itemsize > there:
+                raise InputError(f"{file}: {name!r} is shorter than its shape {shape} says; it is damaged.")
+            found[name] = shape, dtype
+    return found
+
+
+def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
+    """Arrays by name: one of labels, and a matrix or several columns of features; no other is read."""
+    with open(file, "rb") as raw:
+        digest = hashlib.file_digest(raw, "sha256").hexdigest()
+    try:
+        about = checked_npz(file, max_bytes)
+        whole = next((name for name in _FEATURES if len(about.get(name, ((),))[0]) == 2), None)
+        if named.columns is None and whole is not None:
+            named = Named(named.label, (whole,), named.group)
+        label, features = named.chosen(list(about), file)
         with np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+            A = _side_by_side(arrays, features, {name: shape for name, (shape, _) in about.items()}, file, max_bytes)
+            b = _real(arrays[label], label, file)
+            group = _real(arrays[named.group], named.group, file) if named.group else None
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file} is not an NPZ file of numbers ({error}).") from None
-    names = list(found)
-    whole = next((name for name in _FEATURES if name in names and found[name].ndim == 2), None)
-    if named.columns is None and whole is not None:
-        named = Named(named.label, (whole,), named.group)
-    label, features = named.chosen(names, file)
-    parts = [_real(found[name], name, file) for name in features]
-    A = np.hstack([part if part.ndim == 2 else part[:, None] for part in parts])
-    b = _real(found[label], label, file)
-    group = _real(found[named.group], named.group, file) if named.group else None
     for name, v in ((label, b), (named.group, group)):
         if v is not None and v.shape != (len(A),):
             raise InputError(f"{file}: the array {name!r} has shape {v.shape}; it needs one number for {len(A)} rows.")
     return A, b, group, digest
 
 
-def _real(values: Any, name: str, file: str) -> Array:
+def _side_by_side(arrays: Any, names: Sequence[str], shapes: dict[str, Any], file: str, max_bytes: int) -> Array:
+    """Columns and matrices as one matrix, into which they are read one after the other."""
+    rows = next(iter(shapes[names[0]]), 0)
+    widths = [shapes[name][1] if len(shapes[name]) == 2 else 1 for name in names]
+    if 8 * rows * sum(widths) > max_bytes:
+        raise InputError(f"{file} holds {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
+    A, at = np.empty((rows, sum(widths))), 0
+    for name, width in zip(names, widths, strict=True):
+        part = _checked(arrays[name], name, file)
+        if len(part) != rows:
+            raise InputError(f"{file}: the array {name!r} has {len(part)} rows, and {names[0]!r} has {rows}.")
+        A[:, at : at + width] = part.reshape(rows, width)
+        at += width
+    return A
+
+
+def _checked(values: Any, name: str, file: str) -> Any:
     if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")
-    found = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise InputError(f"{file}: {name!r} holds nan or infinity; fill or leave out such rows.")
-    return found
+    return values
+
+
+def _real(values: Any, name: str, file: str) -> Array:
+    return np.asarray(_checked(values, name, file), dtype=np.float64)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -212,16 +263,22 @@ def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array
         rows = about.metadata.num_rows
         if rows > MAX_ROWS or 8 * rows * len(wanted) > max_bytes:
             raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-        table = about.read(columns=wanted)
+        if not rows:
+            raise InputError(f"{file} holds no rows.")
+        A, more, at = np.empty((rows, len(features))), np.empty((2, rows)), 0
+        for batch in about.iter_batches(max(1, _BATCH // (8 * len(wanted))), columns=wanted):
+            end = at + batch.num_rows
+            for k, name in enumerate(wanted):
+                out = A[at:end, k] if k < len(features) else more[k - len(features), at:end]
+                out[...] = _real(_full(batch, name, file), name, file)
+            at = end
     except pyarrow.ArrowException as error:
         raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-    if not rows:
-        raise InputError(f"{file} holds no rows.")
-    found = {}
-    for name in wanted:
-        column = table.column(name)
-        if column.null_count:
-            raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
-        found[name] = _real(column.to_numpy(), name, file)
-    A = np.column_stack([found[name] for name in features])
-    return A, found[label], found[named.group] if named.group else None, digest
+    return A, more[0], more[1] if named.group else None, digest
+
+
+def _full(batch: Any, name: str, file: str) -> Any:
+    column = batch.column(batch.schema.get_field_index(name))
+    if column.null_count:
+        raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
+    return column.to_numpy(zero_copy_only=False)

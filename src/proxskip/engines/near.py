@@ -31,12 +31,15 @@ class NearEngine(Engine):
     """Whether ``run`` changes what the clients remember only after the last of them has finished."""
     store: RowStore | None = None
     """Where the rows are, if only clients that have taken part have one."""
+    marks = False
+    """Whether this round can be taken back."""
+    marked: tuple[Indices, Vectors] | None = None
+    """Its cohort, and their rows as they were when it began."""
     handed: dict[Any, Any]
     """With a store, what is handed on within this round: stacks by name, or what a client has by its place."""
 
     def __init__(self) -> None:
         self.kept: Vectors = {}
-        self.marked: Vectors | None = None
 
     def client(self, members: Indices, request: Request, place: int) -> Any:
         """A ``seam.Client`` for these members (one, unless ``together``), at this place among the cohort."""
@@ -119,12 +122,12 @@ class NearEngine(Engine):
         """Nothing to give back."""
 
     def mark(self, several: bool) -> bool:
-        """Copy the memory, unless it cannot change before the last piece of local work is over."""
+        """Copy the rows that change, unless they cannot change before the last piece of local work is over."""
         if self.store is not None:
             self.store.mark(several or not self.atomic)
             return True
         small = sum(v.size for v in self.kept.values()) <= SMALL_MEMORY
-        self.marked = self.memory() if several or small or not self.atomic else None
+        self.marks, self.marked = several or small or not self.atomic, None
         return True
 
     def rewind(self) -> None:
@@ -132,7 +135,14 @@ class NearEngine(Engine):
         if self.store is not None:
             self.store.rewind()
             return
-        self.kept = self.kept if self.marked is None else self.marked
+        if self.marked is None:
+            return
+        at, rows = self.marked
+        if self._is_whole(at):
+            self.kept = rows
+            return
+        for k, v in rows.items():
+            self.kept[k][at] = v
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def _of_one(self, i: int) -> Vectors:
@@ -142,6 +152,9 @@ class NearEngine(Engine):
     def _places(self, cohort: Indices) -> Indices:
         """Where the rows of these clients are, which are about to change."""
         if self.store is None:
+            if self.marks and self.marked is None:  # a round's first cohort; others in it are part of this one
+                every = self._is_whole(cohort)
+                self.marked = cohort, {k: v.copy() if every else v[cohort] for k, v in self.kept.items()}
             return cohort
         if cohort is not self.store.admitted[0]:
             self.handed = {}

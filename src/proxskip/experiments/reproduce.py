@@ -89,6 +89,8 @@ def check_torch(names: Sequence[str], options: ReproductionOptions) -> None:
         raise InputError('networks need PyTorch; install it with: pip install "proxskip[torch]"')
     if options.data != DEFAULT_DATA:
         raise InputError("networks learn the digits and text that the page makes; leave out --data.")
+    if options.threads is not None:
+        raise InputError("networks train with one thread per process; give --jobs in place of --threads.")
     if options.engine == "gpu":
         import torch
 
@@ -112,9 +114,7 @@ def reproduce(names: Sequence[str], options: ReproductionOptions, show: Show | N
     workspace = make_workspace(options, progress)
     write_stamp(options, workspace.data_sha256)  # reads the data first, so that a bad file leaves no folder behind
     spaces = [replace(workspace, preset=presets[name]) for name in chosen]
-    # networks train in this process
-    shared = options.jobs > 1 and not set(chosen) & set(experiments.NETWORKS)
-    with clock(options.out, progress), Processes(options.jobs) if shared else nullcontext() as pool:
+    with clock(options.out, progress), Processes(options.jobs) if options.jobs > 1 else nullcontext() as pool:
         made = _one_by_one(chosen, options, spaces) if pool is None else _at_once(chosen, options, spaces, pool)
         progress.enter("")
         draw(made, options.out, progress, pool)

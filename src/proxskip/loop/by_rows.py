@@ -21,7 +21,7 @@ def check_limit(limit: int | None, engine: Engine, cohorts: Participation) -> No
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise InputError(f"memory_limit = {limit!r} must be a number of bytes.")
     if isinstance(cohorts, Everyone):
-        raise InputError("memory_limit is for runs on cohorts: with everybody all memory is used in every round.")
+        raise InputError("memory_limit is for runs on cohorts; with full participation a round uses all of the memory.")
     if not engine.keeps_rows():
         raise InputError(f'memory_limit is not for the engine "{engine.name}"; use engine="cpu".')
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.seam import About, Client, Exchange, Method, Style
 from proxskip.theory.steps import Setting, StepLimits, nesterov_limit
@@ -50,7 +51,8 @@ class Fista(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """A step of the mean from y, then the look ahead or the restart."""
-        y, old, t = server["y"], server["x"], float(server["t"][0])
+        y, old = server["y"], server["x"]
+        t = steps.first_of(server["t"], "fista", "take accelerated if mu is known")
         (x,) = exchange(self.local, y, K=1)
         if exchange.problem.psi is not None:
             x = exchange.prox(x, self.gamma)

@@ -132,8 +132,8 @@ def p_of(given: Mapping[str, Any], best: Callable[[], float]) -> float:
     return best() if "K" not in given else 1.0 / int(given["K"])
 
 
-def first_of(pace: Any) -> float:
-    """The step size that a server keeps and changes by what it sees, where its vectors can be read."""
-    if not isinstance(pace, np.ndarray):
-        raise InputError('a step size that adapts has to see x in every round; give gamma, or use engine="cpu".')
-    return float(pace[0])
+def first_of(kept: Any, what: str = "a step size that adapts", instead: str = "give gamma") -> float:
+    """The number that a server keeps and changes by what it sees, where its vectors can be read."""
+    if not isinstance(kept, np.ndarray):
+        raise InputError(f'{what} has to see x in every round; {instead}, or use engine="cpu".')
+    return float(kept[0])

@@ -2,8 +2,8 @@
 
 Numba takes 0.6 s of CPU time and 30 MB before its first function runs, even one that it finds in its cache. For the
 processes that a federation starts for every message, and for the many actors of a cluster, this is most of what they
-cost. So these take the machine code that numba made, once on every machine, from a file, and load it with llvmlite
-alone. It is the same code: what it computes has the same bytes.
+cost. So these take the machine code that numba made, once on every machine, from a file, and need neither numba nor
+LLVM. It is the same code: what it computes has the same bytes.
 
 Only kernels that return nothing and allocate nothing can be kept. Files lie where numba keeps its own cache, and are
 named by everything that the code depends on: the kernel's source, the types of its arguments, the processor, and the
@@ -26,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.on_demand.object_code import placed
 from proxskip.version import __version__
 
 _UNCALLED = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
 """What numba calls when it frees an array of its own; the arrays here are the caller's."""
 _ENTRY = "proxskip_kernel"
+_ABOUT_CPU = ("flags", "Features", "model", "cpu family", "stepping", "CPU ")
 _FEW_BYTES = 64
 
 
@@ -79,10 +81,18 @@ def _c_types(args: Sequence[Any]) -> Iterator[Any]:
 # -- files -------------------------------------------------------------------------------------------------------------
 @cache
 def _platform() -> str:
+    return f"{version('numba')} {version('llvmlite')} {_processor()} {os.name}"
+
+
+def _processor() -> str:
+    """What the processor can do, as the system or else LLVM says."""
+    with suppress(OSError):
+        lines = {line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(_ABOUT_CPU)}
+        if any(line.lower().startswith(("flags", "features")) for line in lines):
+            return "|".join(sorted(lines))
     import llvmlite.binding as llvm
 
-    features = llvm.get_host_cpu_features().flatten()
-    return f"{version('numba')} {version('llvmlite')} {llvm.get_host_cpu_name()} {features} {os.name}"
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
 @cache
@@ -192,20 +202,26 @@ def made_by_numba(function: Callable[..., Any], options: dict[str, Any], args: S
     return code
 
 
-_loaded: list[Any] = []  # code lives as long as its engine
-
-
-def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
-    """The code as a function of such arguments; the GIL is released while it runs."""
+def _by_llvm(code: bytes) -> tuple[int, Any]:
+    """The address of the kernel, and what it lives in."""
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _loaded.append(engine)
+    return engine.get_function_address(_ENTRY), engine
+
+
+_loaded: list[Any] = []  # code lives as long as what it is in
+
+
+def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
+    """The code as a function of such arguments; the GIL is released while it runs."""
+    address, keep = placed(code, _ENTRY) or _by_llvm(code)
+    _loaded.append(keep)
     # numba's functions take a place for the result and one for an exception first, and return zero if all is well
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *_c_types(args))
-    call = kind(engine.get_function_address(_ENTRY))
+    call = kind(address)
 
     def act(args: Sequence[Any]) -> None:
         result, problem = ctypes.create_string_buffer(_FEW_BYTES), ctypes.create_string_buffer(_FEW_BYTES)

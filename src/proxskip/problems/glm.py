@@ -344,6 +344,11 @@ class LeastSquares(LinearModel):
         """Strong convexity: the smallest eigenvalue of the Hessian."""
         return spectrum.smallest(self.A, self.s, 1.0, self.reg)
 
+    def find_constants(self) -> None:
+        """L and mu together, where neither is known yet: the matrix of which they are eigenvalues is made once."""
+        if not {"L", "L0", "mu"} & vars(self).keys() and np.ptp(self.reg) == 0:
+            self.L0, self.mu = spectrum.both_ends(self.A, self.s, self.reg)
+
     def losses(self, z: Array) -> Array:
         """(z - b)^2 / 2."""
         return 0.5 * (z - self.b) ** 2

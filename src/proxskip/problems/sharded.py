@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 
 from proxskip.data.svmlight import read_svmlight
+from proxskip.data.tables import checked_npz
 from proxskip.problems import oracles
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
@@ -137,6 +138,7 @@ def not_loaded(source: Source, i: int, error: Exception) -> InputError:
 def read_npz(path: str) -> tuple[Any, Any]:
     """Rows and labels from an npz file: ``b`` with ``A``, or with ``data``, ``indices``, ``indptr`` and ``shape``."""
     try:
+        checked_npz(path)
         with np.load(path, allow_pickle=False) as held:
             names = set(held.files)
             if {"A", "b"} <= names:
@@ -153,7 +155,7 @@ def read_npz(path: str) -> tuple[Any, Any]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{error.strerror or 'it is no npz file'}.") from None
+        raise InputError(f"{error.strerror or 'it is not an npz file'}.") from None
     except Exception as error:  # whatever numpy and zipfile say of a damaged file
         raise InputError(f"it is damaged ({type(error).__name__}: {error}).") from None
 

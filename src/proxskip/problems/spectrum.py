@@ -103,8 +103,21 @@ def smallest(A: Any, s: Array, c: float, reg: Array) -> float:
     if d > EXACT_UP_TO or (d > N and np.ptp(reg) == 0) or not is_matrix(A):
         return float(reg.min())
     with np.errstate(over="ignore", invalid="ignore"):
-        S = c * gram(A, s) + np.diag(reg)
-    return max(smallest_eigenvalue(S), float(reg.min()), 0.0)
+        return _smallest(c * gram(A, s), reg)
+
+
+def _smallest(G: Array, reg: Array) -> float:
+    return max(smallest_eigenvalue(G + np.diag(reg)), float(reg.min()), 0.0)
+
+
+def both_ends(A: Any, s: Array, reg: Array) -> tuple[float, float]:
+    """``largest`` without reg and ``smallest`` with it, to the bit; the Gram matrix of a tall A is computed once."""
+    zero = np.zeros(len(reg))
+    if not is_matrix(A) or A.shape[1] > min(EXACT_UP_TO, A.shape[0]):
+        return largest(A, s, 1.0, zero), smallest(A, s, 1.0, reg)
+    with np.errstate(over="ignore", invalid="ignore"):
+        G = gram(A, s)
+        return top_eigenvalue(G + np.diag(zero)), _smallest(G, reg)
 
 
 def smallest_eigenvalue(S: Array) -> float:

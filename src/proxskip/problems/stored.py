@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from proxskip.data import client_store
 from proxskip.data.client_store import ClientStore, Columns
-from proxskip.problems.clients import Clients
+from proxskip.problems import oracles
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
@@ -19,14 +20,26 @@ from proxskip.types import Array, Indices, InputError
 
 
 class Stored(Packed):
-    """Packed clients whose rows are on disk."""
+    """Packed clients whose rows are on disk: those of a folder from number ``first`` on, to ``last`` - 1."""
 
     mapped = True
 
-    def __init__(self, store: LinearModel, row0: Indices, files: ClientStore) -> None:
-        super().__init__(store, row0)
-        self.files = files
+    def __init__(
+        self, files: ClientStore, model: type[LinearModel], l2: float, classes: Any, first: int, last: int
+    ) -> None:
+        row0 = np.array(files.array("row0")[first : last + 1])
+        lo, hi = int(row0[0]), int(row0[-1])
+        sizes = np.diff(row0)
+        rows = model.over(files.matrix(lo, hi), files.array("b")[lo:hi], l2, classes)
+        super().__init__(rows.reweighted(np.repeat(1.0 / sizes, sizes)), row0 - lo)
+        self.files, self.first = files, first
         self.reader = ThreadPoolExecutor(1, thread_name_prefix="proxskip-reads")
+
+    def part(self, lo: int, hi: int) -> StoredPart:
+        """Clients lo to hi - 1, without their data."""
+        f, files = self.store, self.files
+        classes = oracles.classes_of(f)
+        return StoredPart(str(files.folder.absolute()), files.about["sha256"], type(f), f.l2, classes, lo, hi)
 
     def expect(self, clients: Callable[[], Indices]) -> None:
         """Have the rows of those who come next read on a thread."""
@@ -34,13 +47,34 @@ class Stored(Packed):
 
     def read_ahead(self, clients: Indices) -> None:
         """Ask the system to read the rows of these clients, and do not wait for it."""
-        self.files.read_ahead(clients)
+        self.files.read_ahead(clients + self.first)
 
     def add_to(self, digest: Any) -> None:
         """The digest that was taken when the folder was written, and what the folder does not hold."""
         for part in (type(self.store).__name__, self.files.about["sha256"]):
             digest.update(part.encode())
         digest.update(self.store.reg.tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """Some clients of a folder, for a process that opens the folder itself."""
+
+    folder: str
+    sha256: str
+    model: type[LinearModel]
+    l2: float
+    classes: tuple[Any, ...] | None
+    first: int
+    last: int
+
+    def open(self) -> Stored:
+        """The clients; of the arrays of the folder, only their rows are read."""
+        files = ClientStore(self.folder)
+        if files.about["sha256"] != self.sha256:
+            raise InputError(f"{self.folder} holds other clients than the problem; open it again.")
+        classes = None if self.classes is None else np.asarray(self.classes)
+        return Stored(files, self.model, self.l2, classes, self.first, self.last)
 
 
 def write_clients(
@@ -80,7 +114,8 @@ def open_clients(
     """The problem of the clients in a folder that ``write_clients`` made; its rows stay on disk until they are used.
 
     The system reads them when they are needed and forgets them when it needs room, so that the data may be larger than
-    the memory. On the cpu engine the rows of the next cohort are read while the cohort before computes.
+    the memory. On the cpu and ray engines the rows of the next cohort are read while the cohort before computes. Actors
+    of Ray open the folder themselves, which every machine sees at the same path, and read the rows of their clients.
 
     Args:
         model: Logistic, LeastSquares or Softmax.
@@ -91,15 +126,12 @@ def open_clients(
     """
     files = ClientStore(folder)
     classes = None if files.about["labels"] is None else np.asarray(files.about["labels"])
-    whole = model.over(files.matrix(), files.array("b"), l2, classes)
-    row0 = np.array(files.array("row0"))
-    sizes = np.diff(row0)
     if weights not in ("rows", "equal"):
         raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-    store = whole.reweighted(np.repeat(1.0 / sizes, sizes))
-    w: Array = sizes.astype(np.float64) if weights == "rows" else np.ones(len(sizes))
-    if weights == "equal":
-        whole = whole.reweighted(np.repeat(1.0 / len(sizes) / sizes, sizes))
+    clients = Stored(files, model, l2, classes, 0, files.about["clients"])
+    sizes, N = clients.sizes(), clients.store.N
+    equal = weights == "equal"
+    w: Array = np.ones(len(sizes)) if equal else sizes.astype(np.float64)
+    whole = clients.store.reweighted(np.repeat(1.0 / len(sizes) / sizes, sizes) if equal else np.full(N, 1.0 / N))
     about = {"data": str(files.folder), "data_sha256": files.about["sha256"], "split": "group", "weights": weights}
-    clients: Clients = Stored(store, row0, files)
     return Problem(clients, w, batch=batch, L_kind=L, whole=whole, info=about)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -118,16 +119,20 @@ class Model:
         metrics: Mapping[str, Callable[..., Any]] | None = None,
         test: tuple[Any, Any] | None = None,
     ) -> None:
+        if type(module).__name__ == "OptimizedModule":  # of torch.compile: engines differentiate and batch the original
+            module = module.get_submodule("_orig_mod")
         self.module, self.loss, self.inputs, self.targets = module, loss, inputs, targets
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         _check(module, self.names, inputs, targets)
+        if not (targets.is_floating_point() or targets.dtype == torch.bool):
+            self.targets = targets.long()  # the only integers that all losses take as classes
         weights = [module.get_parameter(name) for name in self.names]
         self.shapes = tuple(p.shape for p in weights)
         self.torch_dtype, self.device = weights[0].dtype, weights[0].device
         self.N, self.d, self.l2 = len(inputs), sum(p.numel() for p in weights), float(l2)
         self.given_L, self.L_known = None if L is None else theory.positive("L", L), L is not None
         self.metrics, self.test = dict(metrics or {}), test
-        self.is_random = any(isinstance(m, torch.nn.Dropout) and m.training and m.p > 0 for m in module.modules())
+        self.is_random = self._try()
 
     def __repr__(self) -> str:
         return f"Model({type(self.module).__name__}, {self.d} parameters, {self.N} rows)"
@@ -146,6 +151,46 @@ class Model:
     def dtype(self) -> np.dtype[Any]:
         """The precision of its gradients, of those that numpy has."""
         return np.dtype(np.float64 if self.torch_dtype == torch.float64 else np.float32)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What a step does not change: buffers and frozen parameters."""
+        frozen = {name: p for name, p in self.module.named_parameters() if not p.requires_grad}
+        return frozen | dict(self.module.named_buffers())
+
+    def _try(self) -> bool:
+        """Refuse a loss without gradients, or a module with a state or draws of its own; whether it has dropout."""
+        few, asked = slice(0, 2), (self.inputs, self.targets)
+        about = (self.loss, self.module.training, *((v.dtype, v.shape[1:], v.device) for v in asked))
+        if self.module in _TRIED and _TRIED[self.module][0] == about:
+            return _TRIED[self.module][1]  # clients that share a module are many
+        leaves = {name: self.module.get_parameter(name).detach().requires_grad_(True) for name in self.names}
+        buffers = {name: v.clone() for name, v in self.module.named_buffers()}
+        given, dropout = leaves | buffers, KeyedDropout(torch.tensor(0, device=self.device))
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), dropout:
+            before = _generator_state(self.device)
+            try:
+                loss = self.loss(functional_call(self.module, given, (self.inputs[few],)), self.targets[few])
+                drew = not torch.equal(before, _generator_state(self.device))
+            except InputError:
+                raise
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise InputError(f"the loss of the first rows cannot be computed ({said}).") from error
+        _check_loss(loss)
+        if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
+            raise InputError("a gradient is sparse; make the embedding with sparse=False.")
+        for name, v in buffers.items():
+            if given[name] is not v or v._version:
+                raise InputError(
+                    f"the module changes its buffer {name}, which is not a parameter and is not averaged; use layers "
+                    "without a state, such as GroupNorm or LayerNorm."
+                )
+        if drew:
+            raise InputError("the module draws random numbers without a key; use nn.Dropout, or put it in eval mode.")
+        _TRIED[self.module] = about, dropout.layer > 0
+        return dropout.layer > 0
 
     # -- between vectors and modules -----------------------------------------------------------------------------------
     def start(self) -> Array:
@@ -187,7 +232,7 @@ class Model:
             many: for many clients at once: ``conv2d`` is a product of matrices.
         """
         with KeyedDropout(key, many):
-            return self.loss(functional_call(module or self.module, parameters, (inputs,)), targets)
+            return self.loss(functional_call(self.module if module is None else module, parameters, (inputs,)), targets)
 
     def value(self, x: Array) -> float:
         """The mean loss over all rows without dropout, and the regularizer."""
@@ -223,7 +268,7 @@ class Model:
 
         def found(a: Any, b: Any) -> Array:
             outputs = functional_call(self.module, parameters, (a,))
-            return np.array([float(f(outputs, b)) for f in self.metrics.values()])
+            return np.array([_number(name, f(outputs, b)) for name, f in self.metrics.items()])
 
         with torch.no_grad(), KeyedDropout(None):
             means = self._mean(found, inputs, targets)
@@ -232,16 +277,18 @@ class Model:
     def fingerprint(self) -> bytes:
         """A digest of the data, the weights' shapes and the loss."""
         digest = hashlib.sha256(repr((self.names, self.shapes, self.torch_dtype, self.l2, self.given_L)).encode())
-        for v in (self.inputs, self.targets):
+        for v in (self.inputs, self.targets, *self.constants.values()):
             digest.update(repr((v.dtype, v.shape)).encode())
-            digest.update(v.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes())
+            digest.update(v.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
 
     def _leaves(self, x: Array) -> dict[str, Any]:
         return {n: v.detach().requires_grad_(True) for n, v in self.parameters_at(self._flat(x)).items()}
 
     def _gradient(self, leaves: dict[str, Any], inputs: Any, targets: Any, key: Any) -> Array:
-        parts = torch.autograd.grad(self.loss_at(leaves, inputs, targets, key), list(leaves.values()))
+        slopes = _slopes(self.loss_at(leaves, inputs, targets, key), leaves)
+        # a parameter that the loss does not depend on has the gradient zero
+        parts = [torch.zeros_like(v) if g is None else g for g, v in zip(slopes, leaves.values(), strict=True)]
         return np.asarray(torch.cat([g.reshape(-1) for g in parts]).to("cpu", torch.float64).numpy())
 
     def _mean(self, part: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Any:
@@ -253,14 +300,51 @@ class Model:
         return sum(len(inputs[s]) / N * part(inputs[s], targets[s]) for s in pieces)
 
 
+_TRIED: MutableMapping[torch.nn.Module, tuple[Any, bool]] = weakref.WeakKeyDictionary()
+"""Modules that were tried: with what, and whether they have dropout."""
+
+
+def _slopes(loss: Any, leaves: dict[str, Any]) -> tuple[Any, ...]:
+    """The gradients by the leaves; None for those that the loss does not depend on."""
+    found: tuple[Any, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return found
+
+
+def _generator_state(device: torch.device) -> Any:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _number(metric: str, found: Any) -> float:
+    """The value of a metric."""
+    if isinstance(found, torch.Tensor) and found.numel() != 1:
+        raise InputError(f"the metric {metric} gives {found.numel()} numbers; return one, a mean over the rows.")
+    return float(found)
+
+
+def _check_loss(loss: Any) -> None:
+    """Refuse what has no gradient."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = f"{loss.numel()} numbers" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise InputError(f"the loss gives {what}; return a tensor with one number, a mean over the rows.")
+    if not loss.requires_grad:
+        raise InputError("the loss does not depend on the parameters by operations of PyTorch; there is no gradient.")
+
+
 def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets: Any) -> None:
     """Refuse what cannot be averaged, or repeated."""
     if not names:
         raise InputError("the module has no parameter that requires a gradient; there is nothing to train.")
+    if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
+        raise InputError("inputs and targets must be tensors with one row per sample; torch.as_tensor makes them.")
     if not len(inputs) or len(targets) != len(inputs):
         raise InputError(
             f"there are {len(inputs)} inputs and {len(targets)} targets; give the same number of both, at least one."
         )
+    for name in names:
+        p = module.get_parameter(name)
+        if torch.nn.parameter.is_lazy(p) or p.is_meta or p.is_complex():
+            what = "complex" if p.is_complex() else "not initialized"
+            raise InputError(f"the parameter {name} is {what}; give the module real weights.")
     kinds = {module.get_parameter(name).dtype for name in names}
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")

@@ -152,14 +152,17 @@ class Checked(Operator):
 
     def prox(self, x: Array, t: float) -> Array:
         x = as_point(x, t)
+        before = x.copy()
         P = np.asarray(self.psi.prox(x, t))
+        if not np.array_equal(before, x, equal_nan=True):
+            raise InputError(f"the prox of {name_of(self.psi)} changes the x it is given; let it work on a copy.")
         if P.shape != x.shape:
             raise InputError(f"the prox of {name_of(self.psi)} gave shape {P.shape} for a point of shape {x.shape}.")
         if not (math.isfinite(np.vdot(P, P)) or np.isfinite(P).all()):  # the first test is fast, but may overflow
             known = "" if np.isfinite(x).all() else ", at a point that is not finite itself"
             raise InputError(f"the prox of {name_of(self.psi)} gave numbers that are not finite{known}.")
         last = None if self._inner is None else self._inner.last
-        self._compare(x, P, t, 0.0 if last is None else last.accuracy)
+        self._compare(before, P, t, 0.0 if last is None else last.accuracy)
         return P
 
     def _compare(self, x: Array, P: Array, t: float, certified: float) -> None:
@@ -177,7 +180,7 @@ class Checked(Operator):
         # the oldest step goes; a step that is used again moved to the end
         elif len(self._earlier) >= self.MAX_STEPS_KEPT:
             del self._earlier[next(iter(self._earlier))]
-        self._earlier[t] = (x.copy(), P.copy(), certified)
+        self._earlier[t] = (x, P.copy(), certified)
 
     def _warn(self, error: float, t: float) -> None:
         self.said = (

@@ -388,10 +388,7 @@ class Descent:
         inner = self.solo.inner
         if inner is not None and self.solo.inner_tol is None:
             inner.tolerance = 0.1 * max(min(self.best.bound, 1e300), self.tol or 0.0) * scale
-        hope, self.solo.hope = self.solo.hope, math.inf
-        new = self.solo._prox(m, t, 1.0)
-        self.solo.hope = hope
-        return new
+        return self.solo.last_prox(m, t)
 
     def _accuracy(self) -> float:
         last = None if self.solo.inner is None else self.solo.inner.last

@@ -321,11 +321,21 @@ class SoloExchange:
             self.inner_iterations += last.iterations
         return new
 
-    def _exact(self, x: Array, t: float) -> Array:
+    def _exact(self, x: Array, t: float, check: bool = False) -> Array:
         n = self.proxes
         self.proxes = n + 1
         # a check costs more than many a prox, so later ones are sampled, in pairs (two points are compared)
-        return self._plain(self.checked if n < CHECKED_FIRST or n % CHECK_PERIOD < 2 else self.psi, x, t)
+        check = check or n < CHECKED_FIRST or n % CHECK_PERIOD < 2
+        return self._plain(self.checked if check else self.psi, x, t)
+
+    def last_prox(self, x: Array, t: float) -> Array:
+        """The prox of a certificate: always checked, and not tied to the accuracy of the iterates."""
+        if self.inner is None:
+            return self._exact(x, t, check=True)
+        hope, self.hope = self.hope, math.inf
+        new = self._prox(x, t, 1.0)
+        self.hope = hope
+        return new
 
     def blame(self) -> None:
         """Raise if the last prox was not finite although its input was."""
@@ -348,8 +358,8 @@ class SoloExchange:
                 then = time.perf_counter()
                 new = psi.prox(x, t)
                 self.prox_times.append(time.perf_counter() - then)
-            if new.shape != x.shape or not (self.watched or _finite(new)):
-                self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+            if not isinstance(new, np.ndarray) or new.shape != x.shape or not (self.watched or _finite(new)):
+                new = self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except InputError:
             if not _finite(x):
                 raise Overflow from None

@@ -11,7 +11,7 @@ import numpy as np
 
 from proxskip import theory
 from proxskip.problems import operators, oracles, spectrum
-from proxskip.problems.glm import LinearModel
+from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.spectrum import is_matrix
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
@@ -79,6 +79,8 @@ def as_smooth(
     # an f that knows its dimension takes flat vectors, any other one the shape of x0
     flat = len(shape) == 1 or known is not None
     slow = hurry and L is None and isinstance(f, LinearModel) and f.constants_are_costly
+    if L is None and mu is None and mu_needed and not slow and isinstance(f, LeastSquares):
+        f.find_constants()
     if L is None and not slow:
         L = oracles.smoothness_of(f)
     if mu is None and mu_needed:

@@ -80,7 +80,7 @@ def ordered(L: float, mu: float | None) -> tuple[float, float]:
     """L and mu as floats, refused unless 0 < mu <= L (Assumption 3.1 of the paper)."""
     L, mu = positive("L", L), known(mu)
     if mu > L * (1 + ROUNDING):
-        raise InputError(f"mu = {mu:g} is larger than L = {L:g}; which is impossible; check whether they are swapped.")
+        raise InputError(f"mu = {mu:g} is larger than L = {L:g}, which is impossible; check whether they are swapped.")
     return L, min(mu, L)
 
 

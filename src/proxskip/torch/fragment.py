@@ -34,6 +34,8 @@ class Fragment:
         devices = {q.device for q in self.params}
         if len(devices) > 1:
             raise InputError(f"the parameters are on {len(devices)} devices; give each process one device.")
+        if any(q.is_complex() for q in self.params):
+            raise InputError("a parameter is complex; give it as two real ones.")
         self.shapes = [local(q).shape for q in self.params]
         self.sizes = [s.numel() for s in self.shapes]
         self.x = self.flat()
@@ -56,6 +58,11 @@ class Fragment:
         """Set the parameters to v."""
         for q, part in zip(self.params, self.views(v), strict=True):
             local(q).copy_(part)
+
+    def stands_at_x(self) -> bool:
+        """Whether the parameters are x, in their precision."""
+        pairs = ((local(q), part) for q, part in zip(self.params, self.views(self.x), strict=True))
+        return all(torch.equal(q, part.to(q.dtype)) for q, part in pairs)
 
     def shift(self, keep_raw: bool) -> None:
         """Take h off the gradients, and add the raw ones to c where they are needed."""

@@ -67,6 +67,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         codec: str = "float32",
     ) -> None:
         _check(optim, p, period, control, chi, seed)
+        _check_outer(optim, outer)
         self.optim, self.outer = optim, outer
         self.p, self.period, self.control, self.chi, self.seed = p, period, control, float(chi), int(seed)
         super().__init__(optim.param_groups, optim.defaults)
@@ -164,6 +165,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         if self.control == "gradient":
             vectors.append(f.c / max(f.taken, 1) - f.h)  # h sums to zero, so that its mean is the mean of c
         self._compare(f)
+        if _trainable(self.optim) - {id(q) for part in self.fragments for q in part.params}:
+            raise InputError("parameters were unfrozen and would not be averaged; create the optimizer again.")
         means, sents = self.wire.average(vectors, (f.number, f.round))
         if not all(bool(torch.isfinite(m).all()) for m in means):
             raise SynchronizationError(
@@ -216,9 +219,15 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         """
         first = self.fragments[0]
         where = [v for f in self.fragments for v in (f.round, f.local_step)]
-        tensors = [_digest(self._settings), _digest(str([f.shapes for f in self.fragments])), int(self._loaded), *where]
+        astray = self._loaded and any(not f.local_step and not f.stands_at_x() for f in self.fragments)
+        shapes = _digest(str([f.shapes for f in self.fragments]))
+        tensors = [int(astray), _digest(self._settings), shapes, int(self._loaded), *where]
         mine = torch.tensor(tensors, dtype=torch.int64, device=first.x.device)
         notes = torch.stack(self.wire.gather(mine)).cpu()
+        # told to all ranks, or the others would wait for the one that raises
+        if notes[:, 0].any():
+            raise InputError("the parameters are not those of the checkpoint; load the state of the model, too.")
+        notes = notes[:, 1:]
         for column, what in ((0, "settings of the optimizer"), (1, "shapes of the parameters")):
             if (notes[:, column] != notes[0, column]).any():
                 raise InputError(f"the {what} differ between the ranks; make them equal.")
@@ -260,6 +269,8 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
+        if "settings" not in state_dict:
+            raise InputError("the checkpoint is of another optimizer; give what the state_dict of this one returned.")
         if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
             raise InputError(
                 f"the checkpoint is of an optimizer with other settings ({state_dict['settings']}) than this one "
@@ -284,8 +295,8 @@ def _check(optim: Any, p: float | None, period: int | None, control: str, chi: f
         raise InputError("give p, the probability of a communication, or period, the number of local steps.")
     if p is not None and not 0 < p <= 1:
         raise InputError(f"p = {p} must be above 0 and at most 1.")
-    if period is not None and period < 1:
-        raise InputError(f"period = {period} must be at least 1.")
+    if period is not None and (int(period) != period or period < 1):
+        raise InputError(f"period = {period} must be a whole number, at least 1.")
     if control not in CONTROLS:
         raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
     if not 0 <= chi <= 1:
@@ -300,6 +311,18 @@ def _check(optim: Any, p: float | None, period: int | None, control: str, chi: f
         )
     if control != "step" and chi != 1.0:
         raise InputError('chi damps control="step" only; leave it out.')
+
+
+def _trainable(optim: Any) -> set[int]:
+    return {id(q) for group in optim.param_groups for q in group["params"] if q.requires_grad}
+
+
+def _check_outer(optim: Any, outer: Any) -> None:
+    """Refuse an outer optimizer that would leave parameters where they were."""
+    if outer is optim:
+        raise InputError("outer is the local optimizer itself; make another one over the same parameters.")
+    if outer is not None and _trainable(outer) != _trainable(optim):
+        raise InputError("outer has other parameters than the local optimizer; make it over the same ones.")
 
 
 def _digest(text: str) -> int:

@@ -162,7 +162,7 @@ class Rows:
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
-        if self.drawing.sampling > 1 and self.kind == kernels.SPARSE:
+        if self.drawing.sampling > 1 and self.kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]

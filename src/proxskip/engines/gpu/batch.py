@@ -70,6 +70,8 @@ class Batch:
         if self.whole is None:
             # the data are on the card once, whichever kernel reads them
             self.whole = LocalSteps(self.problem, self.local.parallel, full=True, data=self.local.data)
+            # its tables were sent on the stream that asked first, and launches on others read them
+            need_cupy().cuda.Device().synchronize()
         return self.whole
 
     def steps_at_first(self, rows: int) -> int:

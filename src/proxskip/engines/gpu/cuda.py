@@ -28,8 +28,9 @@ memory holds the products of a mean.
 
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks per cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
-there too), DRAW (the version of the minibatches, or 0), DRAWG (their table is in global memory), THREADS, PACK, TAIL
-(the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
+there too), DRAW (the version of the minibatches, or 0), DRAWG (their table is in global memory), STAGED (the first
+STAGE entries of a minibatch's rows are read in the step before), DRAWERS (warps that draw and do nothing else),
+THREADS, PACK, TAIL (the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ PLAN = (
     "F", "Q", "reg", "reg_stride", "meta", "row_tiles", "row_idx", "row_val", "col_tiles", "col_idx", "col_val", "b",
     "w", "colmap", "row_warps", "col_warps", "batch", "row0", "indptr", "indices", "values", "labels", "shares",
     "chunk", "writers", "part", "xg", "hg", "zg", "zstride", "privg", "counters", "G", "groups", "numbers",
-    "most_draws", "table_size", "drawg",
+    "most_draws", "table_size", "taken", "drawg", "bits", "marks",
 )  # fmt: skip
 """The entries of the plan, one int64 each: sizes, and addresses on the device."""
 
@@ -77,6 +78,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef long long i64;
 #define WARPS (THREADS / 32)
+#define WORKERS (WARPS - DRAWERS)  // warps that do not draw alone
 #define FULL 0xffffffffu  // all lanes of a warp
 // PACK entries of a lane, loaded at once
 struct __align__(PACK * sizeof(index_t)) Pack { index_t i[PACK]; };
@@ -259,7 +261,8 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
 
 // Version 2, Floyd's algorithm for n of m rows. Draw i has a number from 0 to m - n + i; it takes that row, unless the
 // row is taken, and then its last row, m - n + i. All draws are resolved at once: a table with open addressing holds
-// the first draw of every number, and whether a row is taken follows from it.
+// the first draw of every number, and whether a row is taken follows from it. An entry is a draw and the step's mark:
+// what earlier steps left is free, so that the table is made empty once in `marks` steps only.
 #define NOBODY 0xffffffffu
 #if DRAWG
 #define PEEK(p) __ldcg(p)  // other blocks write it: read from the second-level cache
@@ -267,53 +270,58 @@ __device__ u32 permuted(u32 v, const u32* keys, u32 m) {
 #define PEEK(p) (*(const volatile u32*)(p))
 #endif
 struct Draws {
-    u32 *numbers, *table;
-    u32 mask, m, n;
+    u32 *numbers, *table, *taken;
+    u32 mask, m, n, bits, marks, mark;
 };
-// the numbers of a step's draws, by threads `me` of `all`, and an empty table
-__device__ void draw_numbers(const Draws& d, u32 step, u32 round, u32 client, u64 seed, u32 me, u32 all) {
-    const u32 blocks = (d.n + 3) / 4;
-    for (u32 q = me; q < blocks; q += all) {
-        u32 words[4];
-        philox(q, step, round, client, seed, words);
-#pragma unroll
-        for (u32 r = 0; r < 4; ++r) {
-            const u32 i = q + r * blocks, side = d.m - d.n + 1 + i;
-            if (i >= d.n) continue;
-            u64 product = (u64)words[r] * side;
-            // rare: a word that would favor some numbers is drawn again
-            if ((u32)product < side) {
-                const u32 least = (0u - side) % side;
-                u32 more[4];
-                for (u32 attempt = 0; (u32)product < least; ++attempt) {
-                    if (attempt % 4 == 0)
-                        philox(0x40000000u | i, step, round, client, seed + ((u64)(attempt / 4) << 32), more);
-                    product = (u64)more[attempt % 4] * side;
-                }
-            }
-            d.numbers[i] = (u32)(product >> 32);
+// draw i has number v: the first of equal numbers stays, in whatever order they come
+__device__ __forceinline__ void enter(const Draws& d, u32 i, u32 v) {
+    *(volatile u32*)(d.numbers + i) = v;
+#if DRAWG
+    __threadfence();
+#else
+    __threadfence_block();
+#endif
+    const u32 entry = d.mark << d.bits | i;
+    for (u32 s = v & d.mask;; s = (s + 1) & d.mask) {
+        u32 other = PEEK(d.table + s);
+        while (other >> d.bits != d.mark) {
+            const u32 seen = atomicCAS(d.table + s, other, entry);
+            if (seen == other) return;
+            other = seen;
+        }
+        if (PEEK(d.numbers + (other & ((1u << d.bits) - 1))) == v) {
+            atomicMin(d.table + s, entry);
+            return;
         }
     }
-    for (u32 s = me; s <= d.mask; s += all) d.table[s] = NOBODY;
 }
-// every draw into the table, at the place of its number: the first of equal numbers stays, in whatever order they come
-__device__ void enter_draws(const Draws& d, u32 me, u32 all) {
+// all draws of a step into the table, by threads `me` of `all`
+__device__ void draw_all(const Draws& d, u32 step, u32 round, u32 client, u64 seed, u32 me, u32 all) {
+    const u32 blocks = (d.n + 3) / 4;
     for (u32 i = me; i < d.n; i += all) {
-        const u32 v = PEEK(d.numbers + i);
-        for (u32 s = v & d.mask;; s = (s + 1) & d.mask) {
-            const u32 other = atomicCAS(d.table + s, NOBODY, i);
-            if (other == NOBODY) break;
-            if (PEEK(d.numbers + other) == v) {
-                atomicMin(d.table + s, i);
-                break;
+        // four draws share a block of words, which each of their threads computes: that is quicker than to hand it on
+        const u32 r = (i >= blocks) + (i >= 2 * blocks) + (i >= 3 * blocks), side = d.m - d.n + 1 + i;
+        u32 words[4];
+        philox(i - r * blocks, step, round, client, seed, words);
+        u64 product = (u64)(r < 2 ? r ? words[1] : words[0] : r == 2 ? words[2] : words[3]) * side;
+        // rare: a word that would favor some numbers is drawn again
+        if ((u32)product < side) {
+            const u32 least = (0u - side) % side;
+            u32 more[4];
+            for (u32 attempt = 0; (u32)product < least; ++attempt) {
+                if (attempt % 4 == 0)
+                    philox(0x40000000u | i, step, round, client, seed + ((u64)(attempt / 4) << 32), more);
+                product = (u64)more[attempt % 4] * side;
             }
         }
+        enter(d, i, (u32)(product >> 32));
     }
 }
 __device__ u32 first_draw(const Draws& d, u32 v) {
     for (u32 s = v & d.mask;; s = (s + 1) & d.mask) {
-        const u32 i = PEEK(d.table + s);
-        if (i == NOBODY || PEEK(d.numbers + i) == v) return i;
+        const u32 entry = PEEK(d.table + s), i = entry & ((1u << d.bits) - 1);
+        if (entry >> d.bits != d.mark) return NOBODY;
+        if (PEEK(d.numbers + i) == v) return i;
     }
 }
 // whether draw i takes its last row: its number was drawn before, or is the last row of an earlier draw that took it
@@ -372,7 +380,7 @@ __device__ double in_order(double* stage, const double* w, int first, int last, 
 enum {
     F_, Q_, REG, REG_STRIDE, META, ROW_TILES, ROW_IDX, ROW_VAL, COL_TILES, COL_IDX, COL_VAL, B_, W_, COLMAP, ROW_WARPS,
     COL_WARPS, BATCH, ROW0, INDPTR, INDICES, VALUES, LABELS, SHARES, CHUNK, WRITERS, PART, XG, HG, ZG_, ZSTRIDE, PRIVG,
-    COUNTERS, G_, GROUPS, NUMBERS, MOST_DRAWS, TABLE_SIZE, DRAWG_
+    COUNTERS, G_, GROUPS, NUMBERS, MOST_DRAWS, TABLE_SIZE, TAKEN, DRAWG_, BITS, MARKS
 };
 
 // the next piece of shared memory, 16 bytes aligned
@@ -477,9 +485,17 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #if DRAW == 1
         __shared__ u32 keys[12];
 #endif
-        i64* starts = (i64*)take(top, chunk * 8);
-        int* lengths = (int*)take(top, chunk * 4);
+        // starts, lengths and labels of this step's rows; staged, those of the next step too, in turn
+        i64* starts = (i64*)take(top, (1 + STAGED) * chunk * 8);
+        int* lengths = (int*)take(top, (1 + STAGED) * chunk * 4);
         real* zs = (real*)take(top, (i64)Q * chunk * sizeof(real));
+#if STAGED
+        // the first STAGE entries of every row of the minibatch
+        real* row_labels = (real*)take(top, 2 * chunk * sizeof(real));
+        index_t* staged_idx = (index_t*)take(top, chunk * STAGE * sizeof(index_t));
+        real* staged_val = UNIT ? (real*)0 : (real*)take(top, chunk * STAGE * sizeof(real));
+        const int size = (int)(q1 - q0);
+#endif
 #else
         // tiles: the slice has m rows; each warp's tiles are row_tiles[ra..rz-1] and col_tiles[ca..cz-1]
         const int m = (int)meta[9];
@@ -496,9 +512,12 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         const real* b = (const real*)plan[B_] + b0;
         const real* w = (const real*)plan[W_] + b0;
         const index_t* colmap = (const index_t*)plan[COLMAP] + slice * cols8;
-        const int* row_warps = (const int*)plan[ROW_WARPS] + slice * (WARPS + 1);
-        const int* col_warps = (const int*)plan[COL_WARPS] + slice * (WARPS + 1);
-        const int ra = row_warps[warp], rz = row_warps[warp + 1], ca = col_warps[warp], cz = col_warps[warp + 1];
+        const u32* numbers = (const u32*)plan[NUMBERS] + (DRAW ? b0 : 0);  // each row's number among its client's
+        const int* row_warps = (const int*)plan[ROW_WARPS] + slice * (WORKERS + 1);
+        const int* col_warps = (const int*)plan[COL_WARPS] + slice * (WORKERS + 1);
+        const bool works = warp < WORKERS;
+        const int ra = works ? row_warps[warp] : 0, rz = works ? row_warps[warp + 1] : 0;
+        const int ca = works ? col_warps[warp] : 0, cz = works ? col_warps[warp + 1] : 0;
 #if !DG
         row_tiles = (const int4*)load(top, row_tiles, rts * 16);
         col_tiles = (const int4*)load(top, col_tiles, cts * 16);
@@ -511,6 +530,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         if (LOSS != 0) b = (const real*)load(top, b, m4 * sizeof(real));
         w = (const real*)load(top, w, m4 * sizeof(real));
         colmap = (const index_t*)load(top, colmap, cols8 * sizeof(index_t));
+        if (DRAW) numbers = (const u32*)load(top, numbers, m4 * 4);
 #endif
         const i64 zrow = m + 1;  // a zero after each class, which the columns' missing entries read
 #if ZG
@@ -532,13 +552,12 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         for (i64 c = tid; c < (i64)writers * d; c += THREADS) own[c] = 0;
 #endif
 #if DRAW == 2
-        // the draws of a step: prepared while the step before is finished, where the table is the block's own
+        // the draws of a step do not depend on x: they are made while the steps before are done
 #if !ROWS
         const i64* row0 = (const i64*)plan[ROW0] + client;
         const i64 rows_of_client = row0[1] - row0[0];
         const i64 batch = plan[BATCH];
         const bool rest = 2 * batch > rows_of_client;
-        const u32* numbers = (const u32*)plan[NUMBERS] + b0;  // each row's number among its client's
 #else
         const i64 rows_of_client = m;
 #endif
@@ -546,20 +565,84 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         draws.m = (u32)rows_of_client;
         draws.n = (u32)(rest ? rows_of_client - batch : batch);
         draws.mask = (u32)plan[TABLE_SIZE] - 1;
+        draws.bits = (u32)plan[BITS];
+        draws.marks = (u32)plan[MARKS];
 #if DRAWG
-        draws.numbers = (u32*)plan[DRAWG_] + (i64)group * (plan[MOST_DRAWS] + plan[TABLE_SIZE]);
+        draws.numbers = (u32*)plan[DRAWG_] + (i64)group * (plan[MOST_DRAWS] + plan[TABLE_SIZE] + plan[TAKEN]);
         draws.table = draws.numbers + plan[MOST_DRAWS];
+        draws.taken = draws.table + plan[TABLE_SIZE];
         const u32 drawer = rank * THREADS + tid, drawers = G * THREADS;
 #else
         draws.numbers = (u32*)take(top, plan[MOST_DRAWS] * 4);
         draws.table = (u32*)take(top, plan[TABLE_SIZE] * 4);
-        const u32 drawer = tid, drawers = THREADS;
+        draws.taken = (u32*)take(top, plan[TAKEN] * 4);
+        const u32 drawer = THREADS - 1 - tid, drawers = DRAWERS ? 32 * DRAWERS : THREADS;
 #endif
-        auto prepare = [&](int k) {
-            draw_numbers(draws, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
+        auto meet_drawers = [&]() {
+#if DRAWG
+            group_sync(counter, target += G);
+#else
+            __syncthreads();
+#endif
+        };
+        auto draw = [&](int k) {
+            draws.mark = (u32)k % draws.marks;
+            if (draws.mark == 0) {
+                // marks begin anew: no entry may have one; NOBODY has none
+                meet_drawers();
+                for (u32 s = drawer; s <= draws.mask; s += THREADS * (DRAWG ? G : 1)) draws.table[s] = NOBODY;
+                for (u32 s = drawer; s < (u32)plan[TAKEN]; s += THREADS * (DRAWG ? G : 1)) draws.taken[s] = NOBODY;
+                meet_drawers();
+            }
+            if (drawer < drawers)
+                draw_all(draws, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
                          seeds ? seeds[j] : seed1, drawer, drawers);
         };
-        if (batch && K > 0) prepare(0);
+#if !ROWS
+        // the drawn rows have the step's mark
+        auto resolve = [&]() {
+            const u32 stop = drawer < drawers ? draws.n : 0;
+            for (u32 i = drawer; i < stop; i += drawers) draws.taken[row_of(draws, i)] = draws.mark;
+        };
+#endif
+#if STAGED
+        // where the rows of step k begin, and how long they are
+        auto find = [&](int k) {
+            for (int i = drawer; i < size && drawer < drawers; i += drawers) {
+                const i64 r = row_of(draws, (u32)(q0 + i)), e0 = indptr[r];
+                const int to = (k & 1) * chunk + i;
+                starts[to] = e0;
+                lengths[to] = (int)(indptr[r + 1] - e0);
+                row_labels[to] = labels[r];
+            }
+        };
+        // their first entries: eight lanes per row, STAGE / 8 entries of a lane, read (all at once) and then stored
+        index_t got_idx[STAGE / 8];
+        real got_val[STAGE / 8];
+        auto fetch_rows = [&](int k, int i0) {
+            const int i = i0 + (tid >> 3), from = (k & 1) * chunk + i, length = i < size ? lengths[from] : 0;
+#pragma unroll
+            for (int u = 0; u < STAGE / 8; ++u) {
+                const int e = (lane & 7) + 8 * u;
+                if (e < length) {
+                    got_idx[u] = indices[starts[from] + e];
+                    if (!UNIT) got_val[u] = values[starts[from] + e];
+                }
+            }
+        };
+        auto stage_rows = [&](int k, int i0) {
+            const int i = i0 + (tid >> 3), length = i < size ? lengths[(k & 1) * chunk + i] : 0;
+#pragma unroll
+            for (int u = 0; u < STAGE / 8; ++u) {
+                const int e = (lane & 7) + 8 * u;
+                if (e < length) {
+                    staged_idx[i * STAGE + e] = got_idx[u];
+                    if (!UNIT) staged_val[i * STAGE + e] = got_val[u];
+                }
+            }
+        };
+#endif
+        if (batch && K > 0) draw(0);
 #endif
 #if GRID
         real* part = (real*)plan[PART] + (i64)group * G * d;
@@ -569,6 +652,22 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         cluster_sync();
 #else
         __syncthreads();
+#endif
+#if DRAW == 2
+#if !ROWS
+        if (K > 0) resolve();
+        meet_drawers();
+#elif STAGED
+        if (K > 0) {
+            find(0);
+            __syncthreads();
+            for (int i0 = 0; i0 < size; i0 += THREADS / 8) {
+                fetch_rows(0, i0);
+                stage_rows(0, i0);
+            }
+            __syncthreads();
+        }
+#endif
 #endif
 
         // the local step  x <- x - gamma (g + reg x - h)  in column c; or the gradient alone
@@ -602,34 +701,69 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         };
 
         for (int k = 0; k < K; ++k) {
-#if DRAW == 2
-            if (batch) {
-#if DRAWG
-                if (k > 0) {
-                    prepare(k);
-                    group_sync(counter, target += G);
-                }
-                enter_draws(draws, drawer, drawers);
-                group_sync(counter, target += G);
-#else
-                enter_draws(draws, drawer, drawers);
-                __syncthreads();
-#endif
-            }
-#if !ROWS
-            // each row's weight into z, where its slope comes to stand: zero unless it is in the minibatch
-            for (int s = tid; s < m; s += THREADS) z[s] = is_drawn(draws, __ldg(numbers + s)) == rest ? (real)0 : w[s];
-            __syncthreads();
-#endif
-#endif
 #if ROWS
 #if DRAW == 1
             // the minibatch's keys: three threads, four words each
             if (batch && tid < 3)
                 philox(tid, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
                        seeds ? seeds[j] : seed1, keys + 4 * tid);
-#endif
             __syncthreads();
+#endif
+#if STAGED
+            // margins and slopes: eight lanes per row, four rows per warp at a time
+            const int now = (k & 1) * chunk;
+            for (int i0 = warp * 4; warp < WORKERS && i0 < size; i0 += WORKERS * 4) {
+                const int i = i0 + (lane >> 3), sub = lane & 7;
+                const bool live = i < size;
+                const int length = live ? lengths[now + i] : 0;
+                for (int q = 0; q < Q; ++q) {
+                    real s = 0;
+#pragma unroll
+                    for (int e = sub; e < STAGE; e += 8)
+                        if (e < length) {
+                            const real a = x[q * F1 + staged_idx[i * STAGE + e]];
+                            s += UNIT ? a : a * staged_val[i * STAGE + e];
+                        }
+                    for (int e = STAGE + sub; e < length; e += 8) {
+                        const real a = x[q * F1 + indices[starts[now + i] + e]];
+                        s += UNIT ? a : a * values[starts[now + i] + e];
+                    }
+                    for (int o = 1; o < 8; o <<= 1) s += __shfl_xor_sync(FULL, s, o);
+                    if (live && sub == 0) zs[q * chunk + i] = s;
+                }
+                if (live && sub == 0) {
+                    const real share = (real)1 / (real)batch;
+#if LOSS == 2
+                    softmax_row(zs + i, chunk, Q, (int)row_labels[now + i], share);
+#else
+                    zs[i] = slope(zs[i], row_labels[now + i], share);
+#endif
+                }
+            }
+            if (k + 1 < K) draw(k + 1);
+            __syncthreads();
+            // gradient: warp v adds rows v, v + writers, ... one after another, as below
+            if (warp < writers) {
+                real* sum = own + (i64)warp * d;
+                for (int i = warp; i < size; i += writers) {
+                    const int length = lengths[now + i];
+                    for (int q = 0; q < Q; ++q) {
+                        const real s = zs[q * chunk + i];
+                        for (int e = lane; e < length; e += 32) {
+                            const bool near = e < STAGE;
+                            const i64 far = near ? 0 : starts[now + i] + e;
+                            const index_t c = near ? staged_idx[i * STAGE + e] : indices[far];
+                            sum[q * F + c] += UNIT ? s : s * (near ? staged_val[i * STAGE + e] : values[far]);
+                        }
+                    }
+                    __syncwarp();
+                }
+            }
+            if (k + 1 < K) find(k + 1);
+            __syncthreads();
+            // the next rows are on their way while the gradients are added
+            if (k + 1 < K) fetch_rows(k + 1, 0);
+#else
             for (i64 base = q0; base < q1; base += chunk) {
                 const int size = (int)(q1 - base < chunk ? q1 - base : chunk);
                 const int sub = lane & 7;
@@ -699,7 +833,8 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 __syncthreads();
             }
 #if DRAW == 2 && !DRAWG
-            if (batch && k + 1 < K) prepare(k + 1);
+            if (batch && k + 1 < K) draw(k + 1);
+#endif
 #endif
             // the warps' gradients, added in the order of the warps, and made zero for the next step
             for (int c = tid; c < d; c += THREADS) {
@@ -710,16 +845,31 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
                 emit(c, g, 0, 1);
             }
+#if STAGED
+            if (k + 1 < K) {
+                stage_rows(k + 1, 0);
+                for (int i0 = THREADS / 8; i0 < size; i0 += THREADS / 8) {
+                    fetch_rows(k + 1, i0);
+                    stage_rows(k + 1, i0);
+                }
+            }
+#endif
 #else
             // rows: margins, and slopes into z; the first lane of each output (`lead`) writes
             for (int t = ra; t < rz; ++t) {
                 const int4 tile = row_tiles[t];
                 const int log = tile.z & 7, o = lane >> log;
                 const bool lead = (lane & ((1 << log) - 1)) == 0 && o < (tile.z >> 3);
-                // a minibatch's weights stand in z until the slopes do
-                const real* weights = DRAW == 2 ? z : w;
+                // a row's weight: zero unless it is in the minibatch
+                auto weight = [&](int s) {
+#if DRAW == 2
+                    return (PEEK(draws.taken + numbers[s]) == draws.mark) == rest ? (real)0 : w[s];
+#else
+                    return w[s];
+#endif
+                };
 #if LOSS == 2
-                const real share = lead ? weights[tile.w + o] : (real)0;
+                const real share = lead ? weight(tile.w + o) : (real)0;
                 for (int q = 0; q < Q; ++q) {
                     real s = gather<true>(row_idx, row_val, tile, lane, x + q * F1);
                     if (lead) z[q * zrow + tile.w + o] = s;
@@ -728,7 +878,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #else
                 real s = gather<true>(row_idx, row_val, tile, lane, x);
                 if (lead) {
-                    const real share = weights[tile.w + o];
+                    const real share = weight(tile.w + o);
 #if LOSS == 0
                     z[tile.w + o] = -share * falling(share > 0 ? s : -s);  // b_j = +-1 rides on the share's sign
 #else
@@ -737,9 +887,12 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
 #endif
             }
+#if DRAW == 2
+            if (k + 1 < K) draw(k + 1);
+#endif
             __syncthreads();
 #if DRAW == 2 && !DRAWG
-            if (k + 1 < K) prepare(k + 1);
+            if (k + 1 < K) resolve();
 #endif
             // columns: the block's part of the gradient; colmap says which column an output is
             for (int t = ca; t < cz; ++t) {
@@ -755,6 +908,14 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #if GRID
             // each block takes the step in columns of its own, then all read the new x
             group_sync(counter, target += G);
+#if DRAWG
+            // all blocks have used this step's draws, or have made the next one's
+#if ROWS
+            if (batch && k + 1 < K) draw(k + 1);
+#else
+            if (k + 1 < K) resolve();
+#endif
+#endif
             for (int c = (int)((i64)d * rank / G) + tid; c < (int)((i64)d * (rank + 1) / G); c += THREADS) {
                 real g = 0;
                 for (int r = 0; r < G; ++r) g += __ldcg(part + (i64)r * d + c);

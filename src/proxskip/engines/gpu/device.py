@@ -1,9 +1,11 @@
-"""The card itself: is there one, and an oracle of the user's own on it."""
+"""The card itself: is there one, how much it holds at once, and an oracle of the user's own on it."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
 import importlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,3 +48,26 @@ def on_device(oracle: Any) -> Any:
             sparse = importlib.import_module("cupyx.scipy.sparse")
             moved.__dict__[name] = sparse.csr_matrix(value)
     return moved
+
+
+@cache
+def clusters_at_once(function: int, size: int, threads: int, shared: int) -> int:
+    """How many clusters of this kernel are on the card together; 0 if the driver does not say."""
+
+    class Config(ctypes.Structure):  # CUlaunchConfig; the kernel itself knows the size of its clusters
+        _fields_ = (
+            *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "XYZ"),
+            ("shared", ctypes.c_uint),
+            ("stream", ctypes.c_void_p),
+            ("attributes", ctypes.c_void_p),
+            ("count", ctypes.c_uint),
+        )
+
+    try:
+        ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+    except (OSError, AttributeError):
+        return 0
+    found = ctypes.c_int(0)
+    config = Config(size, 1, 1, threads, 1, 1, shared, None, None, 0)
+    failed = ask(ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(config))
+    return 0 if failed else found.value

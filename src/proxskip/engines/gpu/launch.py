@@ -13,14 +13,13 @@ How a launch is chosen, once per problem:
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.gpu import cuda
+from proxskip.engines.gpu.device import clusters_at_once
 from proxskip.engines.gpu.tiles import ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -36,9 +35,17 @@ MAX_ROWS_WITHOUT_TILES = 24
 """Mean number of rows per client up to which many clients are read row by row."""
 ROWS_PER_CHUNK = 512
 """Rows whose margins and slopes a block holds at a time where it goes row by row."""
-MIN_BATCH_SHARE = 0.1
+MIN_BATCH_SHARE = 0.05
 """The share of the clients' rows from which a minibatch reads tiles."""
 REGISTERS_PER_PROCESSOR = 65536
+MOST_THREADS = 896
+"""Threads of a block that has warps for the draws: with more of them the registers do not suffice."""
+STAGE = 32
+"""Entries of a minibatch's row that are in shared memory when its step begins; the others are read from the card's."""
+MOST_PLACES = 2**13
+"""Places of a table of draws that has one for every row of a client."""
+MOST_MARKS = 2**31 - 1
+"""Steps after which a table of draws is made empty, unless its entries have room for fewer marks."""
 PACK = 4
 """Entries of a lane that are loaded at once."""
 NOTHING = np.uint64(0)
@@ -150,13 +157,22 @@ class LocalSteps:
         return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
 
     def _plan_draws(self) -> int:
-        """The numbers of a step's draws and their table, at least twice as large; their bytes in shared memory."""
+        """The numbers of a step's draws and their table; their bytes in shared memory.
+
+        A table with a place for every row has no collisions; where that is too large, it is twice as large as needed.
+        """
         if self.draw < 2:
             return 0
         sizes = np.diff(self.data.row0)
         most = max(1, int(np.minimum(self.batch, sizes - self.batch).max()))
-        self.kept |= {"most_draws": most, "table_size": _power(2 * most, 32, 2**31)}
-        return _up(4 * most) + _up(4 * self.kept["table_size"])
+        table = _power(int(sizes.max()), 32, 2**31)
+        table = table if table <= MOST_PLACES else _power(2 * most, 32, 2**31)
+        bits = max(1, (most - 1).bit_length())
+        marks = min(MOST_MARKS, 2 ** (32 - bits) - 1)
+        # tiles ask of every row whether it is drawn
+        taken = 0 if self.by_rows else int(sizes.max())
+        self.kept |= {"most_draws": most, "table_size": table, "taken": taken, "bits": bits, "marks": marks}
+        return _up(4 * most) + _up(4 * table) + _up(4 * taken)
 
     def _place_draws(self, draws: int, room: int) -> int:
         """The bytes that the draws take of the shared memory that is left: where they do not fit, none."""
@@ -164,9 +180,26 @@ class LocalSteps:
         if self.draws_global:
             import cupy
 
-            items = self.groups * (self.kept["most_draws"] + self.kept["table_size"])
+            items = self.groups * sum(self.kept[name] for name in ("most_draws", "table_size", "taken"))
             self.kept["drawg"] = cupy.zeros(items, dtype=np.uint32)
         return 0 if self.draws_global else draws
+
+    def _add_drawers(self) -> int:
+        """Warps that draw the next rows while the others do the step; none where blocks share the draws."""
+        if self.draw < 2 or self.grid:
+            return 0
+        warps = int(min(-(-self.kept["most_draws"] // 32), (MOST_THREADS - self.threads) // 32))
+        self.threads += 32 * warps
+        return warps
+
+    def _staged(self, rows: int, index: int) -> int:
+        """Bytes of a block's rows of a small minibatch that is read before its step begins; 0 if it is not small."""
+        sizes = np.diff(self.data.row0)
+        if self.draw < 2 or rows > ROWS_PER_CHUNK or 2 * self.batch > int(sizes.min()):
+            return 0
+        entry = index + (0 if self.unit else self.r)
+        turns = 2 * (_up(rows * 8) + _up(rows * 4) + _up(rows * self.r))
+        return turns + _up(self.Q * rows * self.r) + _up(rows * STAGE * entry) + 32
 
     def _plan_rows(self) -> None:
         """Row by row. A block has at least 64 rows of a batch, and about eight threads per row."""
@@ -177,11 +210,18 @@ class LocalSteps:
         # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
         fixed = _up(ROWS_PER_CHUNK * 8) + _up(ROWS_PER_CHUNK * 4) + _up(self.Q * ROWS_PER_CHUNK * self.r)
         draws = self._plan_draws()
+        chunk, narrow = ROWS_PER_CHUNK, np.uint16 if self.F < 2**16 - 1 else np.uint32
+        staged = self._staged(-(-self.batch // C), np.dtype(narrow).itemsize)
+        if staged and not grid and self._state(C) + staged + draws + self.d * self.r <= limit:
+            chunk, fixed = -(-self.batch // C), staged
+        else:
+            staged = 0
         if grid is None:
             grid = self._state(C) + fixed + draws + self.d * self.r > limit
         self.threads = threads or _power(mean // C * 8, 64, 512)
         warps = self.threads // 32
         self.grid, self.G, self.whole_x = grid, C, not grid
+        drawers = self._add_drawers() if staged else 0
         if grid:
             self._count_groups(max(1, self.card.processors // self.parallel))
         fixed += self._place_draws(draws, limit - fixed if grid else draws)
@@ -191,8 +231,7 @@ class LocalSteps:
         room = limit - fixed - self._state(1 if grid else C)
         self.writers = max(1, min(warps, room // (self.d * self.r))) if self.whole_x else warps
         used = fixed + (self._state(1 if grid else C) + _up(self.writers * self.d * self.r) if self.whole_x else 0)
-        self.shared = used
-        narrow = np.uint16 if self.F < 2**16 - 1 else np.uint32
+        self.shared, self.kept["chunk"] = used, chunk
         put = self._put
         put("row0", self.data.row0)
         put("indptr", self.data.indptr)
@@ -202,7 +241,7 @@ class LocalSteps:
         put("shares", self.data.shares.astype(self.kind))
         if not self.whole_x:
             self._scratch("privg", self.groups * self.G * self.writers * self.d)
-        self._finish(narrow, ROWS=1, DG=0, ZG=0)
+        self._finish(narrow, ROWS=1, DG=0, ZG=0, STAGED=int(staged > 0), DRAWERS=drawers)
 
     def _plan_tiles(self) -> None:
         """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
@@ -235,6 +274,7 @@ class LocalSteps:
             self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
             layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
             bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
+            bytes_ = bytes_ + (4 * m + 32 if self.draw else 0)  # the rows' numbers
             z = _up(1) + (m + 1) * self.Q * self.r
             self.shared = self._state(1 if self.grid else C) + draws + int((bytes_ + z).max())
             if self.grid or self.shared <= limit:
@@ -243,6 +283,7 @@ class LocalSteps:
                 raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
             C = next((c for c in (2, 4, 8) if c > C), 9)
             self.grid = C > 8 or not self.card.clusters
+        drawers = self._add_drawers()
         # what stays in global memory, see the top of this module
         data_global = z_global = False
         self.whole_x = True
@@ -260,7 +301,7 @@ class LocalSteps:
                 self._scratch("zg", self.groups * self.G * stride)
                 self.kept["zstride"] = stride
         self._upload(layout)
-        self._finish(layout.row_idx.dtype, ROWS=0, DG=int(data_global), ZG=int(z_global))
+        self._finish(layout.row_idx.dtype, ROWS=0, DG=int(data_global), ZG=int(z_global), STAGED=0, DRAWERS=drawers)
 
     def _count_groups(self, G: int) -> None:
         """Groups of G blocks that are on the card at once, and where the blocks of each meet."""
@@ -321,7 +362,6 @@ class LocalSteps:
             "Q": self.Q,
             "reg_stride": self.d if len(self.reg) > 1 else 0,
             "batch": self.batch,
-            "chunk": ROWS_PER_CHUNK,
             "writers": self.writers,
             "G": self.G,
             "groups": self.groups,
@@ -341,6 +381,7 @@ class LocalSteps:
             "PACK": PACK,
             "BLOCKS": self._blocks_together(),
             "DRAW": self.draw,
+            "STAGE": STAGE,
             "DRAWG": int(self.draws_global),
             **macros,
         }
@@ -420,6 +461,8 @@ class LocalSteps:
             want_gradient: with K = 1, the gradient at X in place of the step; with K = 0 X itself.
             pull: added to the clients' l2 terms, as a pull to zero.
         """
+        if want_gradient and self.batch:
+            raise ValueError("full gradients are taken by a kernel without minibatches.")
         # a whole round: no more groups than are on the card at once, each with several clients in turn
         kernel, most = self.kernel(code)
         groups = self.groups if self.grid else min(count, most) if code.ends else count
@@ -451,26 +494,3 @@ def _up(bytes_: int) -> int:
 def _power(v: int, low: int, high: int) -> int:
     """The next power of two, within [low, high]."""
     return int(min(high, max(low, 1 << max(0, (int(v) - 1).bit_length()))))
-
-
-@cache
-def clusters_at_once(function: int, size: int, threads: int, shared: int) -> int:
-    """How many clusters of this kernel are on the card together; 0 if the driver does not say."""
-
-    class Config(ctypes.Structure):  # CUlaunchConfig; the kernel itself knows the size of its clusters
-        _fields_ = (
-            *((f"{what}{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "XYZ"),
-            ("shared", ctypes.c_uint),
-            ("stream", ctypes.c_void_p),
-            ("attributes", ctypes.c_void_p),
-            ("count", ctypes.c_uint),
-        )
-
-    try:
-        ask = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
-    except (OSError, AttributeError):
-        return 0
-    found = ctypes.c_int(0)
-    config = Config(size, 1, 1, threads, 1, 1, shared, None, None, 0)
-    failed = ask(ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(config))
-    return 0 if failed else found.value

@@ -241,8 +241,12 @@ def start_here(**options: Any) -> None:
     """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _tidily(), on_loopback():
-        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+    try:
+        with _tidily(), on_loopback():
+            ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+    except Exception as error:  # a plain one if the machine is too busy for Ray to start in its time
+        first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
+        raise EngineError(f"Ray did not start on this machine ({first}); try again, or end other programs.") from None
 
 
 def exposed(gcs: str, environment: Mapping[str, str]) -> str | None:

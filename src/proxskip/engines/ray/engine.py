@@ -29,6 +29,7 @@ from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
+from proxskip.problems.stored import Stored
 from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
@@ -248,7 +249,8 @@ class RayEngine(Engine):
     def _place(self, problem: Problem) -> None:
         pool = self._pool(_load(problem), None)
         bounds, clients = pool.bounds, problem.clients
-        pool.data = [("take", lambda a: (bounds[a], clients[bounds[a] : bounds[a + 1]]))]
+        some = clients.part if isinstance(clients, Stored) else lambda lo, hi: clients[lo:hi]
+        pool.data = [("take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1])))]
         self.holds, self.loaded = problem.clients, False
         try:
             pool.start(a for a in pool.all if pool.handles[a] is None)
@@ -284,6 +286,11 @@ class RayEngine(Engine):
         """Nothing yet: it travels with the next message."""
         for a, entry in self.talk.entries("tell", Request(half, cohort, 0, down=outcome)).items():  # type: ignore[arg-type]
             self.talk.queue[a].append(entry)
+
+    def expect(self, cohort: Callable[[], Indices]) -> None:
+        """Tell the actors with this round's message whose rows to read, if they are on disk."""
+        if isinstance(self.problem.clients, Stored):
+            self.talk.ahead = cohort()
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""

@@ -64,6 +64,8 @@ class Talk:
         self.wall, self.local, self.waiting = 0.0, 0.0, 0.0
         self.busy = dict.fromkeys(everyone, 0.0)
         self.slow = dict.fromkeys(everyone, 0)
+        self.ahead: Indices | None = None
+        """The next round's cohort, where the actors read its rows from disk."""
         self.at_work: set[int] = set()
         """Actors that were asked for local work in this round."""
         self.recoveries, pool.rebuilt = pool.rebuilt, []
@@ -220,7 +222,11 @@ class Talk:
         new |= dict.fromkeys(self.knows[a] - self.halves.keys())
         self.knows[a] = set(self.halves)
         start = self.count[a] if start is None else start
-        message = Message(self.run_id, start, tuple(ops), new, snapshot, self.pool.deadline)
+        ahead = None
+        if self.ahead is not None:
+            lo, hi = self.pool.bounds[a], self.pool.bounds[a + 1]
+            ahead = self.ahead[slice(*np.searchsorted(self.ahead, (lo, hi)))] - lo
+        message = Message(self.run_id, start, tuple(ops), new, snapshot, self.pool.deadline, ahead)
         return self.pool.handles[a].step.remote(message, *(parcel.of(v) for v in vectors))
 
     # -- faults --------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
 from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
+from proxskip.problems.stored import StoredPart
 from proxskip.seam import Request, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
 
@@ -77,6 +78,8 @@ class Message:
     """Before which of the ops to copy the clients' memory into the reply; ``len(ops)`` for after them all."""
     patience: float = 600.0
     """Seconds to wait for peers."""
+    ahead: Indices | None = None
+    """The clients of the next cohort, numbered within the actor, if their rows are on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class ActorWorker:
             spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
             self.most = data_held() + memory
         self.number, self.cores, self.mark = number, cores, mark
-        self.first, self.clients = 0, []  # type: int, list[Any]
+        self.first, self.clients = 0, []  # type: int, Sequence[Any]
         self.raw: list[Any] = []
         self.engine = CpuEngine(cores)
         self.packed: Any = None
@@ -122,9 +125,10 @@ class ActorWorker:
         self.marked: tuple[int, int, Vectors] = (-1, 0, {})
 
     # -- data ----------------------------------------------------------------------------------------------------------
-    def take(self, first: int, clients: Sequence[Any]) -> None:
-        """Clients that were made elsewhere."""
-        self.first, self.clients, self.packed = first, list(clients), None
+    def take(self, first: int, clients: Sequence[Any] | StoredPart) -> None:
+        """Clients that were made elsewhere, or that are in a folder."""
+        self.first, self.packed = first, None
+        self.clients = clients.open() if isinstance(clients, StoredPart) else list(clients)
 
     def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
         """Read the shards of clients first to last - 1, and say what they hold."""
@@ -139,14 +143,15 @@ class ActorWorker:
 
     def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
         """Make clients of what was read, and say what the problem needs to know about them."""
-        self.clients = []
+        made: list[Any] = []
+        self.clients = made
         with no_more_than(self.most):
             known = []
             for k in range(len(self.raw)):
                 write_mark(self.mark, self.first + k)
                 data, self.raw[k] = self.raw[k][0], None
-                self.clients.append(load_client(source, self.first + k, data, d, classes))
-                known.append(fact(source, self.first + k, self.clients[-1]))
+                made.append(load_client(source, self.first + k, data, d, classes))
+                known.append(fact(source, self.first + k, made[-1]))
         write_mark(self.mark, None)
         return known
 
@@ -190,6 +195,8 @@ class ActorWorker:
             return self.reply
         if message.run != self.run or message.start != self.done:
             raise Lost(f"actor {self.number} is at operation {self.done}, not {message.start}")
+        if (ahead := message.ahead) is not None:
+            self.engine.expect(lambda: ahead)
         own = [np.array(v) for v in vectors]
         self.done = -1  # until all is done: a half-done message must not be taken for a done one
         work, gradients, memory, self.waited = Work((), 0), 0, None, 0.0  # type: Work, int, Vectors | None, float

@@ -248,7 +248,10 @@ class TorchEngine(Engine):
     # -- what is remembered --------------------------------------------------------------------------------------------
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""
-        return {k: self.here(v) for k, v in self.shelf.all().items()}
+        stacks = self.shelf.all()
+        found = {k: self.here(v) for k, v in stacks.items()}
+        # on the host, what is in double precision and in its order is seen where it is kept
+        return {k: a.copy() if a.ctypes.data == stacks[k].data_ptr() else a for k, a in found.items()}
 
     def mark(self, several: bool) -> bool:
         """A round changes what is remembered only after its last step; with several exchanges, keep a copy."""

@@ -121,8 +121,13 @@ class Networks(_Rows):
             alike = (f.names, f.shapes, f.torch_dtype, f.l2) == (first.names, first.shapes, first.torch_dtype, first.l2)
             if not (alike and type(f.module) is type(first.module) and f.loss is first.loss):
                 raise InputError(
-                    f"client {i} has a different module, loss or l2 from client 0; the torch engine needs the same for "
-                    'all of them: use engine="cpu".'
+                    f"client {i} has a different module, loss or l2 from client 0; the torch engine needs one loss "
+                    'object, and the same module and l2, for all of them: share them, or use engine="cpu".'
+                )
+            if f.module is not first.module and not _same(f.constants, first.constants):
+                raise InputError(
+                    f"client {i} has other buffers or frozen parameters than client 0, and the torch engine takes one "
+                    'module for all of them; use engine="cpu".'
                 )
         self.module = first.module if first.device == device else _moved(first, device)
         self.X = torch.cat([f.inputs.to(device) for f in models])
@@ -192,7 +197,7 @@ class Networks(_Rows):
         inputs, targets, keys = batch
         # without keys a module with dropout is evaluated without it, as for full gradients
         call = self.slopes if keys is not None or not self.is_random else vmap(grad(self._loss), (0, 0, 0, None))
-        for (lo, hi, _), g in zip(self.spans, call(self._pieces(Y), inputs, targets, keys), strict=True):
+        for (lo, hi, _), g in zip(self.spans, _batched(call, self._pieces(Y), inputs, targets, keys), strict=True):
             G[:, lo:hi] = g.reshape(len(Y), -1)
         # the gaps of Y are zero, so that they stay so
         return G.add_(Y, alpha=self.l2) if self.l2 else G
@@ -200,7 +205,7 @@ class Networks(_Rows):
     def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
         """By parameters, in place: no stack of gradients is put together."""
         one = isinstance(gamma, float)
-        slopes = self.slopes(self._pieces(Y), *batch)
+        slopes = _batched(self.slopes, self._pieces(Y), *batch)
         # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
         if self.l2:
             Y.mul_(1.0 - gamma * self.l2)
@@ -221,7 +226,22 @@ class Networks(_Rows):
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         inputs, targets, _ = self.batch(members, rows, None)
-        return self.losses(self._pieces(x), inputs, targets, None)
+        return _batched(self.losses, self._pieces(x), inputs, targets, None)
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(v, b[name]) for name, v in a.items())
+
+
+def _batched(call: Any, *given: Any) -> Any:
+    """The call; a sentence if PyTorch cannot batch what the module does."""
+    try:
+        return call(*given)
+    except RuntimeError as error:
+        if "Batching rule" not in str(error):
+            raise
+        said = str(error).split(". ")[0]
+        raise InputError(f'PyTorch cannot batch this module ({said}); use engine="cpu".') from error
 
 
 def _moved(model: Model, device: torch.device) -> Any:

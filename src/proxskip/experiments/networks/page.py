@@ -12,13 +12,17 @@ from proxskip.experiments import claims
 from proxskip.experiments.networks import verdicts
 from proxskip.experiments.networks.chosen import AXES, ChosenRun, choose, words
 from proxskip.experiments.networks.data import CLIENTS
-from proxskip.experiments.networks.forms import FORMS, WITH_H, WITHOUT_H, Form
+from proxskip.experiments.networks.forms import BY_NAME, FORMS, WITH_H, WITHOUT_H, Form, TriedForm
 from proxskip.experiments.workspace import Workspace
 from proxskip.report.figures import Claim, Experiment, Panel, Series, Table
 
 SHOWN = ("local-sgd", "diloco-sgd", "local-adamw", "diloco-adamw", "scaffold", "fedlin", "scaffnew", "adamw-h")
 """The curves of the figures, as many as can be told apart; the tables have all methods."""
 UNITS = {"rounds": (1.0, "rounds"), "bytes": (1e6, "megabytes per client"), "gradients": (1e3, "thousand gradients")}
+SHORT = (
+    "This is a quick run: few seeds, two settings for each method, few rounds and an easy target. What it finds is "
+    "reported, and no verdict; claims about other splits, and the verdicts, come with the same command without --quick."
+)
 Runs = Mapping[str, Mapping[str, ChosenRun]]
 """By split and method."""
 
@@ -41,42 +45,39 @@ def text(workspace: Workspace) -> tuple[Experiment, list[Claim]]:
 def run(workspace: Workspace, model: str) -> tuple[Experiment, list[Claim]]:
     """Every method on every split, the claims, and what the control variates bought."""
     asked = workspace.preset
-    count = len(asked["splits"]) * len(FORMS)
-    runs: dict[str, dict[str, ChosenRun]] = {}
-    for split in asked["splits"]:
-        found = runs.setdefault(split, {})
-        for form in FORMS:
-            # the share of the whole page that is done when this method is, for the progress bar
-            share = (sum(map(len, runs.values())) + 1) / count
-            found[form.name] = one_method(workspace, model, split, form, share)
+    kept = ("seeds", "candidates", "rounds", "K", "batch", "target", "metric")
+    # of the items that processes share the last begin first: FedLin, which passes over all rows in every round
+    order = sorted(FORMS, key=lambda form: form.control == "anchor")
+    pairs = [(split, form) for split in asked["splits"] for form in order]
+    trained = workspace.cached_values(model, [key_of(workspace, model, *pair) for pair in pairs], train, 1.0)
+    runs: dict[str, dict[str, ChosenRun]] = {split: {} for split in asked["splits"]}
+    for (split, form), made in zip(pairs, trained, strict=True):
+        curves = {k: np.array(v, dtype=np.float64) for k, v in made["curves"].items()}
+        candidates = form.candidates(asked["candidates"])
+        runs[split][form.name] = choose(form, candidates, curves, asked["metric"], asked["target"])
     panels = [panel(split, found, asked) for split, found in runs.items()]
     tables = [gains_table(runs), *(costs_table(runs, axis, asked) for axis in AXES), final_table(runs, asked)]
-    kept = ("seeds", "candidates", "rounds", "K", "batch", "target", "metric")
-    parameters = {"clients": CLIENTS} | {k: asked[k] for k in kept} | {"parameters of the network": _size(model)}
-    made = workspace.experiment(model, parameters, panels, [*tables, chosen_table(runs)])
-    made = replace(made, notes=[*made.notes, *verdicts.when_not(runs)])
-    return claims.with_findings(made, verdicts.judged(model, runs, asserted=not workspace.quick))
+    parameters = {"clients": CLIENTS} | {k: asked[k] for k in kept} | {"parameters of the network": trained[0]["d"]}
+    experiment = workspace.experiment(model, parameters, panels, [*tables, chosen_table(runs)])
+    notes = [*experiment.notes, *verdicts.when_not(runs), *([SHORT] if workspace.quick else [])]
+    experiment = replace(experiment, notes=notes)
+    return claims.with_findings(experiment, verdicts.judged(model, runs, asserted=not workspace.quick))
 
 
-def one_method(workspace: Workspace, model: str, split: str, form: Form, share: float) -> ChosenRun:
-    """The best candidate of a method on a split, trained now or read from an earlier run."""
+def key_of(workspace: Workspace, model: str, split: str, form: Form) -> dict[str, Any]:
+    """Everything that determines the curves of a method on a split."""
     asked = workspace.preset
-    candidates = form.candidates(asked["candidates"])
     given = {k: asked[k] for k in ("seeds", "rounds", "K", "batch", "every")}
     # the title says nothing about the run,
     # nor do the server's step sizes and chi, since those that are tried are among the candidates
-    what = {k: v for k, v in asdict(form).items() if k not in ("title", "server", "damping")}
-    key = given | {"form": what, "candidates": [asdict(c) for c in candidates], "model": model, "split": split}
-    curves = workspace.cached_value(
-        f"{model}-{split}-{form.name}", key | {"engine": workspace.engine},
-        lambda: train(model, split, form, given, candidates, workspace), share,
-    )  # fmt: skip
-    arrays = {k: np.array(v, dtype=np.float64) for k, v in curves.items()}
-    return choose(form, candidates, arrays, asked["metric"], asked["target"])
+    what = {k: v for k, v in asdict(form).items() if k not in ("name", "title", "server", "damping")}
+    candidates = [asdict(c) for c in form.candidates(asked["candidates"])]
+    named = {"model": model, "split": split, "method": form.name, "engine": workspace.engine}
+    return given | named | {"form": what, "candidates": candidates}
 
 
-def train(model: str, split: str, form: Form, given: Mapping[str, Any], candidates: Any, workspace: Workspace) -> Any:
-    """Curves of all candidates and seeds."""
+def train(workspace: Workspace, key: Mapping[str, Any]) -> dict[str, Any]:
+    """The network's number of parameters, and the curves of all candidates and seeds."""
     # PyTorch is optional: the page must be importable without it
     import torch
 
@@ -85,19 +86,19 @@ def train(model: str, split: str, form: Form, given: Mapping[str, Any], candidat
     from proxskip.experiments.networks.models import VectorNetwork
     from proxskip.experiments.networks.trainer import StackedTrainer, TrainingPlan
 
-    if workspace.threads is not None:
-        torch.set_num_threads(workspace.threads)
-    make = made_text if model == "text" else digits
-    rows = [make(split, seed) for seed in range(given["seeds"])]
-    plan = TrainingPlan(given["rounds"], given["K"], given["batch"], given["every"])
-    device = "cuda" if workspace.engine == "gpu" else "cpu"
-    return StackedTrainer(VectorNetwork(model), rows, form, candidates, plan, device).run()
-
-
-def _size(model: str) -> int:
-    from proxskip.experiments.networks.models import VectorNetwork
-
-    return int(VectorNetwork(model).d)
+    make = made_text if key["model"] == "text" else digits
+    rows = [make(key["split"], seed) for seed in range(key["seeds"])]
+    plan = TrainingPlan(key["rounds"], key["K"], key["batch"], key["every"])
+    network, candidates = VectorNetwork(key["model"]), [TriedForm(**c) for c in key["candidates"]]
+    # sums of several threads have other last bits, and processes use the cores better
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        device = "cuda" if key["engine"] == "gpu" else "cpu"
+        made = StackedTrainer(network, rows, BY_NAME[key["method"]], candidates, plan, device).run()
+    finally:
+        torch.set_num_threads(before)
+    return {"d": network.d, "curves": made}
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

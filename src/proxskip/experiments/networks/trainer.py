@@ -1,7 +1,7 @@
 """One trainer for all methods: the networks of all clients, seeds and candidates are the rows of one matrix.
 
-``vmap(grad)`` takes a local step of all of them at once. Every draw is keyed by (seed, client, round, step), so that
-methods and candidates see the same minibatches.
+A local step of all of them is one forward and one backward pass. Every draw is keyed by (seed, client, round, step), so
+that methods and candidates see the same minibatches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from proxskip.experiments.networks.data import ShuffledRows
 from proxskip.experiments.networks.forms import Form, TriedForm
@@ -61,8 +60,6 @@ class StackedTrainer:
         self.moments = [torch.zeros_like(self.h) for _ in range(2)] if form.inner == "adamw" else []
         self.taken = np.zeros(self.seeds, dtype=np.int64)  # local steps so far, of each seed
         self.gradients = np.zeros(self.seeds)
-        self._gradient = vmap(grad(network.loss))
-        self._judge = vmap(network.judge)
 
     # -- a round -------------------------------------------------------------------------------------------------------
     def round(self, r: int) -> None:
@@ -112,7 +109,7 @@ class StackedTrainer:
         b, t = self.inputs[seed, at], self.targets[seed, at]
         # of all candidates the same rows, laid out as the networks are: (runs * n, b, ...)
         inputs, targets = (v.repeat(self.C, *[1] * (v.dim() - 1)).flatten(0, 1) for v in (b, t))
-        return self._gradient(y.flatten(0, 1), inputs, targets).view_as(y)
+        return self.network.gradient(y.flatten(0, 1), inputs, targets).view_as(y)
 
     def _anchor(self, y: Tensor) -> None:
         """FedLin's h: the full gradients at x, which cost a pass over the client's rows."""
@@ -165,7 +162,7 @@ class StackedTrainer:
             rows = torch.from_numpy(np.stack([getattr(d, part) for d in self.data])).to(self.device)
             seed = torch.arange(self.seeds, device=self.device)[:, None]
             inputs, targets = (v[seed, rows].repeat(self.C, *[1] * (v.dim() - 1)) for v in (self.inputs, self.targets))
-            found = self._judge(self.x, inputs, targets).cpu().double().numpy()
+            found = self.network.judge(self.x, inputs, targets).cpu().double().numpy()
             # what diverged has an infinite loss, and guesses
             loss = np.where(np.isfinite(found[:, 0]), np.minimum(found[:, 0], 1e3), 1e3)
             right = np.where(np.isfinite(found[:, 0]), found[:, 1], 0.0)

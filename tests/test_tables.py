@@ -1,0 +1,134 @@
+"""Tables: reading one takes at most three times the memory of its data, and what it says of its size is not believed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip.data import tables
+from proxskip.data.tables import Named, read_table
+
+SLACK = 2**20
+"""What Python itself takes."""
+rng = np.random.Generator(np.random.Philox(1))
+
+
+def text(path: Path, rows: int, names: list[str]) -> None:
+    lines = [",".join([*names, "label"])]
+    lines += [
+        ",".join([*(f"{v:.6f}" for v in row), str(k % 2)]) for k, row in enumerate(rng.random((rows, len(names))))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def arrays(path: Path, kind: str, rows: int = 60_000) -> None:
+    label = np.arange(rows) % 2
+    if kind == "columns":
+        np.savez(path, label=label, **{f"c{k}": rng.random(rows) for k in range(8)})
+    elif kind == "long doubles":
+        np.savez(path, label=label, X=rng.random((rows, 8)).astype(np.longdouble))
+    elif kind == "others":  # which nobody asked for
+        np.savez(path, label=label, X=rng.random((rows, 8)), Z=rng.random((4 * rows, 8)))
+    else:
+        np.savez_compressed(path, label=label, X=rng.integers(0, 200, (rows, 8)).astype(kind))
+
+
+def peak_of(path: Path) -> tuple[int, int]:
+    """Bytes of the data, and the most that reading took."""
+    tracemalloc.start()
+    try:
+        data = read_table(path)
+        return data.A.nbytes + data.b.nbytes, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["columns", "others", "int64", "uint8", "float64", "long doubles"])
+def test_an_npz_file_takes_three_times_its_data(kind: str, tmp_path: Path) -> None:
+    arrays(tmp_path / "t.npz", kind)
+    data, peak = peak_of(tmp_path / "t.npz")
+    assert data > 3 * SLACK
+    assert peak <= 3 * data + SLACK
+
+
+def test_a_csv_file_takes_three_times_its_data(tmp_path: Path) -> None:
+    text(tmp_path / "t.csv", 60_000, list("abcdef"))
+    data, peak = peak_of(tmp_path / "t.csv")
+    assert data > 3 * SLACK
+    assert peak <= 3 * data + 3 * SLACK  # and a block of text
+
+
+MEASURE = """
+import resource, sys
+import pyarrow.parquet
+from proxskip.data.tables import read_table
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+data = read_table(sys.argv[1])
+print(data.A.nbytes + data.b.nbytes, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
+@pytest.mark.parametrize("groups", [1, 50])
+def test_a_parquet_file_takes_three_times_its_data(groups: int, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows, path = 1_000_000, tmp_path / "t.parquet"
+    table = {"label": np.arange(rows) % 2} | {f"c{k}": rng.random(rows) for k in range(9)}
+    pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=rows // groups)
+    made = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, timeout=300)
+    data, peak = map(int, made.stdout.split())
+    assert data == 80_000_000
+    assert peak <= 3 * data + 2**26
+    found = read_table(path, Named(columns=("c3", "c1")))
+    assert np.array_equal(found.A, np.column_stack([table["c3"], table["c1"]]))
+    assert np.array_equal(found.b, table["label"])
+
+
+def forged(path: Path, header: bytes, entries: int = 6) -> None:
+    """An NPZ file of an X whose header says this of it, and labels."""
+    raw = io.BytesIO()
+    raw.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + np.ones(entries).tobytes())
+    labels = io.BytesIO()
+    np.save(labels, np.array([0.0, 1.0, 1.0]))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("X.npy", raw.getvalue())
+        archive.writestr("label.npy", labels.getvalue())
+
+
+def test_what_an_npz_file_says_of_its_size_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, said = tmp_path / "t.npz", b"{'descr': '<f8', 'fortran_order': False, 'shape': (%d, 2)}\n"
+    forged(path, said % 3)
+    assert read_table(path).A.shape == (3, 2)
+    for rows in (4, 2**40, 2**62):
+        forged(path, said % rows)
+        with pytest.raises(ps.InputError, match="'X' is shorter than its shape"):
+            read_table(path)
+    for broken in (b"{'descr': '|O', 'fortran_order': False, 'shape': (3, 2)}\n", b"no header\n", b"{}\n"):
+        forged(path, broken)
+        with pytest.raises(ps.InputError):
+            read_table(path)
+    arrays(path, "uint8")
+    monkeypatch.setattr(tables, "MAX_EXPANSION", 10**6)
+    with pytest.raises(ps.InputError, match="more than 2000000 bytes of numbers"):
+        read_table(path, max_bytes=2_000_000)  # which its own bytes are not, but the numbers they become
+
+
+@pytest.mark.parametrize("given", [{"a": np.ones(3), "c": np.ones(4)}, {"a": np.ones(3), "label": np.ones(2)}])
+def test_arrays_of_different_lengths_are_refused(given: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", **({"label": np.ones(3)} | given))
+    with pytest.raises(ps.InputError, match="rows"):
+        read_table(tmp_path / "t.npz")
