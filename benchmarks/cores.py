@@ -1,6 +1,6 @@
 """How the cpu engine uses the cores of this machine: threads, overhead per round, memory bandwidth, against their bars.
 
-    python benchmarks/cores.py              everything; about 4 minutes and 6 GB
+    python benchmarks/cores.py              everything; about 4 minutes and 12 GB
     python benchmarks/cores.py --quick      a tenth of the nonzeros
 
 Rivals take turns in one process; times are the least of the turns. The exit status is 1 if a bar is missed.
@@ -138,11 +138,11 @@ def data_bytes(engine: CpuEngine) -> int:
 
 
 def nonzeros(largest: float) -> Iterator[Line]:
-    """The same shape as in ``growth_in_nonzeros``: 20 clients, d = 300, 12 entries a row."""
+    """The shape of ``growth_in_nonzeros``: 20 clients, d = 300, 12 entries a row; copies of one, which are made sooner."""
     cores = available_cores()
     rates: dict[tuple[float, int], float] = {}
     for nnz in (1e6, largest):
-        problem = synthetic(int(nnz / 12), 300, 12, 20)
+        problem = ps.Problem([synthetic(int(nnz / 240), 300, 12, 1).clients[0]] * 20)
         entries = sum(f.A.nnz for f in problem.clients)
         K = max(2, int(4e6 / nnz))
         engine = CpuEngine(cores)

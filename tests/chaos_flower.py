@@ -166,6 +166,7 @@ def main() -> int:
     parser.add_argument("--tol", type=float, default=1e-4)
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a run may take")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the federation is taken down
     runs: list[tuple[bool, tuple[int, int, int, int]]] = []
     for wipe, total in ((False, given.kills), (True, given.wipes)):
         while sum(r[0] for w, r in runs if w == wipe) < total and len(runs) < 40:

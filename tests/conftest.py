@@ -485,6 +485,8 @@ def quiet_steps() -> Iterator[None]:
         yield
 
 
+RAY_WARNS = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+"""Ray leaves processes and sockets to the garbage collector."""
 RAY_CPUS = 6
 """Of the Ray that a module of tests shares."""
 

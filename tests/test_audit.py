@@ -11,7 +11,7 @@ import pytest
 
 import proxskip as ps
 from audit_mutants import FAULTS, broken, cases
-from conftest import ON_CARD, TORCH, thinned
+from conftest import ON_CARD, RAY_WARNS, TORCH, thinned
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.ray.engine import RayEngine
 from proxskip.results.result import Status
@@ -33,6 +33,7 @@ def test_one_broken_update_is_reported_by_other_engines(name: str, engine: str) 
         check(name, fault, seed, engine)
 
 
+@RAY_WARNS
 @pytest.mark.slow
 def test_one_broken_update_is_reported_by_a_cluster(ray_here: None) -> None:
     engine = RayEngine(2, stay=True)

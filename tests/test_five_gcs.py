@@ -184,6 +184,12 @@ def test_settings_that_diverge_are_refused_and_those_nearby_are_warned_of() -> N
         (lambda p: ps.FiveGCS.practical(p, gamma="auto"), {"cohort": 2}, "needs all clients"),
         (lambda p: ps.Scaffnew.theory(p, cohort=SOME), {}, "use 5gcs"),
         (lambda p: ps.FiveGCS.practical(p, cohort=(0.5, 0.5)), {}, "2 probabilities"),
+        (lambda p: ps.FiveGCS.practical(p, gamma="auto", theta=0.1), {}, "leave out c and theta"),
+        (lambda p: ps.FiveGCS.practical(p, gamma="auto", c=3.0), {}, "leave out c and theta"),
+        (lambda p: ps.FiveGCS.practical(p, gamma="large"), {}, "gamma = 'large' is not a number"),
+        (lambda p: ps.FiveGCS.practical(p, tau="small"), {}, "tau = 'small' is not a number"),
+        (lambda p: ps.FiveGCS.practical(p).but(mu=float("nan")), {}, "mu = nan"),
+        (lambda p: ps.FiveGCS.practical(p).but(mu=-1.0), {}, "mu = -1"),
     ],
 )
 def test_what_has_no_theorem_is_refused(make: Any, given: dict[str, Any], match: str) -> None:
@@ -200,6 +206,17 @@ def test_minibatches_and_an_unknown_mu_are_refused() -> None:
     unknown = ps.Problem([ps.LeastSquares(A[i:], b[i:]) for i in range(2)])
     with pytest.raises(ps.InputError, match="mu"):
         ps.FiveGCS.theory(unknown)
+
+
+def test_a_given_gamma_needs_no_mu() -> None:
+    """The solutions are fixed points of the rule for every mu up to the problem's, so for zero too."""
+    A, b = np.eye(6), np.arange(6.0)
+    unknown = ps.Problem([ps.LeastSquares(A[i:], b[i:]) for i in range(2)])
+    assert not unknown.mu
+    method = ps.FiveGCS.practical(unknown, gamma=10.0)
+    assert method.mu == 0.0
+    assert method.claims(unknown).zeta is None
+    assert close(ps.run(method, unknown, rounds=800).x, b, 1e-6)
 
 
 # -- gamma that finds itself -------------------------------------------------------------------------------------------

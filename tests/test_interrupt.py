@@ -15,7 +15,7 @@ import pytest
 
 import chaos_interrupt
 import proxskip as ps
-from conftest import METHODS, TORCH, Row, thinned
+from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.gpu import batch
@@ -178,9 +178,15 @@ def test_more_steps_than_anybody_waits_for_are_refused() -> None:
             ps.run(method, problem, rounds=1, allow_unsafe_step=True)
 
 
+@pytest.mark.parametrize("engine", [pytest.param("cpu", marks=pytest.mark.slow), TORCH, ON_CARD])
+def test_random_interruptions_change_nothing(engine: str, tmp_path: Path) -> None:
+    assert chaos_interrupt.campaign(6, tmp_path, 1, engine)[0] == []
+
+
+@RAY_WARNS
 @pytest.mark.slow
-def test_random_interruptions_of_the_command_line_change_nothing(tmp_path: Path) -> None:
-    assert chaos_interrupt.campaign(6, tmp_path, seed=1)[0] == []
+def test_random_interruptions_of_a_cluster_change_nothing(ray_here: None, tmp_path: Path) -> None:
+    assert chaos_interrupt.campaign(3, tmp_path, 0, "ray")[0] == []
 
 
 # -- sweeps on a card --------------------------------------------------------------------------------------------------

@@ -147,15 +147,20 @@ def test_slopes_are_accurate_to_the_last_bits():
 # -- the same bytes however the work is cut ----------------------------------------------------------------------------
 @pytest.mark.parametrize("layout", ["dense", "sparse", "ones"])
 @pytest.mark.parametrize("batch", [None, 40, 100])
-def test_one_large_client_on_any_number_of_threads(layout, batch, monkeypatch):
-    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 64)
+@pytest.mark.parametrize("clients", [1, 4])
+def test_large_clients_on_any_number_of_threads(layout, batch, clients, monkeypatch):
+    monkeypatch.setattr(shards, "ENTRIES_PER_BLOCK", 16)
     monkeypatch.setattr(shards, "MAX_ROWS_PER_BLOCK", 16)
-    problem = problem_of("logistic", layout, [150], 6, batch=batch)
-    X, H = np.ones((1, 6)), 0.1 * np.ones((1, 6))
-    outs = {descend_on(CpuEngine(k), problem, X, H, [0.2], [7]).tobytes() for k in (1, 2, 3, 5)}
+    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 1e-9)
+    cut, spread = [], CpuEngine._by_blocks
+    monkeypatch.setattr(CpuEngine, "_by_blocks", lambda *given: cut.append(spread(*given)) or cut[-1])
+    problem = problem_of("logistic", layout, [150, 151, 130, 149][:clients], 6, batch=batch)
+    given = problem, np.ones((clients, 6)), 0.1 * np.ones((clients, 6)), [0.2] * clients, [7, 5, 6, 3][:clients]
+    outs = {descend_on(CpuEngine(k), *given).tobytes() for k in (1, 2, 3, 5)}
     assert len(outs) == 1
-    judge = descend_on(ReferenceEngine(), problem, X, H, [0.2], [7])
-    assert np.allclose(np.frombuffer(outs.pop()), judge[0], rtol=1e-12)
+    assert any(cut)
+    judge = descend_on(ReferenceEngine(), *given)
+    assert np.allclose(np.frombuffer(outs.pop()), judge.ravel(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -185,10 +190,9 @@ def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, 
     def spread(X0, K, threads, step0):
         X = X0.copy()
         with ThreadPoolExecutor(threads) as pool:
-            share = lambda block, ranges: list(pool.map(lambda r: block(*r), ranges))  # noqa: E731
-            for j in members:
-                assert packed.large(j)
-                packed.spread(j, X[j], H[j], gamma[j], int(K[j]), 7, 5, share, int(step0[j]))
+            share = lambda task, load: list(pool.map(lambda r: task(*r), balanced(load, threads)))  # noqa: E731
+            assert packed.block_counts(members).min() > 1
+            packed.spread(members, X, H, gamma, K, 7, 5, share, step0)
         return X
 
     at_once = descend(start, K1 + K2, 1, 0)
@@ -224,6 +228,25 @@ def test_sums_over_clients_have_the_same_bytes_on_every_engine(n, d, seed):
     engine = CpuEngine(2)
     assert engine.sum(w, U).tobytes() == weighted_sum(w, U).tobytes()
     assert np.allclose(weighted_sum(w, U), w @ U, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_range_that_fails_is_told_whoever_meets_it(threads):
+    engine, done = CpuEngine(threads), []
+
+    def work(lo, hi):
+        if lo in (4, 7):
+            time.sleep(0.05 if lo == 4 else 0.0)  # others are done with 7 before
+            raise ValueError(f"range {lo}")
+        done.append(lo)
+
+    with ThreadPoolExecutor(2) as engine.pool:
+        with pytest.raises(ValueError, match="range 4"):
+            engine._spread(work, [(k, k + 1) for k in range(40)])
+        assert {0, 1, 2, 3} <= set(done) < set(range(40))
+        done.clear()
+        engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(40)])
+    assert sorted(done) == list(range(40))
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.integers(1, 8))

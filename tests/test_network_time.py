@@ -374,7 +374,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "With cohorts of 5 of 100 clients" in capsys.readouterr().out
     for wrong, said in (
         (["run", "gd", *flags, "--network", "moon"], "not known"),
-        (["run", "gd", *flags, "--network", "mobile:deadline"], "no change"),
+        (["run", "gd", *flags, "--network", "mobile:deadline"], "does not change a network"),
         (["compare", "gd", "scaffnew", *flags, "--x", "sim_seconds"], "--network"),
     ):
         assert main(wrong) == 2

@@ -21,7 +21,7 @@ import pytest
 import scipy.sparse
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, code_of, data, model, quadratics, thinned
+from conftest import METHODS, NAMED, RAY_WARNS, Row, code_of, data, model, quadratics, thinned
 from proxskip import registry
 from proxskip.engines.cpu import shards
 from proxskip.engines.cpu.engine import CpuEngine
@@ -40,7 +40,7 @@ from proxskip.engines.ray.worker import ActorWorker, Lost, Message, Op  # noqa: 
 
 pytestmark = [
     pytest.mark.usefixtures("ray_here"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    RAY_WARNS,
 ]
 
 
@@ -825,6 +825,11 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
+def test_a_network_that_loses_clients_is_refused(engines: Engines) -> None:
+    with pytest.raises(ps.InputError, match="actors of Ray cannot lose clients"):
+        ps.run("gd", ps.Problem(quadratics(3)), rounds=1, engine=engines[2], network="mobile")
+
+
 def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch: Any) -> None:
     def too_late(*_: Any, **__: Any) -> None:
         raise Exception("The current node timed out during startup.\nMore.")

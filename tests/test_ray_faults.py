@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import RAY_CPUS
+from conftest import RAY_CPUS, RAY_WARNS
 from proxskip.loop.loop import Loop
 from proxskip.types import EngineError
 
@@ -32,7 +32,7 @@ from proxskip.engines.ray.talk import Talk  # noqa: E402
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("ray_here"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    RAY_WARNS,
 ]
 
 

@@ -14,6 +14,7 @@ import scipy.sparse
 from scipy.sparse.linalg import aslinearoperator
 
 import proxskip as ps
+from conftest import thinned
 from proxskip import registry
 from proxskip.problems.operators import operator_norm2
 from proxskip.results.description import COUNTED
@@ -132,7 +133,7 @@ FEW_SCALES = [pytest.param(c, marks=[pytest.mark.slow] if k else []) for k, c in
 
 
 @pytest.mark.parametrize("c", FEW_SCALES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS))
 def test_runs_of_every_method_follow_the_data(name: str, c: float) -> None:
     follows(name, "data", c)
 
@@ -145,13 +146,14 @@ def test_runs_with_minibatches_follow_the_data(name: str, c: float) -> None:
 
 
 @pytest.mark.parametrize("c", FEW_SCALES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thinned(METHODS[2:] + METHODS[:2]))
 def test_runs_of_every_method_follow_the_function(name: str, c: float) -> None:
     """f -> c f: the steps are divided by c, and the iterates stay where they are."""
     follows(name, "function", c)
 
 
-@pytest.mark.parametrize("c", FEW_SCALES)
+@pytest.mark.slow
+@pytest.mark.parametrize("c", SCALES)
 @pytest.mark.parametrize("case", models())
 def test_runs_on_every_model_follow_the_data(case: tuple[str, str], c: float) -> None:
     """In every form of the data, with a tolerance that scales too."""

@@ -234,6 +234,9 @@ def test_losses_and_metrics_that_are_no_numbers_are_refused() -> None:
     right = Model(net, loss, X, Y, metrics={"each": lambda o, t: (o.argmax(1) == t).float()})
     with pytest.raises(ps.InputError, match="metric each gives 4 numbers"):
         right.measure(right.start())
+    without = Model(net, loss, X, Y)
+    with pytest.raises(ps.InputError, match="client 1 has other metrics"):
+        ps.run(METHOD, ps.Problem([right, without]), rounds=1)
 
 
 def test_parameters_that_are_shared_or_unused_and_compiled_modules() -> None:

@@ -110,6 +110,7 @@ def test_a_grad_scaler_that_leaves_a_step_out_on_one_rank(long):
 def test_ddp_inside_a_node(long):
     for found in long["nodes"]:
         assert found["x"] == pytest.approx(found["expected"], rel=1e-12)
+        assert found["apart"][0] == found["apart"][1], "with no_sync DDP changes nothing"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 Each case writes what it found as ``FOLDER/CASE.RANK.json``.
 """
 
+import contextlib
 import copy
 import datetime
 import json
@@ -219,6 +220,23 @@ def nodes(rank, n, found):
         sum(0.25 * (point.x() - c) @ (H @ (point.x() - c)) for H, c in mates).backward()
         optimizer.step()
     found["expected"] = point.x().tolist()
+    found["apart"] = [apart(rank, wrap) for wrap in (True, False)]
+
+
+def apart(rank, wrap):
+    """The end of a run with DDP over all ranks, whose own all-reduce is kept out of the local steps; or without DDP."""
+    H, c = quadratic(rank)
+    point = Point()
+    point.forward = point.x
+    model = torch.nn.parallel.DistributedDataParallel(point) if wrap else point
+    optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.25)
+    while optimizer.rounds < 20:
+        optimizer.zero_grad()
+        with model.no_sync() if wrap else contextlib.nullcontext():
+            e = model() - c
+            (0.5 * e @ (H @ e)).backward()
+        optimizer.step()
+    return point.x().tolist()
 
 
 def sharded(rank, n, found):

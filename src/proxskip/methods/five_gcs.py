@@ -184,12 +184,16 @@ class FiveGCS(Method):
         """What measurements support: c = 1, sigma = 1 and K = 2.
 
         Args:
-            gamma: in place of c; "auto" begins with 2/Lbar and needs no mu.
+            gamma: in place of c, and then no mu is needed; "auto" begins with 2/Lbar.
             tau: for all clients, in place of sigma.
         """
         auto = gamma == "auto"
-        mu = problem.mu if not auto else problem.mu or 0.0
-        mu = min(theory.known(mu) if not auto else float(mu or 0.0), float(problem.L_i.min()) / 2)
+        if auto and (theta is not None or c != 1.0):
+            raise InputError('gamma = "auto" finds c by itself and takes K steps; leave out c and theta.')
+        if gamma is None and not problem.mu:
+            raise InputError('mu is unknown, and gamma depends on it; give l2 > 0, gamma, or gamma = "auto".')
+        given = None if gamma is None or auto else theory.positive("gamma", gamma)  # type: ignore[arg-type]
+        mu = min(float(problem.mu or 0.0), float(problem.L_i.min()) / 2)
         participation = as_participation(cohort)
         participation.check(problem.n)
         pi, rho = participation.inclusion(problem.n)
@@ -197,8 +201,10 @@ class FiveGCS(Method):
         if auto:
             first = 2.0 / mean_smoothness(w, problem.L_i, mu)
         else:
-            first = c / math.sqrt(mu * float(w @ (L / pi))) if gamma is None else float(gamma)
-        dual = theory.local_dual_steps(first, L, w, pi, rho, sigma) if tau is None else np.full(problem.n, tau)
+            first = c / math.sqrt(mu * float(w @ (L / pi))) if given is None else given
+        dual = theory.local_dual_steps(first, L, w, pi, rho, sigma)
+        if tau is not None:
+            dual = np.full(problem.n, theory.positive("tau", tau))
         beta = theory.local_momentum(L, dual)
         everyone = isinstance(participation, Everyone) or bool(np.all(pi == 1.0))
         return cls(
@@ -230,6 +236,7 @@ class FiveGCS(Method):
         insist = insist or problem.L_kind == "global"
         steps.check_count("K", self.K)
         theory.positive("gamma", self.gamma)
+        theory.nonnegative("mu", self.mu)
         for name in ("tau", "L", "beta", "pi"):
             values = np.atleast_1d(np.asarray(1.0 if self.parameters()[name] is None else self.parameters()[name]))
             if len(values) not in (1, problem.n) or not np.all(np.isfinite(values)) or values.min() < 0:

@@ -62,7 +62,11 @@ class Clients(Sequence[Oracle]):
 
     def metrics(self) -> tuple[str, ...]:
         """The names of what they measure besides f."""
-        return tuple(dict.fromkeys(name for f in self for name in oracles.metrics_of(f)))
+        names = oracles.metrics_of(self[0])
+        for i, f in enumerate(self):
+            if set(oracles.metrics_of(f)) != set(names):  # a mean over some of the clients would look like one over all
+                raise InputError(f"client {i} has other metrics than client 0; give all clients the same.")
+        return names
 
     def start(self) -> Array | None:
         """Where the clients want to be started; None if they do not say."""

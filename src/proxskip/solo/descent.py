@@ -150,6 +150,7 @@ class Descent:
         # minibatches are drawn by the client's descend, which the fused rounds do not call
         self.method_round = round_of(self.method) if self.task.batch is None else self.method.round
         self.gamma = float(self.method.gamma)
+        self.too_steep = math.inf if self.backtrack else (self.f.L or 0.0) * (1 + CURVATURE_SLACK)
         # a round of many gradients is worth a product with D
         rare = (skip_probability(self.method) or 1.0) < 0.2 or self.method.name == "apda"
         self.check_every = 1 if self.task.D is None or rare else ROUNDS_BETWEEN_BOUNDS
@@ -192,7 +193,7 @@ class Descent:
 
     def _round(self) -> bool:
         server, memory, solo = self.server, self.solo.memory, self.solo
-        solo.begin(self.round)
+        solo.round = solo.client.round = self.round
         try:
             self.server = self.method_round(server, solo)
             self.round += 1
@@ -278,8 +279,8 @@ class Descent:
             self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):
             solo.hope = max(bound - solo.spoiled, self.tol or 1e-300)
-        if not self.backtrack and self.client.steepest > (L := self.f.L or 0.0) * (1 + CURVATURE_SLACK):
-            self._warn_steep(L)
+        if self.client.steepest > self.too_steep:
+            self._warn_steep(self.f.L or 0.0)
 
     def _warn_steep(self, L: float) -> None:
         if not any("steeper" in n for n in self.notes):

@@ -40,7 +40,7 @@ INNER_ERROR_SHARE = 0.25
 """The share of the certificate that an inexact prox may spoil."""
 STEPS_BETWEEN_LIMIT_CHECKS = 256
 """Steps of a long round after which the limits are checked."""
-CHECKED_FIRST, CHECK_PERIOD = 64, 64
+CHECKED_FIRST, CHECK_PERIOD = 64, 256
 """The first proxes (and gradients) are all checked, and after them two of each period."""
 
 
@@ -262,10 +262,6 @@ class SoloExchange:
         """Keyed by (seed, round), as in a run with clients."""
         return stream(self.seed, self.round, "server", self.coins)
 
-    def begin(self, round: int) -> None:
-        """The next round."""
-        self.round = self.client.round = round
-
     def __call__(
         self, half: ClientHalf, *down: Array, K: int | Sequence[int] = 0, own: Any = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
@@ -321,17 +317,17 @@ class SoloExchange:
             self.inner_iterations += last.iterations
         return new
 
-    def _exact(self, x: Array, t: float, check: bool = False) -> Array:
+    def _exact(self, x: Array, t: float) -> Array:
         n = self.proxes
         self.proxes = n + 1
         # a check costs more than many a prox, so later ones are sampled, in pairs (two points are compared)
-        check = check or n < CHECKED_FIRST or n % CHECK_PERIOD < 2
-        return self._plain(self.checked if check else self.psi, x, t)
+        return self._plain(self.checked if n < CHECKED_FIRST or n % CHECK_PERIOD < 2 else self.psi, x, t)
 
     def last_prox(self, x: Array, t: float) -> Array:
         """The prox of a certificate: always checked, and not tied to the accuracy of the iterates."""
         if self.inner is None:
-            return self._exact(x, t, check=True)
+            self.proxes += 1
+            return self._plain(self.checked, x, t)
         hope, self.hope = self.hope, math.inf
         new = self._prox(x, t, 1.0)
         self.hope = hope
@@ -358,8 +354,10 @@ class SoloExchange:
                 then = time.perf_counter()
                 new = psi.prox(x, t)
                 self.prox_times.append(time.perf_counter() - then)
-            if not isinstance(new, np.ndarray) or new.shape != x.shape or not (self.watched or _finite(new)):
-                new = self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+            if new.shape != x.shape or not (self.watched or _finite(new)):
+                self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
+        except AttributeError:  # no array
+            new = self.checked.prox(x, t)  # type: ignore[union-attr]
         except InputError:
             if not _finite(x):
                 raise Overflow from None

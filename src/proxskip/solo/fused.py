@@ -7,10 +7,10 @@ sum whose sign decides about a restart is added in another order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -43,21 +43,21 @@ def _prox_step(solo: SoloExchange, y: Array, gamma: float) -> Array:
     return m if solo.psi is None else solo.prox(m, gamma)
 
 
-def _fista(method: Fista, server: Vectors, solo: SoloExchange) -> Vectors:
-    y, t = server["y"], cast(Any, server["t"])
+def _fista(method: Fista, server: dict[str, Any], solo: SoloExchange) -> dict[str, Any]:
+    y, t = server["y"], server["t"]
     if type(t) is not float:  # the first one; then plain numbers, with which Python is faster than with arrays
         t = t.item()
     x = _prox_step(solo, y, method.gamma)
-    later = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
+    later = (1.0 + sqrt(1.0 + 4.0 * t * t)) / 2.0
     new = np.empty(len(x))
     # momentum as in FISTA, up to the cap that a known mu sets
-    momentum = (t - 1.0) / later
-    moved = kernels.look_ahead_or_turn(x, server["x"], y, momentum if momentum < method.beta else method.beta, new)
+    momentum, beta = (t - 1.0) / later, method.beta
+    moved = kernels.look_ahead_or_turn(x, server["x"], y, momentum if momentum < beta else beta, new)
     if moved < 0.0:
         # a negative length says that the momentum points uphill: start again from x without any
         new, moved, later = x, -moved, 1.0
     solo.moved = moved
-    return {"x": x, "y": new, "t": later}  # type: ignore[dict-item]
+    return {"x": x, "y": new, "t": later}
 
 
 def _accelerated(method: Accelerated, server: Vectors, solo: SoloExchange) -> Vectors:

@@ -34,12 +34,10 @@ LAZY = 1 << 18
 # Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
 """What a thread does in the time c that it takes to start one: so many entries of a matrix, or numbers of a stack."""
-ENTRIES_PER_PIECE = 2e6
-"""Entries from which a thread has several pieces, up to MAX_PIECES, so that those who finish early take another one."""
-MAX_PIECES = 16
+ENTRIES_PER_PIECE, MAX_PIECES = 2e6, 16
+"""Entries from which a thread has several pieces, up to so many: those who finish early take another one."""
 SHORT_WORK = 2e7
-"""Entries, about, that are one call of a kernel at most (a few hundredths of a second): between calls a thread looks
-whether the run was interrupted."""
+"""Entries, about, of one call of a kernel (a few hundredths of a second), before a thread looks for interrupts."""
 SECONDS_BETWEEN_LOOKS = 0.05
 """How long a thread should work on one member before it looks again."""
 
@@ -232,9 +230,8 @@ class CpuEngine(NearEngine):
     ) -> Array:
         """All local steps of all members, from x0 (a row each, or one for all), as a new stack.
 
-        Each member is on one thread, or a large one's rows on all of them if there are few members. Minibatches are
-        numbered from step0 on (one number, or one per member). ``BrokenOff`` soon after ``halt`` is set. Kernels add
-        ``pull`` to the coefficients of the l2 term.
+        Each member is on one thread, or large ones' blocks of rows on all. Minibatches are numbered from step0 on (one
+        number, or one per member). ``BrokenOff`` soon after ``halt`` is set. ``pull`` is added to the l2 term.
         """
         X = self._room((len(members), self.problem.d))
         if self.shards is None:
@@ -244,18 +241,16 @@ class CpuEngine(NearEngine):
         kind = shards.dtype
         x0, H, gamma = (np.ascontiguousarray(v, dtype=kind) for v in (x0, H, gamma))
         X = X if kind == X.dtype else np.empty(X.shape, kind)
-        if len(members) < self.threads and shards.large(int(members[0])):
+        load = K * shards.work[members]
+        if self._by_blocks(shards, members, load, K):
+
+            def share(task: RangeTask, loads: Array) -> None:
+                look(halt)
+                self._spread(task, balanced(loads, self.threads))
+
             X[...] = x0
-            for j, i in enumerate(members):
-                first = int(step0 if np.ndim(step0) == 0 else step0[j])
-
-                def share(task: RangeTask, ranges: list[tuple[int, int]]) -> None:
-                    look(halt)
-                    self._spread(task, ranges)
-
-                shards.spread(int(i), X[j], H[j], gamma[j], int(K[j]), self.seed, round, share, first)
+            shards.spread(members, X, H, gamma, K, self.seed, round, share, step0)
         else:
-            load = K * shards.work[members]
             total = float(load.sum())
             threads = self._threads_for(total)
             pieces = int(np.clip(total / (ENTRIES_PER_PIECE * threads), 1, MAX_PIECES)) if threads > 1 else 1
@@ -265,6 +260,14 @@ class CpuEngine(NearEngine):
                 work = self._in_calls(shards, members, x0, X, H, gamma, K, round, step0, halt)
             self._spread(work, balanced(load, pieces * threads))
         return X.astype(np.float64, copy=False)
+
+    def _by_blocks(self, shards: Rows | Tiles, members: Indices, load: Array, K: Indices) -> bool:
+        """Whether threads share the members' blocks: better balanced, but they wait for each other at every step."""
+        if self.threads == 1 or shards.most_blocks == 1:
+            return False
+        whole = max(load[lo:hi].sum() for lo, hi in balanced(load, self.threads))
+        shared = load.sum() / min(self.threads, shards.block_counts(members).sum())
+        return bool(shared + K.max() * self.threads * ENTRIES_PER_START < whole)
 
     def _in_calls(
         self, shards: Rows | Tiles, members: Indices, x0: Array, X: Array, H: Array, gamma: Array, K: Indices,

@@ -434,6 +434,53 @@ def descend_rows(
             step(x, 0, d, gamma[j], total, reg, H[j])
 
 
+# -- large clients: their blocks on several threads, step after step --------------------------------------------------
+# Part u is that of a block of member owner[u]; parts starts[j] .. starts[j+1]-1 are member j's. Members with K[j] <= k
+# take no step k.
+@njit(**_FAST)
+def sum_tiles(
+    lo, hi, k, owner, block, at, K, Y, groups, row_data, column_data, b, scale, share, loss, longest, work, parts,
+):  # fmt: skip
+    """parts[u] <- the gradient sum of block[u] at its member's point Y[j], u = lo .. hi-1, as in ``descend_tiles``."""
+    _, z, _, _, bits, power = work
+    for u in range(lo, hi):
+        j = owner[u]
+        if k < K[j]:
+            own, d = share[j] if share.shape[0] > 0 else scale, parts.shape[1]
+            block_tiles(
+                block[u], Y[j], d, groups, row_data, column_data, b, own, at[j], loss, longest, z, bits, power, parts[u]
+            )
+
+
+@njit(**_FAST)
+def sum_rows(lo, hi, k, owner, starts, K, X, taken, picks, first, kind, dense, sparse, b, loss, C, p, parts):
+    """parts[u] <- the gradient sum of a block at its member's point X[j], u = lo .. hi-1, as in ``descend_rows``."""
+    for u in range(lo, hi):
+        j = owner[u]
+        if k < K[j]:
+            q, blocks, factor = u - starts[j], starts[j + 1] - starts[j], 1.0 / taken[j]
+            block_gradient(
+                q, blocks, taken[j], picks[j], first[j], X[j], kind, dense, sparse, b, factor, loss, C, parts[u], p
+            )
+
+
+@njit(**_FAST)
+def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
+    """The step k of every member; its gradient is ``factor`` times the sum of its parts in their order."""
+    d = parts.shape[1]
+    for j in range(K.shape[0]):
+        if k < K[j]:
+            for c in range(d):
+                total[c] = parts[starts[j], c]
+            for u in range(starts[j] + 1, starts[j + 1]):
+                for c in range(d):
+                    total[c] += parts[u, c]
+            if factor[j] != 1.0:
+                for c in range(d):
+                    total[c] *= factor[j]
+            step(X[j], 0, d, gamma[j], total, reg, H[j])
+
+
 # -- sums over clients -------------------------------------------------------------------------------------------------
 # no fast-math flags at all: a sum has the bytes of numpy's, and of every other engine's
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -98,7 +98,7 @@ def _redrawn(product, side, i, step, round, client, seed):
 
 @njit(nogil=True, cache=True)
 def numbers_below(seed, client, round, step, m, n, out):
-    """The numbers of Floyd's algorithm for n of m into ``out``, with room for three more: the i-th <= m - n + i."""
+    """Floyd's numbers for n rows of m into ``out``, which has room for three more: the i-th is at most m - n + i."""
     seed = _u64(seed)
     blocks = (n + 3) // 4
     key0, key1 = _u32(seed & _WORD), _u32(seed >> _32)

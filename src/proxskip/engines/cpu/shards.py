@@ -158,6 +158,7 @@ class Rows:
         self.work = entries.astype(np.float64) * max(1, self.C) + 1.0
         entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
         self.per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
+        self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
@@ -223,34 +224,40 @@ class Rows:
         return g[0], g[1], self.drawing.picks(), np.empty(max(1, self.C)), self.drawing.room()
 
     def spread(
-        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
-        step0: int = 0,
+        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
+        share: Callable[[RangeTask, Array], None], step0: int | Indices = 0,
     ) -> None:  # fmt: skip
-        """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
-        first, m = int(self.row0[i]), int(self.row0[i + 1] - self.row0[i])
-        taken = self.batch or m
-        blocks = max(1, taken // self.per_block)
-        parts, picks = np.empty((blocks, x.shape[0]), self.dtype), self.drawing.picks()
-        p, room = np.empty((blocks, max(1, self.C))), self.drawing.room()
-        for k in range(K):
-            if self.batch:
-                draw_rows(seed, self.number0 + i, round, step0 + k, first, m, self.batch, picks, room)
+        """All the steps of the members together, their blocks of rows spread over threads; the sums of ``descend``.
 
-            def block(q: int, _: int) -> None:
-                kernels.block_gradient(
-                    q, blocks, taken, picks, first, x, self.kind, self.dense, self.sparse, self.b, 1.0 / taken,
-                    self.loss, self.C, parts[q], p[q],
+        Args:
+            share: calls a task for ranges of blocks, of which it is told the loads.
+        """
+        first, m = self.row0[cohort], np.diff(self.row0)[cohort]
+        taken = np.full_like(m, self.batch) if self.batch else m
+        counts = self.block_counts(cohort)
+        owner, starts = _owners(counts)
+        parts, total = np.empty((len(owner), X.shape[1]), self.dtype), np.empty(X.shape[1], self.dtype)
+        picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
+        numbers, one = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
+        for k in range(int(K.max())):
+            for j in np.flatnonzero(k < K) if self.batch else ():
+                who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
+                draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
+
+            def blocks(lo: int, hi: int, k: int = k) -> None:
+                kernels.sum_rows(
+                    lo, hi, k, owner, starts, K, X, taken, picks, first, self.kind, self.dense, self.sparse, self.b,
+                    self.loss, self.C, np.empty(max(1, self.C)), parts,
                 )  # fmt: skip
 
-            share(block, [(q, q + 1) for q in range(blocks)])
-            # in the order of the blocks, as ``descend_rows`` adds them
-            for q in range(1, blocks):
-                parts[0] += parts[q]
-            kernels.step(x, 0, x.shape[0], gamma, parts[0], self.reg, h)
+            share(blocks, (taken / counts)[owner])
+            kernels.step_by_parts(k, starts, K, parts, one, X, gamma, self.reg, H, total)
 
-    def large(self, i: int) -> bool:
-        """Whether the client has several blocks of rows."""
-        return (self.batch or int(self.row0[i + 1] - self.row0[i])) >= 2 * self.per_block
+    def block_counts(self, cohort: Indices) -> Indices:
+        """The number of blocks of rows of each member."""
+        taken = np.full_like(cohort, self.batch) if self.batch else np.diff(self.row0)[cohort]
+        counts: Indices = np.maximum(1, taken // self.per_block)
+        return counts
 
 
 class Tiles:
@@ -286,6 +293,7 @@ class Tiles:
         of_client = np.bincount(owner, minlength=problem.n)
         place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
         own_blocks = np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK))
+        self.most_blocks = int(own_blocks.max())
         self.blocks = np.concatenate([[0], np.cumsum(own_blocks)]).astype(np.int64)
         block, place = self.blocks[owner] + place // MAX_ROWS_PER_BLOCK, place % MAX_ROWS_PER_BLOCK
         of_block = np.bincount(block, minlength=int(self.blocks[-1]))
@@ -390,42 +398,38 @@ class Tiles:
         return x, z, g[0], g[1], bits, bits.view(np.float64)
 
     def spread(
-        self, i: int, x: Array, h: Array, gamma: float, K: int, seed: int, round: int, share: Callable[..., None],
-        step0: int = 0,
+        self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
+        share: Callable[[RangeTask, Array], None], step0: int | Indices = 0,
     ) -> None:  # fmt: skip
-        """All the steps of one large client, its blocks of rows spread over threads; the same sums as ``descend``."""
-        first, count = int(self.blocks[i]), int(self.blocks[i + 1] - self.blocks[i])
-        y, total = np.append(x, self.dtype.type(0.0)), np.empty(self.d, self.dtype)
-        buffers = [self._buffers() for _ in range(count)]
-        draw = self._draw(seed, round)
-        # a minibatch's weights are those of this client alone, from its first group on
-        scale, at = (draw[7], int(self.groups[first])) if self.batch else (self.scale, 0)
-        end = int(self.groups[first + count])
+        """As ``Rows.spread``."""
+        counts = self.block_counts(cohort)
+        owner, starts = _owners(counts)
+        block, load = ranges(self.blocks[cohort], counts), np.diff(self.row_data[0][self.groups].astype(np.float64))
+        parts, total = np.empty((len(owner), self.d), self.dtype), np.empty(self.d, self.dtype)
+        Y = np.append(X, np.zeros((len(X), 1), self.dtype), axis=1)
+        *given, weights, picks, room = self._draw(seed, round)
+        # a minibatch's weights are those of one client alone, from its first group on
+        own = np.empty((len(cohort) if self.batch else 0, len(weights)), self.dtype)
+        at = self.groups[self.blocks[cohort]] if self.batch else np.zeros_like(cohort)
+        numbers, factor = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
+        for k in range(int(K.max())):
+            for j in np.flatnonzero(k < K) if self.batch else ():
+                slots = [ROWS_PER_TILE * int(self.groups[self.blocks[cohort[j] + e]]) for e in (0, 1)]
+                factor[j] = kernels.weigh_rows(int(cohort[j]), int(numbers[j]) + k, *slots, *given, own[j], picks, room)
 
-        def block(q: int, _: int) -> None:
-            _, z, g, _, bits, power = buffers[q]
-            kernels.block_tiles(
-                first + q, y, self.d, self.groups, self.row_data, self.column_data, self.b, scale, at, self.loss,
-                self.longest, z, bits, power, g,
-            )  # fmt: skip
+            def blocks(lo: int, hi: int, k: int = k) -> None:
+                kernels.sum_tiles(
+                    lo, hi, k, owner, block, at, K, Y, self.groups, self.row_data, self.column_data, self.b, self.scale,
+                    own, self.loss, self.longest, self._buffers(), parts,
+                )  # fmt: skip
 
-        part = self.dtype.type(1.0)
-        for k in range(K):
-            if self.batch:
-                part = kernels.weigh_rows(i, step0 + k, ROWS_PER_TILE * at, ROWS_PER_TILE * end, *draw)
-            share(block, [(q, q + 1) for q in range(count)])
-            # in the order of the blocks, as ``descend_tiles`` adds them
-            total[:] = 0.0
-            for own in buffers:
-                total += own[2]
-            if part != 1.0:
-                total *= self.dtype.type(part)
-            kernels.step(y, 0, self.d, gamma, total, self.reg, h)
-        x[:] = y[:-1]
+            share(blocks, load[block])
+            kernels.step_by_parts(k, starts, K, parts, factor, Y, gamma, self.reg, H, total)
+        X[:] = Y[:, :-1]
 
-    def large(self, i: int) -> bool:
-        """Whether the client has several blocks of rows."""
-        return bool(self.blocks[i + 1] - self.blocks[i] > 1)
+    def block_counts(self, cohort: Indices) -> Indices:
+        """The number of blocks of rows of each member."""
+        return np.diff(self.blocks)[cohort]
 
 
 @dataclass(frozen=True)
@@ -453,6 +457,11 @@ class Drawing:
         old, new = (self.batch, 0) if self.sampling == 1 else (0, self.rows)
         zeros = np.zeros(new, np.uint8), np.zeros(-(-new // 64), np.uint64)
         return self.sampling, np.empty(12, np.uint64), *np.empty((4, old), np.uint32), *zeros, self.place
+
+
+def _owners(counts: Indices) -> tuple[Indices, Indices]:
+    """Whose each of all blocks is, and each member's first one."""
+    return np.repeat(np.arange(len(counts)), counts), np.concatenate([[0], np.cumsum(counts)])
 
 
 def _per_member(step0: int | Indices, members: int) -> Indices:
