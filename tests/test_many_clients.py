@@ -179,7 +179,7 @@ def test_a_lost_update_is_found_in_a_store_of_rows(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "with everybody"),
+        ({}, "with full participation"),
         ({"cohort": 3, "h0": np.repeat([[1.0], [-1.0]], 6, axis=0) * np.ones(5)}, "h0 = 0"),
         ({"cohort": 3, "memory_limit": -1}, "number of bytes"),
         ({"cohort": 3, "memory_limit": 1.5}, "number of bytes"),
