@@ -49,7 +49,7 @@ UNEVEN = (0.9, 0.5, 0.7, 1.0)
 
 
 # -- tiers -------------------------------------------------------------------------------------------------------------
-PROFILES = {"dev": 0.1, "ci": 0.3, "thorough": 1.0}
+PROFILES = {"dev": 0.1, "ci": 0.2, "thorough": 1.0}
 """The profiles of Hypothesis, and the share of its examples that a test gets there: make quick, test and test-slow."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 for _name, _share in PROFILES.items():  # no deadlines: a machine may be busy

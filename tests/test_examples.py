@@ -99,6 +99,7 @@ def test_photograph(example) -> None:
     assert re.search(r"The error fell from 1\d\.\d% to \d\.\d%", run.text)
 
 
+@pytest.mark.slow
 def test_low_rank(example) -> None:
     run = example("low_rank")
     check_picture(run.picture)

@@ -295,7 +295,7 @@ print(sum(sum(f.stats.cache_misses.values()) for f in compiled))
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing() -> None:
     outputs = [
         subprocess.run([sys.executable, "-c", SECOND_START], capture_output=True, text=True, check=True).stdout

@@ -418,7 +418,7 @@ def test_mean_lyapunov_with_minibatches_is_below_its_bound_and_ball(name: str) -
     assert psi[:, 0].mean() > 3 * psi[:, -20:].mean() > 1e-6 * psi[:, 0].mean()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rate_on_cohorts_with_minibatches_where_the_noise_ball_is_a_point() -> None:
     """Interpolation (C = 0): the sharp deterministic rate does not hold for stochastic gradients."""
     A = np.eye(20)

@@ -550,7 +550,7 @@ def test_the_returned_x_is_the_best_certified_one(seed: int) -> None:
     assert res.certificate <= seen.min() * (1 + 1e-9) < 0.9 * seen[-1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_with_minibatches_the_bound_of_proxgd_is_of_the_whole_gradient() -> None:
     """Rows of zeros have a gradient of zero, which says nothing about the sum."""
     A = scipy.sparse.random(400, 30, density=0.03, random_state=0, format="csr")

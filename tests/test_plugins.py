@@ -113,7 +113,7 @@ def test_a_file_makes_it_known_on_the_command_line(call: Call, file: Path) -> No
     for argv in (["--plugin", file, "--help"], ["run", "--help", "--plugin", file]):
         assert NAME in call(*argv)[1]
     text = call("compare", "--help", "--plugin", file)[1]
-    assert re.search(rf"--damping DAMPING\s+of {NAME}", text)
+    assert re.search(rf"--damping DAMPING\s+parameter\s+of {NAME}", text)
 
 
 def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +154,7 @@ def test_python_resumes_it_once_it_is_known(kind: Any, tmp_path: Path) -> None:
     assert resumed.summary()["damping"] == 0.5
 
 
+@pytest.mark.slow
 def test_compare_resume_and_plot(call: Call, file: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "runs", tmp_path / "figure.png"
     plugin = ["--plugin", file]

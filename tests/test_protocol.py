@@ -1032,7 +1032,7 @@ def test_two_clients_with_one_name_are_refused() -> None:
         Wires(names=("a", "b", "a", "c"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_state_of_many_clients_fits_its_file(tmp_path: Path) -> None:
     problem = ps.Problem([ps.Quadratic(np.ones(2), np.full(2, float(i))) for i in range(20_000)])
     server = Server(ps.Scaffnew(1.0, 0.5), problem, 3)

@@ -153,7 +153,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.slow) if name == "Polyhedron" else
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_warm_start_changes_nothing_beyond_the_tolerance(name):
     psi, x = made(name, 1e-6), point(3)
     first = psi.prox(x, 0.7)

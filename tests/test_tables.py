@@ -61,6 +61,7 @@ def test_an_npz_file_takes_three_times_its_data(kind: str, tmp_path: Path) -> No
     assert peak <= 3 * data + SLACK
 
 
+@pytest.mark.slow
 def test_a_csv_file_takes_three_times_its_data(tmp_path: Path) -> None:
     text(tmp_path / "t.csv", 60_000, list("abcdef"))
     data, peak = peak_of(tmp_path / "t.csv")

@@ -167,6 +167,7 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
     same(a, ps.run(SCAFFNEW, problem, rounds=3, engine="reference", cohort=2, **HOW), 1e-4)
 
 
+@pytest.mark.slow
 def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
     from proxskip.engines.torch.families import Networks

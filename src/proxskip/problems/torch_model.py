@@ -279,7 +279,7 @@ class Model:
         digest = hashlib.sha256(repr((self.names, self.shapes, self.torch_dtype, self.l2, self.given_L)).encode())
         for v in (self.inputs, self.targets, *self.constants.values()):
             digest.update(repr((v.dtype, v.shape)).encode())
-            digest.update(v.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(v.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.digest()
 
     def _leaves(self, x: Array) -> dict[str, Any]:
