@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import thinned
 from proxskip import cli
 from proxskip.cli import commands
 from proxskip.cli import flags as cli_flags
@@ -626,7 +627,7 @@ def test_data_fetch_reports_where_it_is(call, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "x", ["rounds", "floats", "bytes", "exchanges", "local-steps", "passes", "iterations", "seconds"]
+    "x", thinned(["rounds", "floats", "bytes", "exchanges", "local-steps", "passes", "iterations", "seconds"])
 )
 @pytest.mark.long
 def test_plot_over_everything(call, runs, x, tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import draws
+from conftest import draws, thinned
 from proxskip.engines import rows
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, shards
@@ -204,7 +204,7 @@ def test_minibatch_steps_are_numbered_on_from_step0(loss, layout, batch, dtype, 
     assert one_for_all.tobytes() == descend(start, 2 + K2, 1, 0).tobytes()
 
 
-@pytest.mark.parametrize("cohort", [None, 30, 0.5])
+@pytest.mark.parametrize("cohort", thinned([0.5, None, 30]))
 @pytest.mark.long
 def test_large_cohorts_in_one_kernel_and_on_threads(cohort, monkeypatch):
     problem = problem_of("logistic", "sparse", [3 + i % 4 for i in range(60)], 5)

@@ -48,7 +48,7 @@ def truth(f: Any, psi: Any, D: Any = None) -> tuple[Any, Array, dict[tuple[str, 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kappa", [100.0, 1000.0])
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_choice_is_near_the_best_whatever_a_prox_costs(kappa: float) -> None:
     task, x0, needed = truth(quadratic(kappa), PSI)
     skipped = set()

@@ -147,7 +147,7 @@ def test_folders_without_a_run_are_refused(tmp_path):
         plots.load_run(tmp_path / "a")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_save_writes_png_and_pdf_the_same_every_time(tmp_path):
     runs = [Curve("Scaffnew", (trace(DECAY),), "scaffnew")]
     first = plots.save(plots.panels(runs, ("rounds", "floats"), heading="t", note="n"), tmp_path / "a.b.png")

@@ -215,7 +215,7 @@ def test_firm_nonexpansiveness(name, x, y, t):
     assert firm_excess(psi, x, x + 1e-3 * y, t) <= 1e-12
 
 
-@pytest.mark.parametrize("name", thinned(OPERATORS, 3))
+@pytest.mark.parametrize("name", thinned(OPERATORS, 12))
 @pytest.mark.long
 def test_moreau_and_firm_nonexpansiveness_on_a_thousand_scales(name):
     psi, conjugate, _ = OPERATORS[name]

@@ -107,7 +107,7 @@ def test_the_certified_accuracy_holds(name, seed, t):
 
 @law(6)
 @given(seed=seeds, t=steps)
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_other_point_has_a_smaller_objective(name, seed, t):
     """``objective(z) >= objective(P) + |z - P|^2/(2t)`` up to what an error of the certified accuracy can change."""
     x, psi, rng = point(seed), made(name, 1e-7), np.random.default_rng(seed)

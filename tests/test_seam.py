@@ -160,6 +160,7 @@ def test_a_federation_that_sends_float32_is_the_codec_everywhere(batch: int | No
     assert np.array_equal(np.array([m.memory["v"] for m in memories]), judge.memory["v"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_actors_compute_the_bytes_of_the_cpu_engine() -> None:

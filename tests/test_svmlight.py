@@ -350,7 +350,7 @@ def test_only_data_errors_and_finite_sorted_rows_come_out(scratch: Path, text: b
     assert re.fullmatch(r"[^\n]*:\d+:\d+: [^\n]+[.?]", sentence)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_random_damage_of_a_good_file_only_raises_data_errors(scratch: Path) -> None:
     rng = np.random.default_rng(0)
     good = np.frombuffer(GOOD * 4, np.uint8)

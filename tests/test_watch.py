@@ -117,7 +117,7 @@ def calm(result: ps.Result) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("row", thinned(METHODS, 16))
+@pytest.mark.parametrize("row", thinned(METHODS, 40))
 def test_no_alarm_at_machine_precision(row: Row) -> None:
     """Many rounds after the end of convergence, where the residual wanders on the last digits."""
     problem = row.quadratic()
