@@ -27,7 +27,7 @@ USES = {
     "assert ps.minimize(f, ps.prox.as_prox(pyproximal.L1(sigma=0.1)), tol=1e-6).success; import osqp",
     "docs": "import runpy, sys; sys.argv = ['build.py', '--out', 'site', '--work', 'pages', '--only', 'none']; "
     f"runpy.run_path({str(ROOT / 'docs' / 'site' / 'build.py')!r}, run_name='__main__')",
-    "examples": "import skimage, osqp",
+    "examples": "import skimage.data, skimage.restoration",
     "flower": "from proxskip.flower import Federated, client_app, from_arrays; import proxskip as ps; "
     "client_app(lambda context: None); Federated(ps.Scaffnew.theory, clients=2)",
     "ray": SOLVE.format(", engine=ps.RayEngine(actors=2)") + "r.x.sum()",
