@@ -2,9 +2,10 @@
 
     python tests/audit_mutants.py [200] [--first 0] [--engine cpu]
 
-On a cluster and on a card every seed makes one fault in one case, by turns, elsewhere all faults in all cases. Each case is a method on one engine. In one round before convergence the outcome that one client is told is lost, told
+Each case is a method on one engine. In one round before convergence the outcome that one client is told is lost, told
 twice, or changed by 1e-6 of the largest h, and the result must say so: as its status, or as a warning where the method
-mends it by itself.
+mends it by itself. On a cluster and on a card every seed makes one fault in one case, by turns; elsewhere it makes all
+faults in all cases.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def reported(result: Result) -> bool:
 
 
 def main() -> int:
-    """All cases and faults with so many seeds; 1 if one is not reported."""
+    """All cases and faults with these seeds; 1 if one is not reported."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", type=int, nargs="?", default=200)
     parser.add_argument("--first", type=int, default=0)

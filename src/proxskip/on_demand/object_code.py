@@ -1,8 +1,8 @@
 """Object files of kernels, put into memory without a linker and without LLVM, whose library takes 5 MB of a process.
 
-Only what LLVM emits for a kernel on Linux is understood (ELF for AArch64 and x86-64, with the large code model):
-sections of code and constants, and a few kinds of relocations, among them calls of the C library. With anything else
-nothing is placed, and llvmlite loads the file.
+Only what LLVM emits for a kernel on Linux and AArch64 is understood (ELF, the large code model): sections of code and
+constants, and a few kinds of relocations, among them calls of the C library. With anything else, and on every other
+machine, nothing is placed, and llvmlite loads the file.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-_AARCH64, _X86_64 = 183, 62
+_AARCH64 = 183
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
 _WRITE, _ALLOC = 1, 2
 _UNWINDING = ".eh_frame"  # kernels raise nothing
-_MACHINES = {"aarch64": _AARCH64}
-"""Machines on which this has run; x86-64 waits for its tests, and leaves its kernels to llvmlite."""
-_STUBS = {
-    _AARCH64: struct.pack("<II", 0x58000050, 0xD61F0200),  # ldr x16, from after this; br x16
-    _X86_64: bytes.fromhex("ff2500000000"),  # jmp to what is after this
-}
+_MACHINE = "aarch64"
+_STUB = struct.pack("<II", 0x58000050, 0xD61F0200)  # ldr x16, from after this; br x16
 """Jumps to an address that follows: functions of the C library are too far away for a call."""
 _ROOM = 16
 
@@ -51,8 +47,8 @@ class _Object:
 
     def __init__(self, code: bytes) -> None:
         self.code = code
-        kind, self.machine = struct.unpack_from("<HH", code, 16)
-        if code[:6] != b"\x7fELF\x02\x01" or kind != 1 or self.machine != _MACHINES.get(os.uname().machine):
+        kind, machine = struct.unpack_from("<HH", code, 16)
+        if code[:6] != b"\x7fELF\x02\x01" or kind != 1 or machine != _AARCH64 or os.uname().machine != _MACHINE:
             raise _Unknown
         (table,) = struct.unpack_from("<Q", code, 40)
         size, count, names = struct.unpack_from("<HHH", code, 58)
@@ -116,7 +112,7 @@ def _placed(made: _Object, entry: str) -> tuple[int, Any]:
     library, where = ctypes.CDLL(None), dict[int, int]()
     for j, (k, name) in enumerate(outside.items()):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-        stub, at = _STUBS[made.machine] + struct.pack("<Q", address), first + _ROOM * j
+        stub, at = _STUB + struct.pack("<Q", address), first + _ROOM * j
         room[at : at + len(stub)] = stub
         where[k] = base + at
     for k, (_, section, value) in enumerate(made.symbols):
@@ -125,22 +121,20 @@ def _placed(made: _Object, entry: str) -> tuple[int, Any]:
     for at, kind, symbol, more in made.relocations(places):
         if symbol not in where:
             raise _Unknown
-        _relocate(made.machine, room, base, at, kind, where[symbol] + more)
-    _seal(room, base, made.machine)
+        _relocate(room, base, at, kind, where[symbol] + more)
+    _seal(room, base)
     return next(where[k] for k, (name, _, _) in enumerate(made.symbols) if name == entry and k in where), room
 
 
-def _relocate(machine: int, room: Any, base: int, at: int, kind: int, target: int) -> None:
+def _relocate(room: Any, base: int, at: int, kind: int, target: int) -> None:
     """Write an address, or the distance to it, where the code needs it."""
     away = target - base - at
-    if (machine, kind) in ((_AARCH64, 257), (_X86_64, 1)):  # ABS64, R_X86_64_64
+    if kind == 257:  # ABS64
         struct.pack_into("<Q", room, at, target)
-    elif machine == _X86_64 and kind in (2, 4):  # PC32, PLT32
-        struct.pack_into("<i", room, at, away)
-    elif machine == _AARCH64 and kind in (282, 283) and abs(away) < 1 << 27:  # JUMP26, CALL26
+    elif kind in (282, 283) and abs(away) < 1 << 27:  # JUMP26, CALL26
         (word,) = struct.unpack_from("<I", room, at)
         struct.pack_into("<I", room, at, word & 0xFC000000 | away >> 2 & 0x3FFFFFF)
-    elif machine == _AARCH64 and 263 <= kind <= 269:  # MOVW_UABS_G0 to G3
+    elif 263 <= kind <= 269:  # MOVW_UABS_G0 to G3
         (word,) = struct.unpack_from("<I", room, at)
         part = target >> 16 * ((kind - 263) // 2) & 0xFFFF
         struct.pack_into("<I", room, at, word & ~(0xFFFF << 5) | part << 5)
@@ -148,13 +142,13 @@ def _relocate(machine: int, room: Any, base: int, at: int, kind: int, target: in
         raise _Unknown
 
 
-def _seal(room: Any, base: int, machine: int) -> None:
+def _seal(room: Any, base: int) -> None:
     """Make the code executable, and no longer writable."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if protect(base, len(room), mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "mprotect")
-    if machine == _AARCH64:  # whose caches of code do not see what was written
-        clear = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
-        clear.argtypes, clear.restype = [ctypes.c_void_p, ctypes.c_void_p], None
-        clear(base, base + len(room))
+    # the caches of code do not see what was written
+    clear = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
+    clear.argtypes, clear.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+    clear(base, base + len(room))

@@ -33,9 +33,9 @@ LAZY = 1 << 18
 
 # Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
-"""What a thread does in the time c that it takes to start one: so many entries of a matrix, or numbers of a stack."""
+"""Entries of a matrix, or numbers of a stack, that a thread takes in the time c that starting one takes."""
 ENTRIES_PER_PIECE, MAX_PIECES = 2e6, 16
-"""Entries from which a thread has several pieces, up to so many: those who finish early take another one."""
+"""Entries from which a thread has several pieces, and how many at most: those who finish early take another one."""
 SHORT_WORK = 2e7
 """Entries, about, of one call of a kernel (a few hundredths of a second), before a thread looks for interrupts."""
 SECONDS_BETWEEN_LOOKS = 0.05
