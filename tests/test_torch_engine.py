@@ -167,6 +167,16 @@ def test_the_same_bytes_every_time(how: dict[str, Any], device: str) -> None:
     same(a, ps.run(SCAFFNEW, problem, rounds=3, engine="reference", cohort=2, **HOW), 1e-4)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_remembered_is_handed_out_as_a_copy(device: str) -> None:
+    """An audit compares it with what it was a round ago."""
+    row, engine = NAMED["scaffnew"], TorchEngine(device)
+    problem = row.rows(sparse=True)
+    engine.open(problem, {"h": np.ones((problem.n, problem.d))}, 0)
+    engine.memory()["h"][:] = 7.0
+    assert np.array_equal(engine.memory()["h"], np.ones((problem.n, problem.d)))
+
+
 @pytest.mark.slow
 def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device has room for two clients: the engine finds out, and the run is the one with two at once."""
