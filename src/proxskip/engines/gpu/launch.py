@@ -188,7 +188,7 @@ class LocalSteps:
         """Warps that draw the next rows while the others do the step; none where blocks share the draws."""
         if self.draw < 2 or self.grid:
             return 0
-        warps = int(min(-(-self.kept["most_draws"] // 32), (MOST_THREADS - self.threads) // 32))
+        warps = max(0, min(-(-int(self.kept["most_draws"]) // 32), (MOST_THREADS - self.threads) // 32))
         self.threads += 32 * warps
         return warps
 
