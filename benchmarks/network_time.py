@@ -88,7 +88,7 @@ def picture(name: str, out: Path) -> None:
         "Scaffnew, cohorts of 5": (ps.Scaffnew.theory(f, cohort=5), 5),
     }
     found = {label: simulated(method, f, network, cohort) for label, (method, cohort) in racers.items()}
-    figure = Figure(figsize=(11.5, 4.1), layout="constrained")
+    figure = Figure(figsize=(11.5, 4.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     for (label, r), (color, dashes, marker) in zip(found.items(), LOOKS, strict=True):
         style = {"color": color, "linestyle": dashes, "marker": marker, "markevery": 0.12, "markersize": 5}
@@ -97,7 +97,7 @@ def picture(name: str, out: Path) -> None:
     left.axhline(EPS, color="#999999", lw=0.8)
     left.set(xlabel="simulated seconds", ylabel="gradient norm at the communicated x")
     left.set_title("the race", fontsize=10)
-    left.legend(fontsize=9, framealpha=0.9, edgecolor="none")
+    left.legend(fontsize=9, edgecolor="none", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     times = [simulated(ps.Scaffnew(best.gamma, 1 / k), f, network).summary() for k in STEPS]
     reached = [(k, s["sim_seconds"]) for k, s in zip(STEPS, times, strict=True) if s["success"]]
     right.loglog(*zip(*reached, strict=True), "o-", color=ORANGE, label="Scaffnew with this 1/p")
@@ -107,7 +107,7 @@ def picture(name: str, out: Path) -> None:
             right.loglog(STEPS, seconds, dashes, color=color, marker=marker, markersize=5, label=label)
     right.set(xlabel="local steps per round, 1/p", ylabel=f"simulated seconds to {EPS:g}")
     right.set_title("where local steps pay", fontsize=10)
-    right.legend(fontsize=9, framealpha=0.9, edgecolor="none")
+    right.legend(fontsize=9, edgecolor="none", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     figure.suptitle(f"Network {name}: digits, 10 clients", fontsize=11)
     figure.savefig(out / f"network-{name}.png", dpi=110)
     print(f"{out / f'network-{name}.png'}: " + ", ".join(f"1/p = {k}: {duration(t)}" for k, t in reached), flush=True)

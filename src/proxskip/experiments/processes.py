@@ -116,15 +116,27 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+_ending = False
+
+
 def _call(function: Callable[..., Any], about: Any, item: Any) -> tuple[Any, float]:
-    before = {number: signal.signal(number, _interrupt) for number in _STOPS}
+    before = {number: signal.getsignal(number) for number in _STOPS}
     began = time.process_time()
     try:
+        for number in _STOPS:
+            signal.signal(number, _interrupt)
         return function(about, item), time.process_time() - began
     finally:
+        if _ending:  # a pool that breaks tells its processes once, and a process that goes on waits for ever
+            os._exit(1)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """End the call; the first signal to end the process is the only one, so that its checkpoint is written."""
+    global _ending
+    if _ending:
+        return
+    _ending = number == signal.SIGTERM
     raise KeyboardInterrupt
