@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import proxskip as ps
 from conftest import draws, thinned
 from proxskip.engines import rows
+from proxskip.engines.cpu import anchored, kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu import engine as cpu
-from proxskip.engines.cpu import kernels, shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.rows import balanced, merged_rows
@@ -302,6 +302,15 @@ def test_a_second_process_compiles_nothing() -> None:
         for _ in range(2)
     ]
     assert outputs[1].strip() == "0"
+
+
+@pytest.mark.parametrize("module", [anchored, kernels, lazy_kernels, minibatches])
+def test_kernels_of_steps_count_no_users_of_arrays(module) -> None:
+    found = [f for f in vars(module).values() if getattr(f, "__module__", None) == module.__name__]
+    options = [getattr(f, "options", None) or getattr(f, "targetoptions", {}) for f in found]
+    compiled = [given for given in options if given and given.get("inline") != "always"]
+    assert compiled
+    assert all(given["_nrt"] is False for given in compiled)
 
 
 def test_no_slower_than_scipy() -> None:

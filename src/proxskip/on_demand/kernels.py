@@ -95,8 +95,15 @@ class Kernel:
         return machine_code.made_by_numba(self.function, self.options, args)
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
-    """``numba.njit`` with these options, at the first call."""
+def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """``numba.njit`` with these options, at the first call.
+
+    Args:
+        borrows: the kernel makes no array and keeps none, so that nobody counts who uses one. Numba counts for each
+            view (``X[j]``) and each array of a tuple, by atomic operations for which threads wait for each other.
+    """
+    if borrows:
+        options["_nrt"] = False
     return lambda function: Kernel(function, options)
 
 

@@ -29,7 +29,7 @@ def rows_gradient(rows, picks, first, x, per_block, data, g, part, p):
             g[c] += part[c]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def coin(seed, client, round, step, words):
     """``randomness.anchor_coin``."""
     philox4x32(_COIN, step, round, client, seed, words)

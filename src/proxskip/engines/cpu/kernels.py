@@ -36,11 +36,12 @@ DENSE, SPARSE, SOFTMAX = 0, 1, 2
 _FAST = {
     "nogil": True,
     "cache": True,
+    "borrows": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
 }
 # for ``slopes``: reassociation would cancel the magic number that rounds there
-_IN_ORDER = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+_IN_ORDER = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy", "fastmath": {"contract"}}
 SAFE_MARGIN = 690.0
 """Margins below it in size need no clamp: exp neither overflows nor underflows."""
 
@@ -483,7 +484,7 @@ def step_by_parts(k, starts, K, parts, factor, X, gamma, reg, H, total):
 
 # -- sums over clients -------------------------------------------------------------------------------------------------
 # no fast-math flags at all: a sum has the bytes of numpy's, and of every other engine's
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, borrows=True, error_model="numpy")
 def block_sums(lo, hi, w, U, block, out):
     """out[q] = the weighted sum of rows q block .. (q+1) block - 1, row after row, without fused multiply-adds."""
     for q in range(lo, hi):

@@ -14,7 +14,7 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE, ADD_MULTIPLE, SUBTRACT_MULTIPLE = range(6)
 """Operations: a + b, a - b, a * b, a / b, a + s * b, a - s * b."""
 MEMBERS_AT_A_TIME = 32
 """Members whose rows one line of a program works on before the next line: their intermediate results stay in cache."""
-_AS_NUMPY = {"nogil": True, "cache": True, "error_model": "numpy"}
+_AS_NUMPY = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy"}
 
 
 @njit(inline="always")

@@ -40,14 +40,14 @@ def scramble(v, key):
     return v ^ (v >> _SHIFT_1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _mix(a, b, n, key, mask):
     """Half a round of the network for n numbers at once, a and b their halves."""
     for q in range(n):
         a[q] = _u32(a[q] ^ (scramble(b[q], key) & mask))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def permute(v, n, keys, bits, left, right):
     """The network's value for each of v's first n numbers, in their place.
 
@@ -72,7 +72,7 @@ def _trailing_zeros(v):
     return _PLACES[((v & (~v + _u64(1))) * _DE_BRUIJN) >> _u64(58)]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _word(c0, c1, c2, c3, seed, which):
     """One of the four words of ``philox4x32``, without room for the others."""
     k0, k1 = _u32(seed & _WORD), _u32(seed >> _32)
@@ -84,7 +84,7 @@ def _word(c0, c1, c2, c3, seed, which):
     return _u64(c0 if which == 0 else c1 if which == 1 else c2 if which == 2 else c3)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _redrawn(product, side, i, step, round, client, seed):
     """``randomness._redrawn``: a number below ``side``, all of them equally likely."""
     attempt, least = 0, (_u64(0x100000000) - side) % side
@@ -96,7 +96,7 @@ def _redrawn(product, side, i, step, round, client, seed):
     return product >> _32
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def numbers_below(seed, client, round, step, m, n, out):
     """Floyd's numbers for n rows of m into ``out``, which has room for three more: the i-th is at most m - n + i."""
     seed = _u64(seed)
@@ -122,7 +122,7 @@ def numbers_below(seed, client, round, step, m, n, out):
                 out[i] = _u32(product >> _32)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def subset(seed, client, round, step, m, n, seen, out):
     """n different rows of m into ``out``, which has room for three more; ``seen`` holds m zeros, and does again."""
     numbers_below(seed, client, round, step, m, n, out)
@@ -136,7 +136,7 @@ def subset(seed, client, round, step, m, n, seen, out):
         seen[out[i]] = 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def pick_rows(seed, client, round, step, m, b, place, room, out):
     """The places of a minibatch's b rows of m into ``out``, which has room for three more.
 
@@ -177,7 +177,7 @@ def pick_rows(seed, client, round, step, m, b, place, room, out):
 
 
 # -- version 1: a permutation ------------------------------------------------------------------------------------------
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def minibatch(seed, client, round, step, m, start, n, out, room):
     """Values start .. start+n-1 of the keyed permutation of 0..m-1, into ``out``.
 
@@ -209,7 +209,7 @@ def minibatch(seed, client, round, step, m, start, n, out, room):
             beyond += v[q] >= m
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def draw_rows(seed, client, round, step, first, m, b, out, room):
     """The places of b of the client's m rows into ``out``, by the version that ``room`` says (``shards.Drawing``).
 
@@ -222,7 +222,7 @@ def draw_rows(seed, client, round, step, first, m, b, out, room):
         pick_rows(seed, client, round, step, m, b, place[first : first + m], (seen, marks), out)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def philox4x32(a, b, c, d, seed, out):
     """Philox4x32-10 words for counter (a, b, c, d)."""
     c0, c1 = np.uint64(a) & _WORD, np.uint64(b) & _WORD
