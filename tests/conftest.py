@@ -266,7 +266,7 @@ METHODS = (
     Row("5gcs-psi", ps.FiveGCS.theory, "fixed_point rate converges", weights=WEIGHTS, own=True,
         psi=ps.prox.L1(0.01)),
     Row("5gcs-cohort", lambda p: ps.FiveGCS.practical(p, cohort=3), "fixed_point converges", weights=WEIGHTS, own=True,
-        cohort=3),
+        cohort=3, psi=ps.prox.L1(0.01)),
     Row("5gcs-uneven", lambda p: ps.FiveGCS.theory(p, cohort=UNEVEN), "fixed_point rate converges", up=None,
         down=None, cohort=UNEVEN),
     Row("5gcs-auto", lambda p: ps.FiveGCS.practical(p, gamma="auto"), "fixed_point converges", up=2, numbers=2),

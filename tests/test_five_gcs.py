@@ -12,9 +12,9 @@ import scipy.linalg
 import proxskip as ps
 from conftest import NAMED, UNEVEN, WEIGHTS, Machine, close, cohorts_of, quadratics
 from proxskip import theory
-from proxskip.links.cohorts import as_participation
+from proxskip.links.cohorts import Uniform, as_participation
 from proxskip.methods.five_gcs import mean_smoothness
-from proxskip.protocol.server import Server
+from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
 from proxskip.types import Array
 
 EXACT = 120
@@ -307,9 +307,18 @@ def test_it_heals_from_any_v_with_everybody() -> None:
 
 
 def test_a_federation_waits_for_everybody() -> None:
-    """A lost v_m could not be restored from the others'; a message that is lost makes a round void, and no more."""
+    """Of everybody, or of the cohort: a message that is lost makes a round void, and no more."""
     problem = NAMED["5gcs"].rows()
-    method = ps.FiveGCS.practical(problem)
-    assert Server(method, problem, rounds=3).closing == "everyone"
-    with pytest.raises(ps.InputError, match='closing="everyone"'):
-        Server(method, problem, rounds=3, closing="deadline")
+    assert Server(ps.FiveGCS.practical(problem), problem, rounds=3).closing == "everyone"
+    asked = Uniform(3)
+    server = Server(ps.FiveGCS.practical(problem, cohort=asked), problem, rounds=3, cohort=asked)
+    assert server.closing == "deadline"
+    state, asks = server.step(server.start(bytes(16)), Begin())
+    assert len(asks) == 3
+    for ask in asks[1:]:
+        worker = Worker(problem.clients[ask.client], ask.client, server.seed, None)
+        _, (raw,) = Client(server.method, worker).step(ClientState.fresh(bytes(16)), wire.encode(ask))
+        state, _ = server.step(state, Arrived(raw, ask.client))
+    state, _ = server.step(state, Deadline(state.ticket, state.exchange))
+    assert state.round == 0
+    assert state.counts.void == 1

@@ -21,10 +21,12 @@ PATIENCE = 5
 
 def way_to_close(method: Method, problem: Problem, closing: str | None, cohort: Participation) -> str:
     """``deadline`` or ``everyone``: what was asked for, or the first where the method can; a misfit is refused."""
-    can = "cohort" in method.handles and problem.psi is None
-    # what heals with everybody, and has no h that could be restored from the others', must have everybody
-    restorable = "h" in method.remembers or not method.about.heals
-    found = closing or ("deadline" if can and restorable else "everyone")
+    can = "cohort" in method.handles and (problem.psi is None or method.about.psi_on_cohorts)
+    # what heals with everybody, and has nothing that could be restored from the others', must have everybody
+    restorable = method.about.summed in method.remembers or not method.about.heals
+    # what heals without an h waits for everybody, unless cohorts are drawn
+    waits = method.about.heals and "h" not in method.remembers and isinstance(cohort, Everyone)
+    found = closing or ("deadline" if can and restorable and not waits else "everyone")
     if found == "deadline" and "cohort" in method.handles and not restorable:
         raise InputError(
             f'{method.name} cannot restore what a client lost unless all clients are averaged; use closing="everyone".'

@@ -45,7 +45,7 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     if method.about.equal_weights and float(np.ptp(problem.weights)) > 1e-12:
         raise InputError(f'{method.name} is for equally weighted clients; split with weights="equal".')
     # also for a method that handles both, one at a time
-    if not everyone and problem.psi is not None:
+    if not everyone and problem.psi is not None and not method.about.psi_on_cohorts:
         raise InputError(
             "a regularizer at the server needs the h of all clients in every round; leave out the cohort or psi."
         )

@@ -162,7 +162,7 @@ class Line:
         self._count_up(work)
         self.ledger.exchanges += 1
         self.exchanges += 1
-        return tuple(self.engine.sum(w / w.sum(), U) for U in work.up for w in rows)
+        return self.engine.sums([w / w.sum() for w in rows], work.up)
 
     def _ask(
         self, clock: Clock, half: ClientHalf, K: Any, down: tuple[Array, ...], own: Mapping[str, Any] | None

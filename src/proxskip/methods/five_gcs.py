@@ -59,6 +59,9 @@ class FiveGCS(Method):
         style=Style("#009E73", "-", "8", highlighted=True),
         finds_gamma=True,
         weighted_cohorts=True,
+        psi_on_cohorts=True,
+        summed="v",
+        needs_whole_cohort=True,
         other_names=("fivegcs",),
     )
 
@@ -123,6 +126,10 @@ class FiveGCS(Method):
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
         """The v_m."""
         return memory["v"]
+
+    def known_sum(self, problem: Problem, server: Vectors) -> Array:
+        """The server's v."""
+        return server["v"]
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """max |sum_m w_m v_m - v|, with psi and for one client too."""

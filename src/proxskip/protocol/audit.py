@@ -22,7 +22,7 @@ from proxskip.protocol.wire import Answer
 from proxskip.results.result import Status
 from proxskip.seam import Method
 from proxskip.seam.idle import IdleClient, Route
-from proxskip.types import Array, Vectors
+from proxskip.types import Array
 
 TOLERANCE = 1e-12
 GROWTH, SPREAD = 1e3, 1e6
@@ -100,14 +100,9 @@ def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Ro
     return idle.route(halves.allowed(method)[call.half], zeros, 1, call.down, call.numbers(0))
 
 
-def controls_at_zero(method: Method, problem: Problem, vectors: Vectors) -> Array | None:
-    """The control variate of a client that remembers zeros; None for methods without."""
-    return method.controls(vectors, {k: np.zeros(problem.d) for k in method.remembers})
-
-
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
     """sum_i w_i h_i over these clients less what all of them must give: zero, or Scaffold's c for the c_i it keeps."""
-    target: Array = -np.asarray(controls_at_zero(method, problem, state.vectors))
+    target: Array = np.asarray(method.known_sum(problem, state.vectors))
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
@@ -132,17 +127,19 @@ def audited(method: Method, problem: Problem, names: Sequence[str], state: Serve
         # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         for i in sorted(state.lost):
-            state = state.adopt(i, h).note(f"{names[i]} has its h again.")
+            state = state.adopt(i, h).note(f"{names[i]} has its {method.about.summed} again.")
         return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
     size = float(np.abs(total).max())
     state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
     if size <= tolerance(method, state, H):
         return state.but(broken=False)
+    name = method.about.summed
+    what = "sum_i w_i h_i" if name == "h" else f"sum_i w_i {name}_i - {name}"
     # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
-        said = f"sum_i w_i h_i is {size:.3g} again after it was set to zero; a client does not commit what it is told."
+        said = f"{what} is {size:.3g} again after it was set to zero; a client does not commit what it is told."
         return state.fail((Status.CORRUPTED, said))
-    state = state.count("recentred").note(f"sum_i w_i h_i was {size:.3g} after round {state.round}; set to zero.")
+    state = state.count("recentred").note(f"{what} was {size:.3g} after round {state.round}; set to zero.")
     now = scale(method, state.vectors["x"], H)
     return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from proxskip import registry
@@ -14,13 +15,15 @@ REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
 
 def allowed(method: Method) -> dict[str, Callable[..., Any]]:
     """The method's halves by name: its public functions of (client, memory, ...), and nothing else."""
-    found: dict[str, Callable[..., Any]] = {REPORT: report, MEASURE: measure, RECENTRE: recentre, ADOPT: adopt}
+    name = method.about.summed
+    found: dict[str, Callable[..., Any]] = {REPORT: partial(report, name), RECENTRE: partial(recentre, name)}
+    found |= {MEASURE: measure, ADOPT: partial(adopt, name)}
     return found | registry.bound_halves(method)
 
 
-def report(client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-    """h goes up."""
-    return (memory["h"],), {}
+def report(name: str, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
+    """What is summed, mostly h, goes up."""
+    return (memory[name],), {}
 
 
 def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
@@ -28,14 +31,14 @@ def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array
     return (client.measured_gradient(x),), {}
 
 
-def recentre(client: Client, memory: Vectors, excess: Array) -> Vectors:
-    """Take the weighted mean off h."""
-    return {"h": memory["h"] - excess}
+def recentre(name: str, client: Client, memory: Vectors, excess: Array) -> Vectors:
+    """Take off it what the weighted mean of all clients' is too much."""
+    return {name: memory[name] - excess}
 
 
-def adopt(client: Client, memory: Vectors, h: Array) -> Vectors:
-    """Take over an h that was lost here."""
-    return {"h": h}
+def adopt(name: str, client: Client, memory: Vectors, h: Array) -> Vectors:
+    """Take over one that was lost here."""
+    return {name: h}
 
 
 def check_points(method: Method, half: str) -> None:

@@ -100,11 +100,14 @@ class Server:
 
     @cached_property
     def has_h(self) -> bool:
-        """Whether clients remember an h whose weighted sum is known; not where the method's controls are None."""
-        if "h" not in self.method.remembers or self.problem.psi is not None:
+        """Whether clients remember an h (5gcs: v) whose weighted sum is known, and which does not heal by itself."""
+        about = self.method.about
+        if about.summed not in about.remembers or (self.problem.psi is not None and not about.psi_on_cohorts):
+            return False
+        if about.summed != "h" and self.closing == "everyone":
             return False
         start = self.method.start(self.problem, np.zeros(self.problem.d))
-        return audit.controls_at_zero(self.method, self.problem, start) is not None
+        return self.method.known_sum(self.problem, start) is not None
 
     def start(self, run: bytes, x0: Any = None) -> ServerState:
         """Before the first ticket.
@@ -301,7 +304,8 @@ class Server:
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
         remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form repairs"
-        state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its h {remedy}.")
+        name = self.method.about.summed
+        state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its {name} {remedy}.")
         state = state.but(out=state.out | {i}, lost=state.lost | {i})
         return self._settled(state)
 
@@ -329,9 +333,9 @@ class Server:
             return self._void(state)
         counted = max(audit.size(state.answers[i][0]) for i in cohort)
         state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})
-        w = call.weights[list(cohort)]
-        rows = [state.answers[i][0] for i in cohort]
-        means = tuple(weighted_sum(w / w.sum(), np.stack(column)) for column in zip(*rows, strict=True))
+        weights = np.atleast_2d(call.weights)[:, list(cohort)]
+        columns = [np.stack(column) for column in zip(*(state.answers[i][0] for i in cohort), strict=True)]
+        means = tuple(weighted_sum(w / w.sum(), U) for U in columns for w in weights)
         state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
 

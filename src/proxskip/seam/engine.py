@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, NamedTuple, Protocol
@@ -210,6 +210,10 @@ class Engine(Carrier, Gossiper, Witness, Rewinder, RowKeeper, Protocol):
     def sum(self, w: Array, U: Any) -> Any:
         """``sum_j w_j U_j`` over the cohort's rows, with the bytes of ``links.sums.weighted_sum``."""
         ...
+
+    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+        """The sums of every stack of rows with each of these weights."""
+        return tuple(self.sum(w, U) for U in up for w in rows)
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""

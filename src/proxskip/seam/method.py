@@ -49,8 +49,12 @@ class About:
         other_names: names under which it can also be asked for.
         equal_weights: it is right for equal weights of the clients only.
         weighted_cohorts: its theorem on cohorts holds for unequal weights of the clients too.
-        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, so that a round of a
-            federation counts only if all of them answer.
+        psi_on_cohorts: the server holds the sum of what all clients remember, so that it can take a prox in rounds on
+            cohorts too.
+        summed: the remembered vector whose weighted sum over all clients the server knows (``known_sum``); what one
+            client lost is restored from the others'.
+        needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, or what they send is
+            weighed by their probabilities, so that a round of a federation counts only if all of them answer.
     """
 
     name: str
@@ -68,6 +72,8 @@ class About:
     needs_whole_cohort: bool = False
     equal_weights: bool = False
     weighted_cohorts: bool = False
+    psi_on_cohorts: bool = False
+    summed: str = "h"
     passing: tuple[str, ...] = ()
 
 
@@ -265,6 +271,14 @@ class Method:
     def audited(self, server: Vectors, memory: Vectors) -> Array | None:
         """What the clients remember and ``excess`` adds up; the control variates by default."""
         return self.controls(server, memory)
+
+    def known_sum(self, problem: Problem, server: Vectors) -> Array | None:
+        """What the clients' ``about.summed`` must add up to, weighted: zero for h by default; None where it is unknown.
+
+        For Scaffold it is c, which its server keeps.
+        """
+        h = self.controls(server, {k: np.zeros(problem.d) for k in self.about.remembers})
+        return None if h is None else -h
 
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """How far the h_i are from what must hold after every round, where a run looks; None where nothing must.

@@ -148,8 +148,7 @@ class GpuEngine(Engine):
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
-        self.rows = problem.rows_each
-        self.row_count = int(self.rows.sum())
+        self.rows, self.row_count = problem.rows_each, int(problem.rows_each.sum())
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
         self.whole: LocalSteps | None = None
@@ -161,13 +160,11 @@ class GpuEngine(Engine):
         else:
             self.oracles = [on_device(f) for f in problem.clients]
         self.pending: PendingLaunch | None = None
-        self.settling = False
-        self.several = False
+        self.settling = self.several = False
         self.marked: dict[str, Any] | None = None
         self.twins: list[tuple[Array, Any]] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
-        self.chosen: tuple[bytes, Any] = (b"", None)
-        self.weights: tuple[bytes, Any] = (b"", None)
+        self.chosen = self.weights = (b"", None)
 
     # -- what client halves ask for ------------------------------------------------------------------------------------
     def descend(
@@ -182,8 +179,7 @@ class GpuEngine(Engine):
             how["pull"] = pull
         if many(step0) or step0:
             how["step0"] = one_step0(step0)
-        if many(K):
-            how["order"] = self._longest_first(K)
+        how |= {"order": self._longest_first(K)} if many(K) else {}
         count = steps_between_looks(self.entries * len(members) / self.problem.n)
         if not self.settling and (int(np.max(K)) if many(K) else K) > count:
             x, K, how = self._ahead(self.local, members, x, h, gamma, K, how, count, halt)
@@ -203,8 +199,7 @@ class GpuEngine(Engine):
         if self.pending.step is not None:
             self._launch(self.pending.step)
             self.pending.step = None
-        first, most = int(how.get("step0", 0)), int(np.max(K))
-        done = 0
+        first, most, done = int(how.get("step0", 0)), int(np.max(K)), 0
         while most - done > count:
             look(halt)
             part: Any = count
@@ -393,19 +388,25 @@ class GpuEngine(Engine):
 
     def sum(self, w: Array, U: Any) -> Any:
         """``sum_j w_j U_j`` on the card, with the bytes of ``links.weighted_sum``."""
+        return self.sums([w], [U])[0]
+
+    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+        """As any engine, and flushed once: what a launch stores changes what terms stand for."""
+        found = [self._join(self._sum(w, U)) for U in up for w in rows]
+        if self.far:
+            return tuple(Term(VECTOR, out) for out in found)
+        self.flush()
+        hosts = tuple(self.fetch(out) for out in found)
+        self.twins = [*self.twins[-3:], *zip(hosts, found, strict=True)]
+        return hosts
+
+    def _sum(self, w: Array, U: Any) -> Link:
         if w.tobytes() != self.weights[0]:
             self.weights = w.tobytes(), self.cupy.asarray(w)
         c, d = len(w), self.problem.d if isinstance(U, Term) else U.shape[1]
         blocks = -(-c // SUM_BLOCK)
         room = self.cupy.empty((blocks, d)) if blocks > 1 else NOTHING
-        link = Link(Term.of(U), self.cupy.empty(d), w=self.weights[1], parts=room)
-        out = self._join(link)
-        if self.far:
-            return Term(VECTOR, out)
-        self.flush()
-        host = self.fetch(out)
-        self.twins = [*self.twins[-3:], (host, out)]
-        return host
+        return Link(Term.of(U), self.cupy.empty(d), w=self.weights[1], parts=room)
 
     def mix(self, graph: Mixer, U: Any) -> Any:
         """One gossip step on the card."""
@@ -434,9 +435,8 @@ class GpuEngine(Engine):
             self._block_sums(NOTHING, link.parts, len(link.parts), link.out)
 
     def _block_sums(self, w: Any, U: Any, block: int, out: Any) -> None:
-        n, d = U.shape
-        arguments = (w, U, np.int32(n), np.int32(d), np.int32(block), out)
-        start(cuda.server("block_sums"), (-(-d // 64), -(-n // block)), (64,), arguments)
+        (n, d), kernel = U.shape, cuda.server("block_sums")
+        start(kernel, (-(-d // 64), -(-n // block)), (64,), (w, U, np.int32(n), np.int32(d), np.int32(block), out))
 
     def place(self, v: Array) -> Any:
         """A vector of the server's on the card."""
