@@ -125,14 +125,17 @@ class SoloClient:
             if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
                 left -= STEPS_BETWEEN_LIMIT_CHECKS
                 self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
-            y, ahead = kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum)
+            new, ahead = np.empty_like(z), np.empty_like(z)
+            kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
+            y = new
             there = self.f.gradient(ahead)
             if self.backtrack:
                 self._steep(z, g, ahead, there)
             z, g = ahead, there
         self._count(left)
-        out: Array = kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum)[0]
-        return out
+        new, ahead = np.empty_like(z), np.empty_like(z)
+        kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
+        return new
 
     def _count(self, steps: int) -> None:
         self.calls += steps

@@ -1,27 +1,26 @@
 """Compiled vector work of the loop of ``minimize``: one call where numpy needs five."""
 
-import numpy as np
-
 from proxskip.engines.cpu.kernels import distance
 from proxskip.on_demand.kernels import njit
 
-_FUSED = {"nogil": True, "cache": True, "error_model": "numpy"}
+_FUSED = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy"}
 
 
 @njit(**_FUSED)
-def pulled_step(z, g, h, centre, y, tau, gamma, momentum):
-    """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
-    new, ahead = np.empty_like(z), np.empty_like(z)
+def pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead):
+    """new <- z - gamma (g - h + tau (z - centre)), and the point ahead of it, new + momentum (new - y).
+
+    The caller makes ``new`` and ``ahead``, faster than a compiled function returns an array.
+    """
     for j in range(len(z)):
         v = z[j] - gamma * (g[j] - h[j] + tau * (z[j] - centre[j]))
         new[j] = v
         ahead[j] = v + momentum * (v - y[j])
-    return new, ahead
 
 
 @njit(**_FUSED)
 def plain_step(y, g, gamma, new):
-    """new <- y - gamma g; the caller makes ``new``, faster than a compiled function returns an array."""
+    """new <- y - gamma g."""
     for j in range(len(y)):
         new[j] = y[j] - gamma * g[j]
 
