@@ -59,6 +59,12 @@ def _mix(indices: Any, values: Any, k: int) -> Any:
     return v ^ (v >> np.uint64(29))
 
 
+def even(n: int, parts: int) -> list[tuple[int, int]]:
+    """Ranges of n things that are all the same work."""
+    parts = max(1, min(parts, n))
+    return [(k * n // parts, (k + 1) * n // parts) for k in range(parts)]
+
+
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
     n = len(load)
@@ -69,7 +75,8 @@ def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     ends = np.cumsum(load)
     goals = total * np.arange(1, parts) / parts
     after = np.minimum(np.searchsorted(ends, goals), n - 1)
-    nearer = np.abs(ends[after] - goals) <= np.abs(np.append(0.0, ends)[after] - goals)
+    before = np.where(after > 0, ends[after - 1], 0.0)
+    nearer = np.abs(ends[after] - goals) <= np.abs(before - goals)
     inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
     bounds = [0, *inner, n]
     return list(pairwise(bounds))

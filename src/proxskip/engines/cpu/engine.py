@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, key_of, no_half, pull_to_zero, pulled_steps
 from proxskip.engines.near import NearEngine
-from proxskip.engines.rows import balanced
+from proxskip.engines.rows import balanced, even
 from proxskip.links.codecs import Key
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.clients import checked_gradient
@@ -258,7 +259,7 @@ class CpuEngine(NearEngine):
                 work = shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
             else:
                 work = self._in_calls(shards, members, x0, X, H, gamma, K, round, step0, halt)
-            self._spread(work, balanced(load, pieces * threads))
+            self._spread(work, balanced(load, pieces * threads), threads)
         return X.astype(np.float64, copy=False)
 
     def _by_blocks(self, shards: Rows | Tiles, members: Indices, load: Array, K: Indices) -> bool:
@@ -376,23 +377,26 @@ class CpuEngine(NearEngine):
             for j, k in ranges:
                 work(j, k)
 
-    def _spread(self, work: Any, ranges: list[tuple[int, int]]) -> None:
+    def _share(self, work: Any, n: int, numbers: float) -> None:
+        """``work(lo, hi)`` for ranges of n rows, together this many numbers, on as many threads as that is worth."""
+        self._spread(work, even(n, self._threads_for(numbers)))
+
+    def _spread(self, work: Any, ranges: list[tuple[int, int]], threads: int | None = None) -> None:
         """``work(lo, hi)`` for all ranges, on this thread and others, each of which takes the next one that is left."""
         todo, failed = deque(ranges), {}
 
         def go() -> None:
-            while True:
-                try:
+            with suppress(IndexError):  # none is left
+                while True:
                     lo, hi = todo.popleft()
-                except IndexError:
-                    return
-                try:
-                    work(lo, hi)
-                except Exception as error:
-                    failed[lo] = error
-                    todo.clear()
+                    try:
+                        work(lo, hi)
+                    except Exception as error:
+                        failed[lo] = error
+                        todo.clear()
 
-        jobs = [] if self.pool is None else [self.pool.submit(go) for _ in range(min(self.threads, len(ranges)) - 1)]
+        others = min(threads or self.threads, len(ranges)) - 1
+        jobs = [] if self.pool is None else [self.pool.submit(go) for _ in range(others)]
         try:
             go()
             for job in jobs:
@@ -448,7 +452,7 @@ class CpuEngine(NearEngine):
                 if handed:
                     self.handed[name] = out
         if sheet.out and sheet.fits:
-            self._spread(sheet.work(), balanced(np.ones(shape[0]), self._threads_for(shape[0] * shape[1])))
+            self._share(sheet.work(), shape[0], shape[0] * shape[1])
         elif sheet.out:
             raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
         for name, v in memory.items():
@@ -481,16 +485,13 @@ class CpuEngine(NearEngine):
         """One written-down stack at once."""
         sheet = Sheet(out.shape[1], self.found(members))
         sheet.store(v, out, kept=False)
-        self._spread(sheet.work(), balanced(np.ones(len(out)), self._threads_for(out.size)))
+        self._share(sheet.work(), len(out), out.size)
 
     def sum(self, w: Array, U: Array) -> Array:
         """Block after block, the blocks spread over threads."""
         blocks = np.empty((-(-len(U) // SUM_BLOCK), U.shape[1]))
         w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
-        self._spread(
-            lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks),
-            balanced(np.ones(len(blocks)), self._threads_for(U.size)),
-        )
+        self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
 
     def close(self) -> None:
