@@ -171,11 +171,14 @@ def test_the_theorems_parameters_from_what_the_clients_say(batch: int | None, cl
     assert np.allclose(out.x, judge.x, rtol=1e-12, atol=1e-14)
 
 
-def test_cohorts_weights_and_the_tolerance(clock: Clock) -> None:
-    problem = ps.Problem(quadratics(4), WEIGHTS)
+@pytest.mark.parametrize(
+    ("make", "psi"), [(ps.Scaffnew.theory, None), (ps.FiveGCS.practical, None), (ps.FiveGCS.theory, ps.prox.L1(0.01))]
+)
+def test_cohorts_weights_and_the_tolerance(make: Any, psi: Any, clock: Clock) -> None:
+    problem = ps.Problem(quadratics(4), WEIGHTS, psi=psi)
     grid = Here(app_of(problem), 4)
-    made = lambda p: ps.Scaffnew.theory(p, cohort=3)  # noqa: E731
-    out = Federated(made, 4, cohort=3, weights=WEIGHTS, tol=1e-6, measure=10).start(grid, num_rounds=2000)
+    made = lambda p: make(p, cohort=3)  # noqa: E731
+    out = Federated(made, 4, cohort=3, weights=WEIGHTS, tol=1e-6, measure=10, psi=psi).start(grid, num_rounds=2000)
     assert out.success
     assert out.summary["grad_norm"] <= 1e-6
     assert problem.solution is not None

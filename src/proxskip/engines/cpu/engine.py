@@ -395,8 +395,7 @@ class CpuEngine(NearEngine):
                         failed[lo] = error
                         todo.clear()
 
-        others = min(threads or self.threads, len(ranges)) - 1
-        jobs = [] if self.pool is None else [self.pool.submit(go) for _ in range(others)]
+        jobs = [self.pool.submit(go) for _ in ranges[1 : threads or self.threads]] if self.pool is not None else []
         try:
             go()
             for job in jobs:
