@@ -540,6 +540,12 @@ def test_bad_input_with_force_keeps_the_old_run(call, tmp_path):
     assert (tmp_path / "b" / "summary.json").exists()
 
 
+def test_what_each_client_has_for_itself_is_printed_as_a_range(call):
+    code, out, err = call(*"run 5gcs --data digits --clients 4 --psi l1:0.001 --cohort 3 --rounds 2".split())
+    assert code == 0, err
+    assert re.search(r"tau_i from [\d.e-]+ to [\d.e-]+, beta_i from [\d.]+ to [\d.]+, K = \d+, cohort = uniform 3", out)
+
+
 def test_own_steps_with_minibatches_from_the_command_line(call):
     flags = [
         "run",

@@ -63,9 +63,8 @@ def _function(s: Mapping[str, Any]) -> str:
 
 
 def _parameters(s: Mapping[str, Any]) -> str:
-    gammas = s["gamma"] if isinstance(s["gamma"], (list, tuple)) else None
-    if gammas is not None:
-        words = [f"gamma_i from {min(gammas):.4g} to {max(gammas):.4g}"]
+    if isinstance(s["gamma"], (list, tuple)):
+        words = [_named("gamma", s["gamma"])]
     elif s["L_max"] is None:
         words = [f"gamma = {s['gamma']:.4g}"]
     else:
@@ -73,7 +72,7 @@ def _parameters(s: Mapping[str, Any]) -> str:
         one, average = s["gamma"] * s["L_max"], s["gamma"] * s["L_global"]
         words = [f"gamma = {s['gamma']:.4g} (gamma L = {one:.3g} for L max, {average:.3g} for L global)"]
     named = ("p", "tau", "q", "eta_g", "beta", "chi", "decay", *_own(s["method"]), "K", "option")
-    words += [f"{k} = {_plain(s[k])}" for k in named if s.get(k) is not None]
+    words += [_named(k, s[k]) for k in named if s.get(k) is not None]
     if s["graph"] is not None:
         words.append(f"graph = {s['graph']} (delta = {s['delta']:.3g})")
     if s["cohort"] is not None:
@@ -89,8 +88,11 @@ def _own(method: str) -> list[str]:
     return [f.name for f in fields(kind) if f.name not in SHOWN]  # type: ignore[arg-type]
 
 
-def _plain(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _named(name: str, value: Any) -> str:
+    """A parameter; of one that each client has for itself, the range."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, float) for v in value):
+        return f"{name}_i from {min(value):.4g} to {max(value):.4g}"
+    return f"{name} = {f'{value:.4g}' if isinstance(value, float) else value}"
 
 
 def _cost(s: Mapping[str, Any]) -> str:
