@@ -541,7 +541,8 @@ def test_bad_input_with_force_keeps_the_old_run(call, tmp_path):
 
 
 def test_what_each_client_has_for_itself_is_printed_as_a_range(call):
-    code, out, err = call(*"run 5gcs --data digits --clients 4 --psi l1:0.001 --cohort 3 --rounds 2".split())
+    flags = {"--data": "digits", "--clients": "4", "--psi": "l1:0.001", "--cohort": "3", "--rounds": "2"}
+    code, out, err = call("run", "5gcs", *(word for pair in flags.items() for word in pair))
     assert code == 0, err
     assert re.search(r"tau_i from [\d.e-]+ to [\d.e-]+, beta_i from [\d.]+ to [\d.]+, K = \d+, cohort = uniform 3", out)
 

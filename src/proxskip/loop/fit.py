@@ -47,6 +47,6 @@ def check_fit(method: Method, problem: Problem, everyone: bool) -> None:
     # also for a method that handles both, one at a time
     if not everyone and problem.psi is not None and not method.about.psi_on_cohorts:
         raise InputError(
-            "a regularizer at the server needs the h of all clients in every round; leave out the cohort or psi, or use "
-            "5gcs."
+            "a regularizer at the server needs the h of all clients in every round; leave out the cohort or psi, or "
+            "use 5gcs."
         )
