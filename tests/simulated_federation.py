@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from proxskip.links.cohorts import Everyone, Participation, Uniform
-from proxskip.methods import FedLin, LocalGD, Scaffnew, Scaffold, SLocalGD
+from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.protocol import audit, halves
@@ -83,20 +83,23 @@ class _Noisy(Worker):
 
 @cache
 def federation(which: int) -> tuple[str, Server, tuple[ClientNode, ...]]:
-    """A small federation: five methods in eight forms, two to four clients, equal weights or not."""
-    kind = which % 8
-    n = 2 + which // 8 % 3
+    """A small federation: six methods in nine forms, two to four clients, equal weights or not."""
+    kind = which % 9
+    n = 2 + which // 9 % 3
     rng = generator(which)
     H = 0.2 + rng.random((n, D))
     weights = np.ones(n) if which % 2 else 1 + rng.random(n)
     problem = Problem([Quadratic(H[i], 2.0 * rng.standard_normal(D)) for i in range(n)], weights)
     gamma, closing, audit = 1.0 / problem.L_max, None, 2 if which % 3 else 50
     cohort: Participation = Everyone()
-    workers = [(_Noisy if kind == 0 and which >= 8 else Worker)(f, i, which) for i, f in enumerate(problem.clients)]
+    workers = [(_Noisy if kind == 0 and which >= 9 else Worker)(f, i, which) for i, f in enumerate(problem.clients)]
     if kind in (0, 1, 2, 3):
         method: Any = Scaffnew(gamma, 0.5)
         cohort = Uniform(max(2, n - 1)) if kind == 1 else cohort
         closing = "everyone" if kind == 2 else None
+    elif kind == 8:
+        cohort = Uniform(max(2, n - 1))
+        method = FiveGCS.practical(problem, cohort=cohort)
     else:
         method = {
             4: Scaffold(gamma / 2, 2),
@@ -124,8 +127,9 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, python_generator(seed)
-        self.which = self.rng.randrange(48)
+        self.which = self.rng.randrange(54)
         self.kind, self.core, clients = federation(self.which)
+        self.summed = self.core.method.about.summed
         for c in clients:
             c.worker.gradients = 0
         self.run = seed.to_bytes(16, "little")
@@ -239,10 +243,10 @@ class Simulation:
                 continue
             if (ticket, after.uploads[i]) not in node.work:
                 raise self._violation(f"ticket {ticket} counted an upload that client {i} never made for it")
-            memory = {"h": node.shadow, **node.work[ticket, after.uploads[i]]}
+            memory = {self.summed: node.shadow, **node.work[ticket, after.uploads[i]]}
             if outcome.settle:
                 memory |= node.core.worker.settle(node.core.allowed[outcome.settle], memory, outcome.vectors)
-            node.shadow = node.history[ticket] = memory["h"]
+            node.shadow = node.history[ticket] = memory[self.summed]
         if changed and self.core.has_h:
             H = np.array([node.shadow for node in self.nodes])
             core = self.core
@@ -283,7 +287,7 @@ class Simulation:
             raise self._violation(f"client {ask.client} committed ticket {after.committed} twice")
         node.applied.add(after.committed)
         right = node.history.get(after.committed)
-        if self.core.has_h and (right is None or not np.array_equal(after.memory.get("h", np.nan), right)):
+        if self.core.has_h and (right is None or not np.array_equal(after.memory.get(self.summed, np.nan), right)):
             raise self._violation(f"client {ask.client} committed another h than ticket {after.committed} gives")
 
     # -- the end -------------------------------------------------------------------------------------------------------

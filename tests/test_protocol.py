@@ -873,10 +873,11 @@ def test_the_simulator_finds_a_partial_round_in_the_prox_form(monkeypatch: pytes
 
 
 def test_every_form_is_in_the_simulator() -> None:
-    kinds = {federation(k)[0] for k in range(48)}
+    kinds = {federation(k)[0] for k in range(54)}
     assert "scaffnew, everyone" in kinds
     assert "scaffnew, deadline" in kinds
-    assert {k.split(",")[0] for k in kinds} == {"scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd"}
+    assert {k.split(",")[0] for k in kinds} == {"scaffnew", "scaffold", "fedlin", "s-local-gd", "local-gd", "5gcs"}
+    assert "5gcs, deadline" in kinds
 
 
 # -- found by hostile reading ------------------------------------------------------------------------------------------
