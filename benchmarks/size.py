@@ -202,7 +202,9 @@ def main(grid, context):
 
 if __name__ == "__main__":
     run_simulation(server, client, num_supernodes=n, backend_config={"client_resources": {"num_cpus": 1}})
-    known = ps.run(ps.Scaffnew(0.25, 0.5), ps.Problem([oracle(i) for i in range(n)]), rounds=rounds, seed=1)
+    # rounds close at a deadline, in the form for cohorts
+    problem = ps.Problem([oracle(i) for i in range(n)])
+    known = ps.run(ps.Scaffnew(0.25, 0.5), problem, rounds=rounds, seed=1, cohort=[list(range(n))])
     same = found["out"].x.tobytes() == known.x.tobytes()
     clients = [m["clients"] for m in found["out"].train_metrics_clientapp.values()]
     print("SAID", json.dumps({"same": same, "clients": clients, "round": (marks[-1] - marks[0]) / rounds}))
