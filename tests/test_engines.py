@@ -89,6 +89,9 @@ def test_rows_of_ones_are_stored_without_values(batch: int | None) -> None:
     ones = scipy.sparse.csr_matrix((np.abs(A) > 0.5).astype(float))
     whole = ps.Logistic(ones, b, l2=0.02, l2_relative=True)
     problem = ps.split(whole, clients=4, by="label").with_batch(batch)
+    packed = shards.pack(problem)
+    assert packed is not None
+    assert len((packed.row_data if isinstance(packed, shards.Tiles) else packed.sparse)[2]) == 0
     same(run(NAMED["scaffnew"], problem), run(NAMED["scaffnew"], problem, "reference"), 1e-12)
 
 

@@ -24,6 +24,7 @@ from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.rows import balanced, merged_rows
 from proxskip.links.sums import weighted_sum
+from proxskip.solo import kernels as solo_kernels
 
 LOSSES = {"logistic": ps.Logistic, "squares": ps.LeastSquares, "softmax": ps.Softmax}
 
@@ -304,7 +305,7 @@ def test_a_second_process_compiles_nothing() -> None:
     assert outputs[1].strip() == "0"
 
 
-@pytest.mark.parametrize("module", [anchored, kernels, lazy_kernels, minibatches])
+@pytest.mark.parametrize("module", [anchored, kernels, lazy_kernels, minibatches, solo_kernels])
 def test_kernels_of_steps_count_no_users_of_arrays(module) -> None:
     found = [f for f in vars(module).values() if getattr(f, "__module__", None) == module.__name__]
     options = [getattr(f, "options", None) or getattr(f, "targetoptions", {}) for f in found]

@@ -230,9 +230,14 @@ def test_many_small_parts_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_large_parts_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "PART_BYTES", 300)
-    method, problem = run_in_parts(tmp_path / "a", checkpoint_every=5)
-    same(ps.resume(tmp_path / "a", problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
+    counts = []
+    for k, size in enumerate((journal.PART_BYTES, 300)):
+        monkeypatch.setattr(journal, "PART_BYTES", size)
+        path = tmp_path / str(k)
+        method, problem = run_in_parts(path, checkpoint_every=5)
+        counts.append(len(folder.read(path).checkpoint.meta["parts"]["name"]))  # type: ignore[union-attr]
+        same(ps.resume(path, problem, rounds=12), ps.run(method, problem, rounds=12, cohort=4))
+    assert counts[0] < counts[1]
 
 
 @pytest.mark.parametrize("moment", ["part", "checkpoint", "after"])

@@ -22,7 +22,7 @@ def allowed(method: Method) -> dict[str, Callable[..., Any]]:
 
 
 def report(name: str, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:
-    """What is summed, mostly h, goes up."""
+    """The vector that the server knows the sum of (h, or v of 5gcs) goes up."""
     return (memory[name],), {}
 
 
@@ -32,12 +32,12 @@ def measure(client: Any, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array
 
 
 def recentre(name: str, client: Client, memory: Vectors, excess: Array) -> Vectors:
-    """Take off it what the weighted mean of all clients' is too much."""
+    """Subtract that by which the weighted mean over all clients is too large."""
     return {name: memory[name] - excess}
 
 
 def adopt(name: str, client: Client, memory: Vectors, h: Array) -> Vectors:
-    """Take over one that was lost here."""
+    """Take over the vector that was lost here."""
     return {name: h}
 
 

@@ -125,17 +125,13 @@ class SoloClient:
             if k and k % STEPS_BETWEEN_LIMIT_CHECKS == 0:
                 left -= STEPS_BETWEEN_LIMIT_CHECKS
                 self._pause(STEPS_BETWEEN_LIMIT_CHECKS)
-            new, ahead = np.empty_like(z), np.empty_like(z)
-            kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
-            y = new
+            y, ahead = _pulled_step(z, g, h, centre, y, tau, gamma, momentum)
             there = self.f.gradient(ahead)
             if self.backtrack:
                 self._steep(z, g, ahead, there)
             z, g = ahead, there
         self._count(left)
-        new, ahead = np.empty_like(z), np.empty_like(z)
-        kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
-        return new
+        return _pulled_step(z, g, h, centre, y, tau, gamma, momentum)[0]
 
     def _count(self, steps: int) -> None:
         self.calls += steps
@@ -373,6 +369,15 @@ def _step(x: Array, g: Array, h: Array | float, gamma: Any) -> Array:
     """x - gamma (g - h), without a difference where h is zero."""
     new: Array = x - gamma * (g if type(h) is float and h == 0.0 else g - h)
     return new
+
+
+def _pulled_step(
+    z: Array, g: Array, h: Any, centre: Array | float, y: Array, tau: float, gamma: float, momentum: float
+) -> tuple[Array, Array]:
+    """y+ = z - gamma (g - h + tau (z - centre)), and the point ahead of it, y+ + momentum (y+ - y)."""
+    new, ahead = np.empty_like(z), np.empty_like(z)
+    kernels.pulled_step(z, g, h, centre, y, tau, gamma, momentum, new, ahead)
+    return new, ahead
 
 
 def _finite(x: Array) -> bool:
