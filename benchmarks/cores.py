@@ -61,21 +61,19 @@ def speedups(problem: ps.Problem, K: int, counts: list[int]) -> dict[int, float]
 
 
 def threads() -> Iterator[Line]:
-    """Whole clients are dealt to the threads: 20 of them keep two threads busy, 16 threads need more."""
-    bars = {2: 1.8, 16: 11.0}
+    """Whole clients are dealt to the threads: 20 of them keep two threads busy, 16 threads need more, and more to do."""
+    bars = {(2, 100): 1.8, (16, 1000): 11.0}
     few, name = problem_of_20()
-    for clients in (20, 160):
-        problem = few if clients == 20 else synthetic(49_749, 300, 12, clients)
-        data = name if clients == 20 else "random rows"
-        for t, speedup in speedups(problem, 100, thread_counts()).items():
+    many = synthetic(49_749, 300, 12, 160)
+    for problem, data, K in ((few, name, 100), (many, "random rows", 100), (many, "random rows", 1000)):
+        for t, speedup in speedups(problem, K, thread_counts()).items():
             if t == 1:
                 continue
-            share = -(-clients // t)  # clients of the busiest thread
-            most = clients / share
-            bar = bars.get(t, np.inf)
+            most = problem.n / -(-problem.n // t)  # the busiest thread has the most clients
+            bar = bars.get((t, K), np.inf)
             said = f"at least {bar:g}" if bar <= most else f"at most {most:.1f} is possible"
             yield (
-                f"{data}, {clients} clients: {t} threads over one",
+                f"{data}, {problem.n} clients, {K} steps: {t} threads over one",
                 speedup,
                 said,
                 speedup >= bar if bar <= most else None,

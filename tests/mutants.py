@@ -88,8 +88,8 @@ MUTANTS = (
         (
             (
                 "loop/line.py",
-                "[w / w.sum() for w in rows]",
-                "[w / (self.problem.weights if weights is None else weights).sum() for w in rows]",
+                "tuple(w / w.sum() for w in rows)",
+                "tuple(w / (self.problem.weights if weights is None else weights).sum() for w in rows)",
             ),
         ),
         ("test_laws.py::test_solution_is_a_fixed_point[scaffnew-cohort-quadratic]",),
@@ -100,8 +100,8 @@ MUTANTS = (
         (
             (
                 "loop/line.py",
-                "for w in rows], work.up)",
-                'for w in rows], [U.astype("float32").astype("float64") for U in work.up])',
+                "sums(request.weights, work.up)",
+                'sums(request.weights, [U.astype("float32").astype("float64") for U in work.up])',
             ),
         ),
         ("test_cohorts.py::test_scaffnew_keeps_sum_h_zero_under_any_pattern",),

@@ -21,7 +21,7 @@ import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics, thinned
 from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
-from proxskip.engines.cpu import kernels, minibatches, shards
+from proxskip.engines.cpu import kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.shards import Drawing
 from proxskip.engines.reference import ReferenceEngine
@@ -522,7 +522,37 @@ def test_a_pull_to_zero_is_part_of_the_compiled_steps(monkeypatch: pytest.Monkey
     def stepwise(*given: Any) -> Any:
         raise AssertionError("the steps are taken one by one")
 
-    monkeypatch.setattr(cpu, "pulled_steps", stepwise)
+    monkeypatch.setattr("proxskip.engines.cpu.cohort.pulled_steps", stepwise)
     found = ps.run(method, problem, rounds=20)
     assert close(found.x, expected.x, 1e-12)
     assert found.summary()["grad_evals"] == expected.summary()["grad_evals"]
+
+
+@pytest.mark.parametrize(("name", "cohort"), [("scaffnew", None), ("5gcs", None), ("scaffold", 550)])
+def test_a_large_cohort_is_summed_while_it_is_computed(
+    name: str, cohort: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stack of what goes up is made, and the bytes are those of one that is."""
+    rng = np.random.default_rng(4)
+    A, b = rng.standard_normal((1200, 5)), rng.choice([-1.0, 1.0], 1200)
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), 600).with_psi(ps.prox.L1(0.01) if name == "5gcs" else None)
+    method = ps.Scaffold(0.1, K=3) if name == "scaffold" else ps.METHODS[name].theory(problem)
+    given: dict[str, Any] = {"rounds": 6, "cohort": cohort, "every": 2, "seed": 5}
+    whole = ps.run(method, problem, **given)
+    calls: list[tuple[int, int]] = []
+    evaluate = lazy_kernels.evaluate_sums
+
+    def counted(lo: int, hi: int, *more: Any) -> None:
+        calls.append((lo, hi))
+        evaluate(lo, hi, *more)
+
+    monkeypatch.setattr(cpu, "LAZY", 1)
+    monkeypatch.setattr(cpu, "ENTRIES_PER_START", 300)
+    monkeypatch.setattr(lazy_kernels, "evaluate_sums", counted)
+    engine = cpu.CpuEngine(3)
+    found = ps.run(method, problem, engine=engine, **given)
+    assert {(0, 1), (1, 2), (2, 3)} == set(calls)
+    assert not engine.buffers
+    assert found.x.tobytes() == whole.x.tobytes()
+    assert all(found.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
+    assert all(found.trace[k].tobytes() == whole.trace[k].tobytes() for k in set(whole.trace.columns) - {"seconds"})

@@ -22,7 +22,7 @@ from proxskip.engines.cpu import anchored, kernels, lazy_kernels, minibatches, s
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.engines.rows import balanced, merged_rows
+from proxskip.engines.rows import balanced, merged_rows, tapered
 from proxskip.links.sums import weighted_sum
 from proxskip.solo import kernels as solo_kernels
 
@@ -256,6 +256,31 @@ def test_balanced_ranges_cover_everything_once(load, parts):
     assert ranges[0][0] == 0
     assert ranges[-1][1] == len(load)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=300), st.integers(1, 8), st.floats(0.1, 30))
+def test_tapered_ranges_cover_everything_once_and_get_smaller(load, threads, least):
+    ranges = tapered(np.array(load), threads, least)
+    assert [ranges[0][0], ranges[-1][1]] == [0, len(load)]
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+    assert all(lo < hi for lo, hi in ranges)
+    loads = [sum(load[lo:hi]) for lo, hi in ranges]
+    left = sum(load) - np.append(0.0, np.cumsum(loads))[:-1]
+    if (
+        threads > 1 and sum(load) > 2 * threads * least
+    ):  # at most half of a thread's share of what is left, or the least
+        assert all(v <= max(u / (2 * threads), 2 * least) + 10.0 for u, v in zip(left, loads, strict=True))
+        assert len(ranges) <= sum(load) / least + 1
+    else:
+        assert len(ranges) <= threads
+
+
+def test_those_who_are_late_take_fewer_pieces():
+    """Of a thousand equal clients on four threads, the last pieces are as small as they may be, and there are few."""
+    sizes = [hi - lo for lo, hi in tapered(np.ones(1000), 4, 5.0)]
+    assert sizes[0] == 125
+    assert max(sizes[-4:]) <= 6
+    assert len(sizes) < 50
 
 
 # -- merging equal rows ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ loads. Plain numpy."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -67,16 +68,34 @@ def even(n: int, parts: int) -> list[tuple[int, int]]:
 
 def balanced(load: Array, parts: int) -> list[tuple[int, int]]:
     """Ranges of clients with about equal loads."""
-    n = len(load)
-    parts = min(parts, n)
-    if parts == 1:
+    parts = min(parts, len(load))
+    return _cut(load, np.arange(1, parts) / parts)
+
+
+def tapered(load: Array, threads: int, least: float) -> list[tuple[int, int]]:
+    """Ranges of clients for this many threads to take one after another, smaller and smaller, down to this load.
+
+    Each has the load of half a thread's share of what is left. Threads that are slower, or that began later, take fewer
+    of them, and all end at about the same time; ranges of the least load alone would be more of them.
+    """
+    total, share = float(load.sum()), 0.5 / threads
+    if threads == 1 or total <= 2 * threads * least:
+        return balanced(load, threads)
+    count = int(math.log(least / (total * share)) / math.log1p(-share))
+    left = (1.0 - share) ** np.arange(1, count + 1)
+    rest = float(left[-1]) if count else 1.0
+    ends = rest * np.arange(1, int(rest * total / least)) * least / (rest * total)
+    return _cut(load, np.append(1.0 - left, 1.0 - rest + ends))
+
+
+def _cut(load: Array, shares: Array) -> list[tuple[int, int]]:
+    """Ranges that end at about these shares of the load, in ascending order; the last one ends at the end."""
+    n, total = len(load), float(load.sum())
+    if not len(shares) or n == 1:
         return [(0, n)]
-    total = float(load.sum())
-    ends = np.cumsum(load)
-    goals = total * np.arange(1, parts) / parts
+    ends, goals = np.cumsum(load), total * shares
     after = np.minimum(np.searchsorted(ends, goals), n - 1)
     before = np.where(after > 0, ends[after - 1], 0.0)
     nearer = np.abs(ends[after] - goals) <= np.abs(before - goals)
-    inner = [int(c) for c in np.maximum.accumulate(after + nearer)] if total > 0 else []
-    bounds = [0, *inner, n]
-    return list(pairwise(bounds))
+    inner = np.maximum.accumulate(after + nearer).tolist() if total > 0 else []
+    return [(lo, hi) for lo, hi in pairwise([0, *inner, n]) if lo < hi] or [(0, n)]

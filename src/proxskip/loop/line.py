@@ -150,19 +150,19 @@ class Line:
     ) -> tuple[Array, ...]:
         if self.clock is not None:
             self._ask(self.clock, half, K, down, own)
-        request = self._request(half, K, down, own)
+        given = self.problem.weights if weights is None else weights
+        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
+        request = self._request(half, K, down, own, tuple(w / w.sum() for w in rows))
         self.ran = True
         work = self.engine.run(request)
         if self.clock is not None:
             self.clock.done(work.steps)
         self._count_steps(request.K, work)
-        given = self.problem.weights if weights is None else weights
-        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
         self._count_down(down, len(own or ()))
         self._count_up(work)
         self.ledger.exchanges += 1
         self.exchanges += 1
-        return self.engine.sums([w / w.sum() for w in rows], work.up)
+        return self.engine.sums(request.weights, work.up)
 
     def _ask(
         self, clock: Clock, half: ClientHalf, K: Any, down: tuple[Array, ...], own: Mapping[str, Any] | None
@@ -213,8 +213,9 @@ class Line:
 
     # -- counting ------------------------------------------------------------------------------------------------------
     def _request(
-        self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any] | None
-    ) -> Request:
+        self, half: ClientHalf, K: int | Sequence[int], down: tuple[Array, ...], own: Mapping[str, Any] | None,
+        weights: tuple[Array, ...] = (),
+    ) -> Request:  # fmt: skip
         """K and each client's own numbers, of the cohort."""
         for name, v in (own or {}).items():
             if np.shape(v) != (self.problem.n,):
@@ -228,7 +229,9 @@ class Line:
         if self.exchanges and not self.several:  # what this round's first exchange changed was not marked
             self.several, self.halt = True, None
         void = 0 if self.clock is None else self.clock.attempt
-        return Request(half, self.cohort, self.round, steps, down, mine, self.exchanges, void, halt=self.halt)
+        return Request(
+            half, self.cohort, self.round, steps, down, mine, self.exchanges, void, halt=self.halt, weights=weights
+        )
 
     def _count_steps(self, K: Any, work: Work) -> None:
         steps = K if work.steps is None else work.steps

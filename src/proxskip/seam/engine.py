@@ -30,6 +30,8 @@ class Request:
             is only a part of them (an actor's).
         halt: set when the run is interrupted; long local work looks at it, see ``look``. None where the round cannot be
             broken off.
+        weights: if not empty, all that is wanted of what goes up is ``sums`` with these rows of weights of the cohort,
+            so that ``up`` may hold anything that the engine's own ``sums`` understands.
     """
 
     half: ClientHalf
@@ -43,6 +45,7 @@ class Request:
     first: int = 0
     asked: int | None = None
     halt: Event | None = None
+    weights: tuple[Array, ...] = ()
 
 
 class BrokenOff(Exception):
@@ -75,7 +78,7 @@ class Work:
     """What came of a request.
 
     Args:
-        up: what came up, each ``(c, d)``.
+        up: what came up, each ``(c, d)``; whatever ``sums`` takes, where the request has weights.
         gradients: rows differentiated.
         sizes: of each vector that went through a codec, and None for plain ones.
         steps: the local steps really taken, one per member, where these are not the request's K.

@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import kernels
-from proxskip.engines.cpu.lazy import Lazy, Sheet, as_stack, numbers
-from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
+from proxskip.engines.cpu.cohort import Cohort
+from proxskip.engines.cpu.lazy import Lazy, Sheet, Summed, as_stack
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
-from proxskip.engines.local import OneClient, Sender, key_of, no_half, pull_to_zero, pulled_steps
+from proxskip.engines.local import OneClient, Sender, no_half
 from proxskip.engines.near import NearEngine
-from proxskip.engines.rows import balanced, even
-from proxskip.links.codecs import Key
+from proxskip.engines.rows import balanced, even, tapered
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
-from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.spectrum import available_cores
-from proxskip.seam import Anchor, BrokenOff, Pull, Request, look
+from proxskip.seam import BrokenOff, Request, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LAZY = 1 << 18
@@ -35,138 +33,12 @@ LAZY = 1 << 18
 # Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
 """Entries of a matrix, or numbers of a stack, that a thread takes in the time c that starting one takes."""
-ENTRIES_PER_PIECE, MAX_PIECES = 2e6, 16
-"""Entries from which a thread has several pieces, and how many at most: those who finish early take another one."""
+ENTRIES_PER_PIECE = 2.5e5
+"""Entries of the smallest piece, when pieces get smaller and smaller: those who finish early take another one."""
 SHORT_WORK = 2e7
 """Entries, about, of one call of a kernel (a few hundredths of a second), before a thread looks for interrupts."""
 SECONDS_BETWEEN_LOOKS = 0.05
 """How long a thread should work on one member before it looks again."""
-
-
-class Cohort(Sender):
-    """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
-
-    def __init__(self, engine: CpuEngine, members: Indices, request: Request) -> None:
-        self.engine, self.members, self.request = engine, members, request
-
-    def keys(self, vector: int) -> Sequence[Key]:
-        """One for each member."""
-        e, number0 = self.engine, self.engine.number0
-        return [key_of(self.request, e.seed, number0 + int(i), j, vector) for j, i in enumerate(self.members)]
-
-    def descend(
-        self,
-        x: Array,
-        h: Array | float,
-        gamma: Any,
-        K: Any,
-        *,
-        pull: Pull | None = None,
-        momentum: Any = 0.0,
-        anchor: Anchor | None = None,
-        until: float | None = None,
-    ) -> Any:
-        """The local steps of ``seam.Client.descend``, for every member."""
-        engine, shape = self.engine, (len(self.members), self.engine.problem.d)
-        steps = np.full(shape[0], K, dtype=np.int64)
-        gammas = np.full(shape[0], gamma if type(gamma) is float else np.ravel(gamma), dtype=np.float64)
-        x0 = np.atleast_2d(self.plain(x))
-        H = as_stack(self.plain(h), shape)
-        no_momentum = type(momentum) is float and momentum == 0.0
-        more = pull_to_zero(pull) if pull is None or engine.shards is not None else None
-        plain = more is not None and anchor is None and until is None and no_momentum
-        if anchor is not None and pull is None and no_momentum and until is None and engine.has_anchors():
-            held = self._held(anchor)
-            return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
-        if not plain and (engine.shards is None or anchor is not None or until is not None):
-            return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
-        self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
-        if plain:
-            round, halt = self.request.round, self.request.halt
-            out = engine.descend(self.members, x0, H, gammas, steps, round, self.step, halt, more or 0.0)
-            self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
-            return out
-        near = None if pull is None else (pull[0], self.plain(pull[1]))
-        return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
-
-    def _held(self, anchor: Anchor) -> tuple[Array, Array, Array]:
-        """New arrays of w, gw and q, one row or number for each member."""
-        shape = (len(self.members), self.engine.problem.d)
-        w, gw = (np.array(np.broadcast_to(self.plain(v), shape), order="C") for v in anchor[:2])
-        return w, gw, np.array(numbers(anchor[2], shape[0]))
-
-    def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
-        halt = self.request.halt
-        look(halt)
-        out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step, halt)
-        self.step = self.step + active
-        return out
-
-    def _one_by_one(
-        self, X: Array, H: Array, gammas: Array, K: Indices, pull: Any, momentum: Any, anchor: Any, until: Any
-    ) -> Any:
-        """Work for which there is no kernel: member after member, as on the reference engine, spread over threads."""
-        shape, first = X.shape, np.broadcast_to(self.step, (len(X),))
-        clients = [self.engine.one(int(i), self.request, j) for j, i in enumerate(self.members)]
-        out: list[Any] = [None] * len(X)
-        # written-down vectors are computed here: the threads below could not wait for others to do it
-        near = None if pull is None else (numbers(pull[0], shape[0]), np.broadcast_to(self.plain(pull[1]), shape))
-        held = None if anchor is None else tuple(np.broadcast_to(self.plain(v), shape) for v in anchor[:2])
-        moved = None if anchor is None else numbers(anchor[2], shape[0])
-        momenta = numbers(momentum, shape[0])
-
-        def one(j: int, _: int) -> None:
-            c = clients[j]
-            c.step = int(first[j])
-            out[j] = c.descend(
-                X[j].copy(), H[j], float(gammas[j]), int(K[j]),
-                pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
-                anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]), until=until,
-            )  # fmt: skip
-
-        self.engine.each(one, len(X))
-        self.gradients += sum(c.gradients for c in clients)
-        self.step = np.array([c.step for c in clients])
-        if until is not None:
-            self.had_criterion = True
-            return np.stack([y for y, _ in out]), np.array([[steps] for _, steps in out], dtype=np.int64)
-        if anchor is not None:
-            return tuple(np.stack([np.broadcast_to(o[k], shape[1:]) for o in out]) for k in range(3))
-        return np.stack(out)
-
-    def plain(self, v: Any) -> Any:
-        """A vector that is already there as it is; one that is written down, computed."""
-        if not isinstance(v, Lazy):
-            return v
-        if v.kind == KEPT:
-            at = self.engine.found(self.members)
-            return v.value if self.engine._is_whole(at) else v.value[at]
-        if v.kind != TEMPORARY:
-            return v.value
-        out = np.empty((len(self.members), self.engine.problem.d))
-        self.engine.compute(v, out, self.members)
-        return out
-
-    def gradient(self, x: Array, where: Any = None) -> Array:
-        """The members' full gradients, one row each; zeros where they are not wanted."""
-        x = np.broadcast_to(self.plain(x), (len(self.members), self.engine.problem.d))
-        wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
-        clients, number0 = self.engine.problem.clients, self.engine.number0
-        self.gradients += int(self.engine.rows[self.members[wanted]].sum())
-        out = np.zeros(x.shape)
-        for j, i in enumerate(self.members):
-            if wanted[j]:
-                look(self.request.halt)
-                out[j] = checked_gradient(clients[i], x[j], number0 + int(i))
-        return out
-
-    def own(self, values: Any) -> Any:
-        """The members' entries as a column, or their rows."""
-        values = self.engine.as_array(values) if isinstance(values, tuple) else values
-        if np.ndim(values) == 0:
-            return values
-        mine = np.asarray(values)[self.engine.number0 + self.members]
-        return mine if mine.ndim == 2 else mine[:, None]
 
 
 class CpuEngine(NearEngine):
@@ -182,6 +54,7 @@ class CpuEngine(NearEngine):
         self.threads = threads or available_cores()
         self.pool: ThreadPoolExecutor | None = None
         self.abandoned = threading.Event()  # set while threads are to leave work that nobody waits for any more
+        self.weights: tuple[Array, ...] = ()  # with which the request under way wants sums of what goes up
 
     def open(
         self, problem: Problem, memory: Vectors, seed: int, number0: int = 0, census: Census | None = None
@@ -208,6 +81,14 @@ class CpuEngine(NearEngine):
             self.overhead = 1.0 + problem.d / float(self.shards.work.min())
             nothing = np.zeros((1, problem.d))
             self.descend(np.zeros(1, np.int64), nothing, nothing, np.zeros(1), np.zeros(1, np.int64), 0)
+
+    def run(self, request: Request) -> Work:
+        """The half on the whole cohort; of what goes up, only the sums if nothing else is wanted."""
+        self.weights = request.weights
+        try:
+            return super().run(request)
+        finally:
+            self.weights = ()
 
     def client(self, members: Indices, request: Request, place: int) -> Cohort:
         """The whole cohort."""
@@ -247,19 +128,18 @@ class CpuEngine(NearEngine):
 
             def share(task: RangeTask, loads: Array) -> None:
                 look(halt)
-                self._spread(task, balanced(loads, self.threads))
+                self._spread(task, tapered(loads, self.threads, ENTRIES_PER_PIECE))
 
             X[...] = x0
             shards.spread(members, X, H, gamma, K, self.seed, round, share, step0)
         else:
             total = float(load.sum())
             threads = self._threads_for(total)
-            pieces = int(np.clip(total / (ENTRIES_PER_PIECE * threads), 1, MAX_PIECES)) if threads > 1 else 1
             if total * self.overhead <= SHORT_WORK:
                 work = shards.descend(members, x0, X, H, gamma, K, self.seed, round, step0)
             else:
                 work = self._in_calls(shards, members, x0, X, H, gamma, K, round, step0, halt)
-            self._spread(work, balanced(load, pieces * threads), threads)
+            self._spread(work, tapered(load, threads, ENTRIES_PER_PIECE), threads)
         return X.astype(np.float64, copy=False)
 
     def _by_blocks(self, shards: Rows | Tiles, members: Indices, load: Array, K: Indices) -> bool:
@@ -435,14 +315,17 @@ class CpuEngine(NearEngine):
             return found if self.store is None else found | {k: Lazy.of(v) for k, v in self.handed.items()}
         return super()._of(at)
 
-    def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Array, ...]:
-        """Do what the half wrote down: what goes up into buffers, what is remembered into its place."""
+    def _store(self, at: Indices, up: Any, memory: Any) -> tuple[Any, ...]:
+        """Do what the half wrote down: what goes up into sums or buffers, what is remembered into its place."""
         shape = (len(at), self.problem.d)
-        sheet, ready = Sheet(shape[1], at), {}
+        threads, blocks = self._threads_for(shape[0] * shape[1]), -(-shape[0] // SUM_BLOCK)
+        weights = self.weights if blocks >= threads else ()  # a block is summed by one thread
+        sheet, ready = Sheet(shape[1], at, weights), {}  # type: Sheet, dict[int, Any]
         for k, v in enumerate(up):
             if isinstance(v, Lazy):
-                ready[k] = self._buffer(k, shape)
-                sheet.store(v, ready[k], kept=False)
+                ready[k] = sheet.sum(v) if weights else self._buffer(k, shape)
+                if not weights:
+                    sheet.store(v, ready[k], kept=False)
         for name, v in memory.items():
             if isinstance(v, Lazy):
                 handed = self._hands_on(name)
@@ -450,9 +333,9 @@ class CpuEngine(NearEngine):
                 sheet.store(v, out, kept=not handed)
                 if handed:
                     self.handed[name] = out
-        if sheet.out and sheet.fits:
-            self._share(sheet.work(), shape[0], shape[0] * shape[1])
-        elif sheet.out:
+        if sheet.lines and sheet.fits:
+            self._spread(sheet.work(), even(blocks if sheet.summed else shape[0], threads))
+        elif sheet.lines:
             raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
         for name, v in memory.items():
             if not isinstance(v, Lazy):
@@ -492,6 +375,10 @@ class CpuEngine(NearEngine):
         w, U = np.ascontiguousarray(w), np.ascontiguousarray(U)
         self._share(lambda lo, hi: kernels.block_sums(lo, hi, w, U, SUM_BLOCK, blocks), len(blocks), U.size)
         return sum_in_order(blocks)
+
+    def sums(self, rows: Sequence[Array], up: Sequence[Any]) -> tuple[Any, ...]:
+        """Those that ``run`` has taken, and the others."""
+        return tuple(s for U in up for s in (U.sums if isinstance(U, Summed) else (self.sum(w, U) for w in rows)))
 
     def close(self) -> None:
         """End the threads."""

@@ -9,6 +9,8 @@ too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from proxskip.engines.cpu.lazy_kernels import (
     TEMPORARY,
 )
 from proxskip.engines.written import Written
+from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.types import Array, Indices
 
 MAX_ARRAYS = 8
@@ -72,11 +75,30 @@ class Lazy(Written):
         return self * -1.0
 
 
-class Sheet:
-    """A program for the kernel: its lines, their operands, and where the results go."""
+@dataclass(frozen=True)
+class Summed:
+    """A stack of which only the weighted sums are computed: number k of those of a sheet."""
 
-    def __init__(self, d: int, members: Indices) -> None:
+    sheet: Sheet
+    k: int
+
+    @property
+    def sums(self) -> tuple[Array, ...]:
+        """One for each row of weights, once the sheet's work is done."""
+        return tuple(map(sum_in_order, self.sheet.totals[self.k]))
+
+
+class Sheet:
+    """A program for the kernel: its lines, their operands, and where the results go.
+
+    Args:
+        weights: of the members, for sums.
+    """
+
+    def __init__(self, d: int, members: Indices, weights: Sequence[Array] = ()) -> None:
         self.d, self.members = d, members
+        self.weights = weights
+        self.summed: list[int] = []
         self.lines: list[list[int]] = []
         self.arrays: list[Any] = []
         self.numbers: list[float] = []
@@ -85,10 +107,17 @@ class Sheet:
 
     def store(self, v: Lazy, out: Array, kept: bool) -> None:
         """Compute v into ``out``, which has a row per client of the problem if ``kept``, else one per member."""
-        # a leaf is no line of its own; multiplied by one it is, with the same bytes
-        _, line = self._write(v if v.kind == TEMPORARY else v * 1.0)
-        self.final.append((line, KEPT if kept else STACK))
+        self.final.append((self._own_line(v), KEPT if kept else STACK))
         self.out.append(out)
+
+    def sum(self, v: Lazy) -> Summed:
+        """Compute the weighted sums of v, and no stack."""
+        self.summed.append(self._own_line(v))
+        return Summed(self, len(self.summed) - 1)
+
+    def _own_line(self, v: Lazy) -> int:
+        # a leaf is no line of its own; multiplied by one it is, with the same bytes
+        return self._write(v if v.kind == TEMPORARY else v * 1.0)[1]
 
     def _write(self, v: Lazy) -> tuple[int, int]:
         if v.kind == TEMPORARY:
@@ -135,7 +164,7 @@ class Sheet:
         return lines + late
 
     def work(self) -> Any:
-        """``f(lo, hi)`` does clients lo to hi-1."""
+        """``f(lo, hi)`` does members lo to hi-1 or, if there are sums, blocks lo to hi-1 of SUM_BLOCK members."""
         nothing = [np.zeros((0, 0))] * MAX_ARRAYS
         arrays = [np.ascontiguousarray(np.atleast_2d(v), dtype=np.float64) for v in self.arrays]
         numbers = np.array([*self.numbers, 1.0])[:, None]  # the last, one, is the factor of late copies
@@ -147,7 +176,17 @@ class Sheet:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
             lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)
 
-        return rows
+        def blocks(lo: int, hi: int) -> None:
+            temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
+            lazy_kernels.evaluate_sums(
+                lo, hi, SUM_BLOCK, lines, self.members, given, numbers, made, temporary, summed, weights, self.totals
+            )
+
+        if not self.summed:
+            return rows
+        summed, weights = np.array(self.summed, np.int64), np.array(self.weights, np.float64)
+        self.totals = np.empty((len(summed), len(weights), -(-len(self.members) // SUM_BLOCK), self.d))
+        return blocks
 
 
 def as_stack(v: Array | float, shape: tuple[int, int]) -> Array:

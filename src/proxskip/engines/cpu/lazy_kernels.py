@@ -119,27 +119,53 @@ def _operand(kind, k, arrays, numbers, temporary):
 
 
 @njit(**_AS_NUMPY)
-def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
-    """Run a program on members start .. stop-1, MEMBERS_AT_A_TIME at a time.
+def _program(lo, hi, codes, members, arrays, numbers, outs, temporary):
+    """The whole program for members lo .. hi-1, MEMBERS_AT_A_TIME at most.
 
     A line of ``codes`` is (operation, kind and place of the result, kind and place of a, of b, of the factor s). It
     writes to a temporary or, where its kind is STACK or KEPT, to one of ``outs``.
     """
+    for q in range(codes.shape[0]):
+        # a line's parts; the kernels' choice below depends on what are vectors and what are numbers
+        op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
+        out = temporary[codes[q, 2]] if own == TEMPORARY else outs[codes[q, 2]]
+        a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
+        b = _operand(kb, codes[q, 6], arrays, numbers, temporary)
+        if op >= ADD_MULTIPLE:
+            factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
+            _plus_scaled(op, ka, a, kb, b, factor, lo, hi, members, out, own)
+        elif ka >= COLUMN:
+            _number_and_vector(op, a, kb, b, lo, hi, members, out, own)
+        elif kb >= COLUMN:
+            _vector_and_number(op, ka, a, b, lo, hi, members, out, own)
+        else:
+            _two_vectors(op, ka, a, kb, b, lo, hi, members, out, own)
+
+
+@njit(**_AS_NUMPY)
+def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
+    """Run a program on members start .. stop-1."""
     for lo in range(start, stop, MEMBERS_AT_A_TIME):
-        hi = min(lo + MEMBERS_AT_A_TIME, stop)
-        # the whole program for these members before the next ones
-        for q in range(codes.shape[0]):
-            # a line's parts; the kernels' choice below depends on what are vectors and what are numbers
-            op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
-            out = temporary[codes[q, 2]] if own == TEMPORARY else outs[codes[q, 2]]
-            a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
-            b = _operand(kb, codes[q, 6], arrays, numbers, temporary)
-            if op >= ADD_MULTIPLE:
-                factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
-                _plus_scaled(op, ka, a, kb, b, factor, lo, hi, members, out, own)
-            elif ka >= COLUMN:
-                _number_and_vector(op, a, kb, b, lo, hi, members, out, own)
-            elif kb >= COLUMN:
-                _vector_and_number(op, ka, a, b, lo, hi, members, out, own)
-            else:
-                _two_vectors(op, ka, a, kb, b, lo, hi, members, out, own)
+        _program(lo, min(lo + MEMBERS_AT_A_TIME, stop), codes, members, arrays, numbers, outs, temporary)
+
+
+@njit(**_AS_NUMPY)
+def evaluate_sums(first, last, block, codes, members, arrays, numbers, outs, temporary, summed, weights, totals):
+    """Run a program on blocks first .. last-1 of members, and sum the temporaries of its lines ``summed``.
+
+    ``totals[k, m, q]`` is that of block q with row m of the weights, member after member as in ``kernels.block_sums``.
+    """
+    d = temporary.shape[2]
+    for q in range(first, last):
+        stop = min((q + 1) * block, members.shape[0])
+        totals[:, :, q] = 0.0
+        for lo in range(q * block, stop, MEMBERS_AT_A_TIME):
+            hi = min(lo + MEMBERS_AT_A_TIME, stop)
+            _program(lo, hi, codes, members, arrays, numbers, outs, temporary)
+            for k in range(summed.shape[0]):
+                for m in range(weights.shape[0]):
+                    total, rows = totals[k, m, q], temporary[summed[k]]
+                    for r in range(lo, hi):
+                        w, j = weights[m, r], np.uint64(r - lo)
+                        for c in range(d):
+                            total[c] += w * rows[j, c]
