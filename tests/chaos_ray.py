@@ -42,10 +42,10 @@ from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 
 METHODS = ("scaffnew", "scaffnew-cohort", "scaffold-I", "decentralized", "s-local-gd-q", "scaffnew-psi")
 KILLS_A_RUN, DRIVER_KILLS_A_RUN = 4, 3
-ROUNDS = 400
+ROUNDS = 120
 ROWS = 40_000
 """So many that the actors are at work for most of a round."""
-RECORD_EVERY = 100
+RECORD_EVERY = 40
 SNAPSHOT_EVERY = 20
 """Far more often than records, which are snapshots too, so that most recoveries redo some rounds."""
 LONGEST = 15.0
