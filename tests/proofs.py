@@ -132,16 +132,17 @@ def judged(seed: int) -> tuple[str, str | None]:
             usable = problem.mu is not None
             name = ("gd" if psi is None else "proxgd") if rng.random() < 0.4 or not usable else "scaffnew"
             t = 1.0 / problem.L_global
-            if way == "federate" and usable:
-                server = Server(ps.Scaffnew.theory(problem), problem, 400, seed=seed, tol=tol, measure=20, least=1)
+            best = ps.Scaffnew.theory(problem) if usable else None
+            best = ps.Scaffnew(best.gamma, LEAST_P) if best is not None and best.p < LEAST_P else best
+            if way == "federate" and best is not None:
+                rounds = min(400, int(STEPS * best.p))
+                server = Server(best, problem, rounds, seed=seed, tol=tol, measure=20, least=1)
                 workers = [Worker(f, i, seed) for i, f in enumerate(problem.clients)]
                 state, _ = drive(server, [Client(server.method, w) for w in workers])
                 x, success = state.vectors["x"], state.reached
                 said = server.verdict(state)[0].name
             else:
-                method: Any = name
-                if name == "scaffnew" and (best := ps.Scaffnew.theory(problem)).p < LEAST_P:
-                    method = ps.Scaffnew(best.gamma, LEAST_P)
+                method: Any = best if name == "scaffnew" else name
                 result = ps.run(method, problem, tol=tol, rounds=1500, iterations=STEPS, seed=seed, threads=1)
                 x, said, success = result.x, result.status.name, result.success
     if not success:
