@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +15,11 @@ from proxskip.problems.clients import checked_gradient
 from proxskip.seam import Anchor, Pull, Request, look
 from proxskip.types import Array, Indices
 
-if TYPE_CHECKING:
-    from proxskip.engines.cpu.engine import CpuEngine
-
 
 class Cohort(Sender):
     """A whole cohort as one client: every vector is a ``(c, d)`` stack."""
 
-    def __init__(self, engine: CpuEngine, members: Indices, request: Request) -> None:
+    def __init__(self, engine: Any, members: Indices, request: Request) -> None:
         self.engine, self.members, self.request = engine, members, request
 
     def keys(self, vector: int) -> Sequence[Key]:
@@ -74,7 +71,7 @@ class Cohort(Sender):
     def _one_step(self, z: Array, H: Array, gammas: Array, active: Indices) -> Array:
         halt = self.request.halt
         look(halt)
-        out = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step, halt)
+        out: Array = self.engine.descend(self.members, z, H, gammas, active, self.request.round, self.step, halt)
         self.step = self.step + active
         return out
 
