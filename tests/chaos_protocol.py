@@ -153,7 +153,7 @@ def main() -> int:
         bad, faults, counts = campaign(o.first, o.first + o.count)
         print("server:", ", ".join(f"{k} {v}" for k, v in counts.items()))
         print("\n".join(bad[:20]))
-        return tell(o.count, len(bad), **faults, lost=counts["lost"], restored=counts["restored"])
+        return tell(o.count, len(bad), **faults, lost=counts["lost"], repaired=counts["repaired"])
     h = hostile(o.count, o.first)
     print("\n".join(h.crashes[:20]))
     print(f"slowest {1e3 * h.slowest:.1f} ms")
