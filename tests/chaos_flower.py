@@ -60,7 +60,8 @@ class Federation:
         self.home = Path(tempfile.mkdtemp(prefix="chaos-flower-"))
         self.module, self.given = script(self.home / "fed"), given
         self.module.up("127.0.0.1", given.nodes, False, False)
-        words = [f"rounds={given.rounds}", f"tol={given.tol}", "measure=6", f"deadline={deadline}", "wait=300.0"]
+        words = [f"rounds={given.rounds}", f"tol={given.tol}", "l2=0.05", "seed=1", "measure=6"]
+        words += [f"deadline={deadline}", "wait=300.0"]
         log = (self.home / "run.log").open("wb")
         self.run = subprocess.Popen(
             [sys.executable, str(APP / "federation"), "run", *words], stdout=log, stderr=log, env=dict(os.environ)

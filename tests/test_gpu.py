@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -416,6 +416,52 @@ def test_a_round_asks_for_one_launch(row: Row) -> None:
         assert 1.0 < found < 2.0
     else:
         assert found == LAUNCHES.get(row.name, 1)
+
+
+@dataclass(frozen=True)
+class Averaged(ps.Method):
+    """Gradient descent with a server that adds up its points and sends the sum to nobody."""
+
+    gamma: float
+    about = ps.About("averaged", handles=frozenset({"clients"}))
+
+    def start(self, problem: ps.Problem, x0: Any) -> Any:
+        return {"x": x0, "total": 0.0 * x0}
+
+    def round(self, server: Any, exchange: Any) -> Any:
+        (x,) = exchange(self.local, server["x"], K=1)
+        return {"x": x, "total": server["total"] + 0.5 * x}
+
+    def local(self, client: Any, memory: Any, K: Any, x: Any) -> Any:
+        return (client.descend(x, 0.0, self.gamma, K),), {}
+
+
+@pytest.mark.usefixtures("quiet_steps", "numpy_card")
+@pytest.mark.parametrize("name", ["averaged", "locodl", "locodl-identity"])
+def test_vectors_that_stay_with_the_server_are_not_written_down_longer_and_longer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every round would have a kernel of its own, and a thousand of them could not be written down at all."""
+    row = next(r for r in METHODS if r.name == ("gd" if name == "averaged" else name))
+    problem, forms, whole, compute = row.rows(sparse=True), set(), gpu.whole, gpu.compute
+    method = Averaged(0.5 / problem.L_max) if name == "averaged" else row.make(problem)
+
+    def with_steps(x: Any, h: Any, gamma: Any, links: Any = (), outputs: Any = ()) -> Any:
+        forms.add(tuple(fused.Leaves([x, h, gamma, *(link.up for link in links), *(o[0] for o in outputs)]).form))
+        return whole(x, h, gamma, links, outputs)
+
+    def alone(outputs: Any, *where: Any) -> None:
+        forms.add(tuple(fused.Leaves([o[0] for o in outputs]).form))
+        compute(outputs, *where)
+
+    monkeypatch.setattr(gpu, "whole", with_steps)
+    monkeypatch.setattr(gpu, "compute", alone)
+    expected, got = (ps.run(method, problem, rounds=60, seed=3, every=60, engine=e) for e in ("reference", "gpu"))
+    assert max(map(len, forms)) < 160
+    assert len(forms) <= 12
+    assert close(got.x, expected.x, 1e-12)
+    for key, v in expected.server.items():
+        assert close(got.server[key], v, 1e-12), key
 
 
 # -- the draws of the CUDA source, compiled for the processor ------------------------------------------------------------

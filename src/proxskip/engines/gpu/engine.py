@@ -23,6 +23,7 @@ from proxskip.engines.gpu.fused import COLUMN, KEPT, STACK, VECTOR, Link, Output
 from proxskip.engines.gpu.launch import NOTHING, Card, LocalSteps, start
 from proxskip.engines.gpu.limits import (
     SECONDS_BETWEEN_LOOKS,
+    alike,
     entries_of,
     many,
     one_step0,
@@ -148,21 +149,21 @@ class GpuEngine(Engine):
         """Bring data and memory to the card."""
         self.problem, self.seed = problem, seed
         self.far = problem.psi is None  # a prox is computed by numpy, so its argument has to come down
-        self.rows, self.row_count = problem.rows_each, int(problem.rows_each.sum())
+        self.rows, self.entries = problem.rows_each, entries_of(problem)
+        self.row_count = int(self.rows.sum())
         self.kept = {k: self.cupy.asarray(np.ascontiguousarray(v)) for k, v in memory.items()}
         self.local: LocalSteps | None = None
-        self.whole: LocalSteps | None = None
-        self.oracles: list[Any] = []
-        self.entries = entries_of(problem)
+        self.whole, self.oracles = self.local, []  # type: LocalSteps | None, list[Any]
         if LocalSteps.fit(problem):
             self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
             self.whole = None if problem.batch else self.local
         else:
             self.oracles = [on_device(f) for f in problem.clients]
         self.pending: PendingLaunch | None = None
+        self.grown: list[Term] = []  # vectors of the server's that have become long
         self.settling = self.several = False
         self.marked: dict[str, Any] | None = None
-        self.twins: list[tuple[Array, Any]] = []
+        self.twins: list[Any] = []
         self.columns: dict[int, tuple[Any, Any]] = {}
         self.chosen = self.weights = (b"", None)
 
@@ -276,7 +277,7 @@ class GpuEngine(Engine):
         there = [Term.of(self.there(v)) for v in request.down]
         now = self.pending
         mark = self.several and request.exchange == 0
-        if now is None or now.step is not None or now.links or mark or not self._alike(now.cohort, cohort):
+        if now is None or now.step is not None or now.links or mark or not alike(now.cohort, cohort):
             self.flush(there)
             self.marked = {k: v.copy() for k, v in self.kept.items()} if mark else self.marked
             now = self.pending = PendingLaunch(cohort, self._remembered())
@@ -303,7 +304,7 @@ class GpuEngine(Engine):
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Array, ...]) -> None:
         """The whole cohort in one call of the half."""
         there = [Term.of(self.there(v)) for v in outcome]
-        if self.pending is None or not self._alike(self.pending.cohort, cohort):
+        if self.pending is None or not alike(self.pending.cohort, cohort):
             self.flush(there)
             self.pending = PendingLaunch(cohort, self._remembered())
         client: Any = CardCohort(self, cohort, Request(half, cohort, 0))  # type: ignore[arg-type]
@@ -320,29 +321,27 @@ class GpuEngine(Engine):
         self.pending.memory |= {k: Term.of(v) for k, v in memory.items()}
         self.pending.vectors += there
 
-    def _alike(self, a: Indices, b: Indices) -> bool:
-        return a is b or np.array_equal(a, b)
-
     def _remembered(self) -> dict[str, Term]:
         return {k: Term(KEPT, v) for k, v in self.kept.items()}
 
     # -- the launch ----------------------------------------------------------------------------------------------------
     def flush(self, needed: Sequence[Term] = ()) -> None:
-        """Launch what is pending; vectors of the server's that are ``needed`` are stored with it."""
+        """Launch what is pending; vectors of the server's that are ``needed``, or long, are stored with it."""
         now = self.pending
         if now is None:
             return
         outputs, fresh = self._stores(now)
-        vectors = {id(v): v for v in (*now.vectors, *needed) if v.operator and v.flat}
+        vectors = {id(v): v for v in (*now.vectors, *needed, *self.grown) if v.operator and v.flat}
+        self.grown.clear()
         rooms = [(v, self.cupy.empty(self.problem.d)) for v in vectors.values()]
         outputs += [(v, room, False) for v, room in rooms]
         if now.step is not None:
             outputs = self._launch(now.step, now.links, outputs)
         for several in (True, False) if outputs else ():  # what no launch of local steps took along
-            alike = [o for o in outputs if (o[1].ndim > 1) is several]
-            if alike:
+            some = [o for o in outputs if (o[1].ndim > 1) is several]
+            if some:
                 c = len(now.cohort) if several else 1
-                compute(alike, c, self.problem.d, self._members(now.cohort) if several else None)
+                compute(some, c, self.problem.d, self._members(now.cohort) if several else None)
         for v, room in rooms:
             v.become(VECTOR, room)
         self.kept |= fresh
@@ -394,7 +393,7 @@ class GpuEngine(Engine):
         """As any engine, and flushed once: what a launch stores changes what terms stand for."""
         found = [self._join(self._sum(w, U)) for U in up for w in rows]
         if self.far:
-            return tuple(Term(VECTOR, out) for out in found)
+            return tuple(Term(VECTOR, out, grown=self.grown) for out in found)
         self.flush()
         hosts = tuple(self.fetch(out) for out in found)
         self.twins = [*self.twins[-3:], *zip(hosts, found, strict=True)]
@@ -440,7 +439,7 @@ class GpuEngine(Engine):
 
     def place(self, v: Array) -> Any:
         """A vector of the server's on the card."""
-        return Term(VECTOR, self.cupy.asarray(v))
+        return Term(VECTOR, self.cupy.asarray(v), grown=self.grown)
 
     def fetch(self, v: Any) -> Array:
         """And back."""
@@ -466,6 +465,7 @@ class GpuEngine(Engine):
 
     def rewind(self) -> None:
         """The memory as it was at the beginning of the round; an exchange that is broken off has changed nothing."""
+        self.grown.clear()
         if self.marked is not None:
             self.kept, self.pending = self.marked, None
 

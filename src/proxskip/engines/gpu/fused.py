@@ -30,20 +30,38 @@ NUMBER, VECTOR, COLUMN, STACK, KEPT = "number", "vector", "column", "stack", "ke
 # cohort; (n, d) a row per client, of which the members' are read
 PLACE = {VECTOR: "{0} + k", COLUMN: "{0} + row", STACK: "{0} + t", KEPT: "{0} + row * d + k"}
 """Where client i of the cohort, ``row`` among all, finds its number of column k; t is i * d + k."""
+LONGEST = 6
+"""Operations one after another in a vector of the server's; what has more is stored with the next launch."""
 # rounded to nearest after each operation; the compiler never fuses these
 SIGNS = {"+": "__dadd_rn", "-": "__dsub_rn", "*": "__dmul_rn", "/": "__ddiv_rn", "natural": "natural"}
 
 
 class Term(Written):
-    """A leaf (a number, or an array on the card and how to read it) or an operation on two terms."""
+    """A leaf (a number, or an array on the card and how to read it) or an operation on two terms.
+
+    A vector that the server adds to in every round and sends to nobody would be written down longer and longer, and
+    every round would have a kernel of its own. So what is longer than LONGEST is entered into ``grown``, a list of the
+    engine's that the terms made from its vectors have in common. ``flat`` says that a term is the same for all clients:
+    a vector for all of them, or a number.
+    """
 
     __array_priority__ = 1000.0
-    __slots__ = ("kind", "left", "operator", "right", "value")
+    __slots__ = ("depth", "flat", "grown", "kind", "left", "operator", "right", "value")
 
     def __init__(
-        self, kind: str = "", value: Any = None, operator: str = "", left: Any = None, right: Any = None
-    ) -> None:
+        self, kind: str = "", value: Any = None, operator: str = "", left: Any = None, right: Any = None,
+        grown: list[Term] | None = None,
+    ) -> None:  # fmt: skip
         self.kind, self.value, self.operator, self.left, self.right = kind, value, operator, left, right
+        if not operator:
+            self.grown, self.depth, self.flat = grown, 0, kind in (NUMBER, VECTOR)
+            return
+        a, b = left.depth, right.depth  # max() would take longer than the rest
+        self.depth = depth = (a if a > b else b) + 1
+        self.flat = left.flat and right.flat
+        self.grown = right.grown if left.grown is None else left.grown
+        if depth > LONGEST and self.flat and self.grown is not None:
+            self.grown.append(self)
 
     @staticmethod
     def of(v: Any) -> Term:
@@ -53,11 +71,6 @@ class Term(Written):
         if isinstance(v, (float, int)) or np.ndim(v) == 0:
             return Term(NUMBER, float(v))
         return Term(VECTOR if v.ndim == 1 else COLUMN if v.shape[1] == 1 else STACK, v)
-
-    @property
-    def flat(self) -> bool:
-        """Whether it is the same for all clients: a vector for all clients, or a number."""
-        return self.left.flat and self.right.flat if self.operator else self.kind in (NUMBER, VECTOR)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,6 +87,7 @@ class Term(Written):
     def become(self, kind: str, value: Any) -> None:
         """Make it a leaf: it has been computed."""
         self.kind, self.value, self.operator, self.left, self.right = kind, value, "", None, None
+        self.depth = 0
 
     def _with(self, sign: str, other: Any, swapped: bool = False) -> Term:
         a, b = (Term.of(other), self) if swapped else (self, Term.of(other))

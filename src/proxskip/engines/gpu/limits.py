@@ -53,6 +53,11 @@ def many(v: Any) -> bool:
     return not isinstance(v, (int, float)) and np.ndim(v) > 0
 
 
+def alike(a: Indices, b: Indices) -> bool:
+    """Whether two cohorts have the same members."""
+    return a is b or np.array_equal(a, b)
+
+
 def rows_taken(problem: Problem, rows: Indices, total: int, members: Indices, K: Any) -> int:
     """Rows that K steps (a number, or one for each member) differentiate; everybody has ``total`` of them."""
     if many(K):
