@@ -74,6 +74,9 @@ def main() -> int:
     options.add_argument("--engine", choices=BARS, default="cpu")
     options.add_argument("--steps", type=int, default=200, metavar="K", help="steps of a call (200)")
     options.add_argument("--turns", type=int, default=15, help="of which the least time counts (15)")
+    options.add_argument(
+        "--draw", choices=("rows", "bundles"), default="rows", help="what minibatches are made of (rows)"
+    )
     options.add_argument("--batches", type=int, nargs="*", help="other sizes of minibatches, without a bar")
     o = options.parse_args()
     full, name = problem_of_20()
@@ -81,7 +84,7 @@ def main() -> int:
     make = on_gpu if o.engine == "gpu" else on_cpu
     acts, kinds = {}, {}
     for b in (0, *bars):
-        acts[b], kinds[b] = make(full.with_batch(b or None), o.steps)
+        acts[b], kinds[b] = make(full.with_batch(b or None, o.draw), o.steps)
     times = {b: np.array([]) for b in acts}
     clock = time.perf_counter if o.engine == "gpu" else time.thread_time  # on a busy machine, the time of this thread
     for _ in range(o.turns):

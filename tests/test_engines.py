@@ -22,8 +22,8 @@ from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics,
 from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, lazy_kernels, minibatches, shards
+from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.cpu.shards import Drawing
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.randomness import minibatch, philox4x32
 

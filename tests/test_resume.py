@@ -311,5 +311,5 @@ def test_a_run_goes_on_with_the_minibatches_it_began_with(sampling: int, tmp_pat
 
 def test_an_unknown_version_of_minibatches_is_refused() -> None:
     problem = NAMED["scaffnew"].rows(sparse=True).with_batch(3)
-    with pytest.raises(InputError, match="sampling = 3 is not known"):
-        problem.with_sampling(3)
+    with pytest.raises(InputError, match="sampling = 4 is not known"):
+        problem.with_sampling(4)

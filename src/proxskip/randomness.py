@@ -39,6 +39,7 @@ words of both versions are Philox4x32-10, key = seed and counter = (block, step,
    draws b rows, or, if b > m/2, the m - b rows that are left out. One word for each row; a word that would favor some
    rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words
    are uniform, every subset is exactly equally likely.
+3. Bundles of eight rows (``problems.bundles``), drawn as version 2 draws rows: for problems with ``draw="bundles"``.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ Words = npt.NDArray[np.uint64]
 
 SAMPLING = 2
 """The version by which the minibatches of a new problem are drawn; 1 is that of version 0.1 of the package."""
+BUNDLES = 3
+"""The version of problems whose minibatches are drawn in bundles of rows."""
+DRAWS = {"rows": SAMPLING, "bundles": BUNDLES}
+"""What minibatches may be made of, and the version by which each is drawn."""
+ROWS_PER_BUNDLE = 8
 FEISTEL_ROUNDS = 12
 SMALLEST_BITS = 6
 """Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
@@ -103,15 +109,35 @@ def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int, sam
 
     Args:
         sampling: the version, by default ``SAMPLING``. In version 1 the rows come in the order of their draws, in
-            version 2 so if b <= m/2, and in ascending order otherwise.
+            version 2 so if b <= m/2, and in ascending order otherwise. Version 3 draws places in the order of bundles,
+            and fewer than b where the last bundle, which may be shorter, is among them.
     """
     if (SAMPLING if sampling is None else sampling) == 1:
         return _permuted(seed, client, round, step, m, b)
+    if sampling == BUNDLES:
+        drawn = minibatch(seed, client, round, step, int(bundle_count(m)), b // ROWS_PER_BUNDLE)
+        places = (drawn[:, None] * ROWS_PER_BUNDLE + np.arange(ROWS_PER_BUNDLE)).ravel()
+        return places[places < m]
     if 2 * b <= m:
         return _subset(seed, client, round, step, m, b)
     kept = np.ones(m, dtype=bool)
     kept[_subset(seed, client, round, step, m, m - b)] = False
     return np.flatnonzero(kept)
+
+
+def bundle_count(m: Any) -> Any:
+    """The number of bundles of m rows."""
+    return -(-m // ROWS_PER_BUNDLE)
+
+
+def bundle_share(m: Any, b: int) -> Any:
+    """The weight of each row in a minibatch of b rows in bundles, which makes it unbiased: B / (m b/8)."""
+    return bundle_count(m) / (m * (b // ROWS_PER_BUNDLE))
+
+
+def shuffled(m: int) -> Indices:
+    """A permutation of 0..m-1 that is always the same."""
+    return _permuted(0, 0, 0, 0, m, m)
 
 
 def _subset(seed: int, client: int, round: int, step: int, m: int, n: int) -> Indices:

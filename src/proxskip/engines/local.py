@@ -11,7 +11,7 @@ from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
-from proxskip.randomness import anchor_coin, minibatch
+from proxskip.randomness import BUNDLES, anchor_coin, bundle_share, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
 
@@ -153,12 +153,14 @@ class OneClient(Sender):
         assert self.batch is not None
         picks = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch, self.sampling)
         self.step += 1
-        return picks
+        return self.oracle.bundle_order[picks] if self.sampling == BUNDLES else picks
 
     def _sampled(self, x: Array, rows: Any) -> Array:
         if self.random:  # after ``_rows``: the masks of the k-th step are numbered k + 1
             key = (self.seed, self.i, self.request.round, self.step)
             return np.asarray(self.oracle.random_gradient(x, rows, key))
+        if self.batch is not None and self.sampling == BUNDLES:
+            return np.asarray(self.oracle.minibatch_gradient(x, rows, bundle_share(self.rows, self.batch)))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
     def gradient(self, x: Array, where: Any = None) -> Array:

@@ -135,16 +135,17 @@ def _largest_step(problem: Problem) -> float:
 def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
     """sum_i w_i sigma_i, where the clients' rows are at hand; anchors that are not set yet are at x."""
     s, total = problem.solution, 0.0
-    if s is None:
+    if s is None or problem.batch is None:
         return None
+    parts, taken = problem.sampled_parts()
     for i, f in enumerate(problem.clients):
-        if not isinstance(f, LinearModel) or problem.batch is None:
+        if not isinstance(f, LinearModel):
             return None
         w, gw = memory["w"][i], memory["gw"][i]
         if not gw.any():
             w = np.broadcast_to(x, memory["w"].shape)[i]
             gw = f.gradient(w)
-        noise = theory.minibatch_variance(f.N, problem.batch, f.gradient_variance(w, less=s.x))
+        noise = theory.minibatch_variance(int(parts[i]), taken, f.gradient_variance(w, s.x, problem.draws_bundles))
         total += float(problem.weights[i]) * (float(np.sum((gw - s.h[i]) ** 2)) + noise)
     return total
 

@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from proxskip import display, randomness
 from proxskip.problems import oracles, solve
+from proxskip.problems.bundles import Draw, draw_version
 from proxskip.problems.clients import Clients, Listed, expected_smoothness, minibatch_smoothness
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
+from proxskip.randomness import BUNDLES, ROWS_PER_BUNDLE, bundle_count
 from proxskip.types import Array, Indices, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
@@ -41,7 +43,8 @@ class Problem:
         whole: sum_i w_i f_i as a single oracle, where there is one; faster for many small clients.
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
-        sampling: the version by which minibatches are drawn (see ``randomness``); a resumed run keeps its own.
+        sampling: the version by which minibatches are drawn (see ``randomness``); a resumed run keeps its own. 3 draws
+            rows in bundles of eight (see ``with_batch``).
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
@@ -88,8 +91,15 @@ class Problem:
             raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
-        if self.sampling not in (1, 2):
-            raise InputError(f"sampling = {self.sampling} is not known; this version draws minibatches by 1 or 2.")
+        if self.sampling not in (1, 2, BUNDLES):
+            raise InputError(f"sampling = {self.sampling} is not known; this version draws minibatches by 1, 2 or 3.")
+        if self.draws_bundles and not self._clients.are_linear():
+            raise InputError('draw = "bundles" is for linear models (Logistic, LeastSquares, Softmax); use "rows".')
+        if self.draws_bundles and self.batch % ROWS_PER_BUNDLE:
+            raise InputError(
+                f"batch = {self.batch} is no number of whole bundles of {ROWS_PER_BUNDLE} rows; choose a multiple of "
+                f'{ROWS_PER_BUNDLE}, or draw = "rows".'
+            )
         if self.batch > sizes.min():
             i = int(np.argmin(sizes))
             raise InputError(
@@ -119,6 +129,7 @@ class Problem:
             each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
             each = each if self.n > 1 else ""
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
+            batch += " in bundles" if self.draws_bundles else ""
             rows.append(("rows", f"{self.N:,}{each}{batch}"))
         source = [str(self.info[k]) for k in ("data",) if self.info.get(k)]
         source += [f"split by {self.info['split']}"] if self.info.get("split") else []
@@ -311,20 +322,31 @@ class Problem:
         return solve.Solution(x, exact.value(x), partial(self.client_gradients, x), y, certificate)
 
     # -- variants ------------------------------------------------------------------------------------------------------
-    def with_batch(self, batch: int | None) -> Problem:
-        """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
-        other = replace(self, batch=batch)
+    def with_batch(self, batch: int | None, draw: Draw | None = None) -> Problem:
+        """The same problem with gradients from minibatches of this many rows, drawn without replacement.
+
+        Args:
+            draw: "rows" or "bundles", see ``draw_version``; by default as it is.
+        """
+        other = replace(self, batch=batch, sampling=self.sampling if draw is None else draw_version(draw))
         if "solution" in self.__dict__:
             other.__dict__["solution"] = self.solution  # sampling does not change the minimizer
         return other
 
     def with_sampling(self, sampling: int) -> Problem:
         """The same problem with minibatches drawn by this version of ``randomness``."""
+        if (sampling == BUNDLES) != self.draws_bundles:
+            return replace(self, sampling=sampling)
         other = copy(self)  # with all constants that are known: the distribution is the same
         object.__setattr__(other, "sampling", sampling)
         if self.batch is not None:
             other._check_batch()
         return other
+
+    @property
+    def draws_bundles(self) -> bool:
+        """Whether minibatches are made of bundles of rows, see ``bundles``."""
+        return self.batch is not None and self.sampling == BUNDLES
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
         """The same smooth part with a regularizer psi(x), or psi(D x)."""
@@ -333,11 +355,11 @@ class Problem:
     @cached_property
     def _sampling(self) -> tuple[Array, Array]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        rows, L_rows = self._row_constants()
+        parts, taken = self.sampled_parts()
         # without x* the noise there is unknown, and so is C
-        spreads = np.full(self.n, np.nan) if self.solution is None else self._clients.spreads(self.solution.x)
-        assert self.batch is not None
-        return expected_smoothness(rows, self.batch, self.L_i, L_rows, spreads)
+        x = None if self.solution is None else self.solution.x
+        spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x, self.draws_bundles)
+        return expected_smoothness(parts, taken, self.L_i, self._L_parts(), spreads)
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -349,12 +371,18 @@ class Problem:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        rows, L_rows = self._row_constants()
-        return minibatch_smoothness(rows, self.batch, self.L_i, L_rows)
+        return minibatch_smoothness(*self.sampled_parts(), self.L_i, self._L_parts())
 
-    def _row_constants(self) -> tuple[Indices, Array]:
-        """Rows of each client, and the largest smoothness of one of them."""
-        return self.rows_each, self._clients.L_rows()
+    def sampled_parts(self) -> tuple[Indices, int]:
+        """What minibatches are made of: the rows or bundles of each client, and how many of them are drawn."""
+        assert self.batch is not None
+        if self.draws_bundles:
+            return bundle_count(self.rows_each), self.batch // ROWS_PER_BUNDLE
+        return self.rows_each, self.batch
+
+    def _L_parts(self) -> Array:
+        """The largest smoothness of the function of one row, or of one bundle, of each client."""
+        return self._clients.L_rows(self.draws_bundles)
 
     @cached_property
     def es_A(self) -> float:

@@ -25,7 +25,7 @@ from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.quadratic import Quadratic
-from proxskip.types import Array, Indices, InputError, is_sparse
+from proxskip.types import Array, InputError, is_sparse
 
 MAX_LABELS = 1000
 """A shard with more different labels than this has targets, not classes, and does not report them."""
@@ -363,9 +363,8 @@ class Sharded(Elsewhere):
         """Not computed: it would take thousands of passes over all shards."""
         return None
 
-    def _row_constants(self) -> tuple[Indices, Array]:
-        facts = [f.fact for f in self.clients if isinstance(f, RemoteClient)]
-        return np.array([known.N or 1 for known in facts]), np.array([known.L_rows for known in facts])
+    def _L_parts(self) -> Array:
+        return np.array([f.fact.L_rows for f in self.clients if isinstance(f, RemoteClient)])
 
     def here(self) -> Problem:
         """The same problem with all shards loaded into this process."""

@@ -256,6 +256,7 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
     own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
+    own |= {"draw": "bundles"} if problem.draws_bundles else {}
     return {
         **asked,
         **own,

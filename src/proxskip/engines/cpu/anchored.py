@@ -9,7 +9,7 @@ file too: numba's cache on disk is per file.
 """
 
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
-from proxskip.engines.cpu.minibatches import draw_rows, philox4x32
+from proxskip.engines.cpu.minibatches import draw_rows, philox4x32, row_share
 from proxskip.on_demand.kernels import njit
 from proxskip.randomness import STREAMS
 
@@ -18,13 +18,13 @@ _COIN = 0x80000000 | STREAMS["anchor"]
 
 
 @njit(**_FAST)
-def rows_gradient(rows, picks, first, x, per_block, data, g, part, p):
-    """g <- the mean gradient of these rows without the regularizer, block after block."""
+def rows_gradient(rows, factor, picks, first, x, per_block, data, g, part, p):
+    """g <- ``factor`` times the sum of the gradients of these rows without the regularizer, block after block."""
     kind, dense, sparse, b, loss, C = data
     blocks = max(1, rows // per_block)
-    block_gradient(0, blocks, rows, picks, first, x, kind, dense, sparse, b, 1.0 / rows, loss, C, g, p)
+    block_gradient(0, blocks, rows, picks, first, x, kind, dense, sparse, b, factor, loss, C, g, p)
     for u in range(1, blocks):
-        block_gradient(u, blocks, rows, picks, first, x, kind, dense, sparse, b, 1.0 / rows, loss, C, part, p)
+        block_gradient(u, blocks, rows, picks, first, x, kind, dense, sparse, b, factor, loss, C, part, p)
         for c in range(g.shape[0]):
             g[c] += part[c]
 
@@ -48,11 +48,12 @@ def descend_anchored(
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         x, w, gw, h = X[j], W[j], GW[j], H[j]
+        factor = row_share(room[0], m, batch)
         for k in range(K[j]):
             number = step0[j] + k
-            draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
-            rows_gradient(batch, picks, first, x, per_block, data, at_x, part, p)
-            rows_gradient(batch, picks, first, w, per_block, data, at_w, part, p)
+            taken = draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
+            rows_gradient(taken, factor, picks, first, x, per_block, data, at_x, part, p)
+            rows_gradient(taken, factor, picks, first, w, per_block, data, at_w, part, p)
             moves = coin(seed, number0 + i, round, number, room[1]) < q[j]
             for c in range(d):
                 slope = at_x[c] - at_w[c] + reg[c] * (x[c] - w[c]) + gw[c] - h[c]
@@ -60,7 +61,7 @@ def descend_anchored(
                     w[c] = x[c]
                 x[c] -= gamma[j] * slope
             if moves:
-                rows_gradient(m, everything, first, w, per_block, data, gw, part, p)
+                rows_gradient(m, 1.0 / m, everything, first, w, per_block, data, gw, part, p)
                 for c in range(d):
                     gw[c] += reg[c] * w[c]
                 moved[j] += 1

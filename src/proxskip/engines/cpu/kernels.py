@@ -24,7 +24,7 @@ import math
 
 import numpy as np
 
-from proxskip.engines.cpu.minibatches import draw_rows, minibatch, subset
+from proxskip.engines.cpu.minibatches import draw_rows, row_share, weigh_rows
 from proxskip.on_demand.kernels import njit
 
 LOGISTIC, SQUARED = 0, 1
@@ -42,6 +42,8 @@ _FAST = {
 }
 # for ``slopes``: reassociation would cancel the magic number that rounds there
 _IN_ORDER = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy", "fastmath": {"contract"}}
+NO_PICKS = np.zeros(0, np.uint32)
+"""All rows, in their order."""
 SAFE_MARGIN = 690.0
 """Margins below it in size need no clamp: exp neither overflows nor underflows."""
 
@@ -111,10 +113,11 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
 # shorter than the longest of its group is filled up with index d, where x is zero. Where all stored values are one,
 # ``values`` is empty and nothing is multiplied.
 @njit(**_FAST)
-def margins(x, lo, hi, at, tiles, index, values, z):
-    """z <- A x for groups lo .. hi-1 of eight rows each; the rows of group ``at`` come first in z."""
-    unit = values.shape[0] == 0
-    for q in range(lo, hi):
+def margins(x, n, first, picks, tiles, index, values, z):
+    """z <- A x for n groups of eight rows each: those of ``picks``, or without any those from ``first`` on."""
+    unit, picked = values.shape[0] == 0, picks.shape[0] > 0
+    for a in range(n):
+        q = np.int64(picks[a]) if picked else first + a
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = z.dtype.type(0.0)
         if unit:
             for e in range(tiles[q], tiles[q + 1]):
@@ -136,7 +139,7 @@ def margins(x, lo, hi, at, tiles, index, values, z):
                 s5 += values[e, 5] * x[index[e, 5]]
                 s6 += values[e, 6] * x[index[e, 6]]
                 s7 += values[e, 7] * x[index[e, 7]]
-        r = 8 * (q - at)
+        r = 8 * a
         z[r] = s0
         z[r + 1] = s1
         z[r + 2] = s2
@@ -208,44 +211,11 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
     first, last = groups[u], groups[u + 1]
     m = 8 * (last - first)
     z[m] = 0.0  # what the columns' missing entries read
-    margins(x, first, last, first, tiles, index, values, z)
+    margins(x, last - first, first, NO_PICKS, tiles, index, values, z)
     # |a_r' x| <= |a_r| |x| for all rows; ``longest`` is the largest |a_r|^2
     safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
     slopes(loss, z, b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
     gather_columns(z, 0, d, u * d, columns, rows, by_column, g)
-
-
-@njit(**_FAST)
-def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
-    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k.
-
-    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r. The rows of
-    the minibatch or the others, whichever are fewer, are drawn: counted from zero up, or from all rows down. Returns
-    the factor by which the gradient is to be multiplied.
-    """
-    first, m = row0[i], row0[i + 1] - row0[i]
-    one = share.dtype.type(1.0)
-    if 2 * batch <= m:
-        start, n = 0, batch
-        for r in range(hi - lo):
-            share[r] = 0.0
-    else:
-        start, n, one = batch, m - batch, -one
-        for r in range(hi - lo):
-            share[r] = count[lo + r]
-    sampling, keys, v, left, right, at, seen, _, _ = room
-    if sampling == 1:
-        minibatch(seed, number0 + i, round, k, m, start, n, picks, (keys, v, left, right, at))
-    else:
-        subset(seed, number0 + i, round, k, m, n, seen, picks)
-    for q in range(n):
-        share[place[first + picks[q]]] += one
-    part = share.dtype.type(1.0 / batch)
-    if sampling > 1:  # the gradient has fewer entries to multiply
-        return part
-    for r in range(hi - lo):
-        share[r] *= part
-    return share.dtype.type(1.0)
 
 
 @njit(**_FAST)
@@ -419,17 +389,17 @@ def descend_rows(
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         taken = batch if batch > 0 else m
-        blocks = max(1, taken // per_block)
+        blocks, factor = max(1, taken // per_block), row_share(room[0], m, batch)
         x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
+                taken = draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
             # the first block's gradient into ``total``, the others' added one after another
-            block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, total, p)
+            block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, total, p)
             for q in range(1, blocks):
-                block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, 1.0 / taken, loss, C, g, p)
+                block_gradient(q, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, g, p)
                 for c in range(d):
                     total[c] += g[c]
             step(x, 0, d, gamma[j], total, reg, H[j])
@@ -454,14 +424,14 @@ def sum_tiles(
 
 
 @njit(**_FAST)
-def sum_rows(lo, hi, k, owner, starts, K, X, taken, picks, first, kind, dense, sparse, b, loss, C, p, parts):
+def sum_rows(lo, hi, k, owner, starts, K, X, taken, factor, picks, first, kind, dense, sparse, b, loss, C, p, parts):
     """parts[u] <- the gradient sum of a block at its member's point X[j], u = lo .. hi-1, as in ``descend_rows``."""
     for u in range(lo, hi):
         j = owner[u]
         if k < K[j]:
-            q, blocks, factor = u - starts[j], starts[j + 1] - starts[j], 1.0 / taken[j]
+            q, blocks = u - starts[j], starts[j + 1] - starts[j]
             block_gradient(
-                q, blocks, taken[j], picks[j], first[j], X[j], kind, dense, sparse, b, factor, loss, C, parts[u], p
+                q, blocks, taken[j], picks[j], first[j], X[j], kind, dense, sparse, b, factor[j], loss, C, parts[u], p
             )
 
 

@@ -3,6 +3,7 @@
 ``randomness.minibatch`` is the plain form and the judge of both versions of this one; its module says what they draw.
 Version 1 (``minibatch``) computes values of a keyed permutation, any of which can be had without the others. Version 2
 (``subset``) is Floyd's algorithm: a table of bytes, one for each row, says which were drawn; in between it is all zero.
+Version 3 draws bundles of rows by version 2.
 
 All of it is arithmetic on unsigned integers, exact on every machine.
 """
@@ -10,7 +11,7 @@ All of it is arithmetic on unsigned integers, exact on every machine.
 import numpy as np
 
 from proxskip.on_demand.kernels import njit
-from proxskip.randomness import REDRAW
+from proxskip.randomness import BUNDLES, REDRAW, ROWS_PER_BUNDLE
 
 MIN_BITS = 6
 """The network permutes at least 2^6 numbers: a smaller one is visibly not uniform."""
@@ -209,17 +210,82 @@ def minibatch(seed, client, round, step, m, start, n, out, room):
             beyond += v[q] >= m
 
 
+# -- version 3: bundles ------------------------------------------------------------------------------------------------
+@njit(nogil=True, cache=True, borrows=True)
+def pick_bundles(seed, client, round, step, m, b, seen, marks, out):
+    """The numbers of b/8 of the bundles of m rows into ``out``, which has room for three more; returns how many."""
+    bundles, n = (m + ROWS_PER_BUNDLE - 1) // ROWS_PER_BUNDLE, b // ROWS_PER_BUNDLE
+    pick_rows(seed, client, round, step, bundles, n, out[:0], (seen, marks), out)
+    return n
+
+
+@njit(inline="always")
+def row_share(sampling, m, b):
+    """The weight of a row in the gradient of a minibatch of b of m rows; of all of them, if b is 0."""
+    if sampling == BUNDLES:
+        return ((m + ROWS_PER_BUNDLE - 1) // ROWS_PER_BUNDLE) / (m * (b // ROWS_PER_BUNDLE))
+    return 1.0 / (b if b > 0 else m)
+
+
 @njit(nogil=True, cache=True, borrows=True)
 def draw_rows(seed, client, round, step, first, m, b, out, room):
-    """The places of b of the client's m rows into ``out``, by the version that ``room`` says (``shards.Drawing``).
+    """The places of b of the client's m rows into ``out``, by the version that ``room`` says (``drawing.Drawing``).
 
-    ``first`` is the number of its first row among all clients'.
+    ``first`` is the number of its first row among all clients'. Returns how many there are: b, or fewer where the last
+    bundle is drawn, which may be shorter.
     """
     sampling, keys, v, left, right, at, seen, marks, place = room
     if sampling == 1:
         minibatch(seed, client, round, step, m, 0, b, out, (keys, v, left, right, at))
-    else:
+        return b
+    if sampling != BUNDLES:
         pick_rows(seed, client, round, step, m, b, place[first : first + m], (seen, marks), out)
+        return b
+    count = 0
+    for a in range(pick_bundles(seed, client, round, step, m, b, seen, marks, v)):
+        for q in range(ROWS_PER_BUNDLE * v[a], min(ROWS_PER_BUNDLE * (v[a] + 1), m)):
+            out[count] = place[first + q]
+            count += 1
+    return count
+
+
+@njit(nogil=True, cache=True, borrows=True, error_model="numpy")
+def weigh_rows(i, k, lo, hi, row0, place, count, batch, seed, round, number0, share, picks, room):
+    """share <- how often each tiled row (lo .. hi-1) of client i is in its minibatch of step k.
+
+    A tiled row stands for ``count`` equal rows of the data, and place[r] says which one stands for row r (or for the
+    r-th in the order of bundles). The rows of the minibatch or the others, whichever are fewer, are drawn: counted from
+    zero up, or from all rows down. Returns the factor by which the gradient is to be multiplied.
+    """
+    sampling, keys, v, left, right, at, seen, _, _ = room
+    each = ROWS_PER_BUNDLE if sampling == BUNDLES else 1
+    first, m = row0[i], row0[i + 1] - row0[i]
+    parts, start, n = (m + each - 1) // each, 0, batch // each
+    one = share.dtype.type(1.0)
+    if 2 * n <= parts:
+        for r in range(hi - lo):
+            share[r] = 0.0
+    else:
+        start, n, one = n, parts - n, -one
+        for r in range(hi - lo):
+            share[r] = count[lo + r]
+    if sampling == 1:
+        minibatch(seed, number0 + i, round, k, m, start, n, picks, (keys, v, left, right, at))
+    else:
+        subset(seed, number0 + i, round, k, parts, n, seen, picks)
+    if each == 1:
+        for q in range(n):
+            share[place[first + picks[q]]] += one
+    else:
+        for q in range(n):
+            for r in range(each * picks[q], min(each * (picks[q] + 1), m)):
+                share[place[first + r]] += one
+    part = share.dtype.type(row_share(sampling, m, batch))
+    if sampling > 1:  # the gradient has fewer entries to multiply
+        return part
+    for r in range(hi - lo):
+        share[r] *= part
+    return share.dtype.type(1.0)
 
 
 @njit(nogil=True, cache=True, borrows=True)

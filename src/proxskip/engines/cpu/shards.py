@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy
 
 from proxskip.engines.cpu import anchored, kernels
-from proxskip.engines.cpu.minibatches import draw_rows
+from proxskip.engines.cpu.bundle_kernels import descend_bundles
+from proxskip.engines.cpu.drawing import Drawing
+from proxskip.engines.cpu.kernels import NO_PICKS
+from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
+from proxskip.engines.cpu.tiles import BundleTiles, row_tiles, width
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -31,11 +35,10 @@ MIN_ENTRIES_PER_COLUMN = 4.0
 """With fewer entries per column and client, gathering columns costs more than scattering rows."""
 MAX_ROWS_PER_BLOCK = 1 << 14
 """Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits are enough to number them."""
-MIN_BATCH_SHARE = 0.4
+MIN_BATCH_SHARE, MIN_BUNDLES_SHARE = 0.4, 0.6
 """The share of a client's rows from which a minibatch is a full gradient whose other rows have weight zero."""
 ENTRIES_PER_BLOCK = 1 << 20
 """Stored entries of a block of ``Rows``, about: a client of at least two blocks may be spread over threads."""
-NO_PICKS = np.zeros(0, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,8 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
     first: Any = problem.clients[0]
     if _is_mapped(problem):  # tiles would be a second copy of the data, in memory
         return Rows(problem, census, number0)
-    most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
+    least = MIN_BUNDLES_SHARE if problem.draws_bundles else MIN_BATCH_SHARE
+    most_rows = problem.batch is None or problem.batch * census.clients >= least * census.rows
     if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
@@ -159,10 +163,15 @@ class Rows:
         entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
         self.per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
+        self.tiles: BundleTiles | None = None
+        if problem.draws_bundles and self.kind == kernels.SPARSE and not self.mapped and self.most_blocks == 1:
+            indptr, indices, values = self.sparse
+            order, length = self.drawing.order(self.row0), np.diff(indptr.astype(np.int64))
+            self.tiles = BundleTiles(order, self.row0, length, indices, values, self.b, problem.d, self.dtype)
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
-        if self.drawing.sampling > 1 and self.kind == kernels.SPARSE and not self.mapped:
+        if self.drawing.sampling == 2 and self.kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
@@ -190,16 +199,23 @@ class Rows:
         Args:
             step0: the number of the first step among the round's minibatches: one for all members, or one per member.
         """
-        first_step = _per_member(step0, len(cohort))
+        first_step, d = _per_member(step0, len(cohort)), X.shape[1]
+
+        def bundled(lo: int, hi: int) -> None:
+            assert self.tiles is not None
+            buffers = self.tiles.buffers(self.batch, d, self.dtype)
+            descend_bundles(
+                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.tiles.data(), self.reg, self.loss, self.batch, seed,
+                round, self.number0, buffers, self.drawing.room(), first_step,
+            )  # fmt: skip
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
                 lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
-                self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(X.shape[1]),
-                first_step,
+                self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(d), first_step,
             )  # fmt: skip
 
-        return work
+        return work if self.tiles is None else bundled
 
     def descend_anchored(
         self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
@@ -239,15 +255,16 @@ class Rows:
         parts, total = np.empty((len(owner), X.shape[1]), self.dtype), np.empty(X.shape[1], self.dtype)
         picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
         numbers, one = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
+        factor = self.drawing.shares(m)
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
-                draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
+                taken[j] = draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
 
             def blocks(lo: int, hi: int, k: int = k) -> None:
                 kernels.sum_rows(
-                    lo, hi, k, owner, starts, K, X, taken, picks, first, self.kind, self.dense, self.sparse, self.b,
-                    self.loss, self.C, np.empty(max(1, self.C)), parts,
+                    lo, hi, k, owner, starts, K, X, taken, factor, picks, first, self.kind, self.dense, self.sparse,
+                    self.b, self.loss, self.C, np.empty(max(1, self.C)), parts,
                 )  # fmt: skip
 
             share(blocks, (taken / counts)[owner])
@@ -303,7 +320,8 @@ class Tiles:
         self.b, self.scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
         self.scale[:] = 0.0
         self.b[slot], self.scale[slot] = b[kept], count / sizes[owner]
-        self.row_data = self._row_tiles(slot, length, indices, values, unit)
+        stored = None if unit else values
+        self.row_data = row_tiles(slot, int(self.groups[-1]), length, indices, stored, self.d, self.dtype)
         self.column_data = self._column_tiles(block, place, length, indices, values, unit)
         # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
         self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
@@ -312,6 +330,8 @@ class Tiles:
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.batch:
             self.place = self._places(slot[np.argsort(order)][group], live)
+            if problem.draws_bundles:
+                self.place = self.place[self.drawing.order(self.row0)]
             self.count = np.zeros(len(self.b), self.dtype)
             self.count[slot] = count
 
@@ -323,23 +343,6 @@ class Tiles:
         place = np.full(int(self.row0[-1]), self.most, np.uint32)
         place[live] = slot - first[of]
         return place
-
-    def _row_tiles(self, slot: Indices, length: Indices, indices: Any, values: Any, unit: bool) -> tuple[Any, Any, Any]:
-        """(First line of each group, column indices, values), eight entries to a line; blank ones read x[d] = 0."""
-        group, lane = slot // ROWS_PER_TILE, slot % ROWS_PER_TILE
-        longest = np.zeros(int(self.groups[-1]), np.int64)
-        np.maximum.at(longest, group, length)
-        start = np.concatenate([[0], np.cumsum(longest)])
-        # entry k of a row: line k of its group, in the row's lane
-        at = ROWS_PER_TILE * ranges(start[group], length) + np.repeat(lane, length)
-        index = np.full(ROWS_PER_TILE * int(start[-1]), self.d, _width(self.d))
-        index[at] = indices
-        if unit:
-            stored = np.zeros(0, self.dtype)
-        else:
-            stored = np.zeros(index.shape, self.dtype)
-            stored[at] = values
-        return start.astype(np.uint64), index.reshape(-1, ROWS_PER_TILE), stored.reshape(-1, ROWS_PER_TILE)
 
     def _column_tiles(
         self, block: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool
@@ -354,7 +357,7 @@ class Tiles:
         order = np.argsort(column, kind="stable")  # rows stay in order within a column
         at = ENTRIES_PER_TILE * np.repeat(start[:-1], count) + ranges(np.zeros_like(count), count)
         room = ROWS_PER_TILE * np.diff(self.groups)
-        rows = np.repeat(np.repeat(room, self.d), ENTRIES_PER_TILE * np.diff(start)).astype(_width(int(room.max())))
+        rows = np.repeat(np.repeat(room, self.d), ENTRIES_PER_TILE * np.diff(start)).astype(width(int(room.max())))
         rows[at] = np.repeat(place, length)[order]
         if unit:
             stored = np.zeros(0, self.dtype)
@@ -384,7 +387,7 @@ class Tiles:
         return work
 
     def _draw(self, seed: int, round: int) -> tuple[Any, ...]:
-        """The arguments of ``kernels.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
+        """The arguments of ``minibatches.weigh_rows`` from ``row0`` on: what a minibatch is drawn by, and buffers."""
         if not self.batch:
             nothing = np.zeros(0, self.dtype)
             return self.row0, NO_PICKS, nothing, 0, seed, round, self.number0, nothing, NO_PICKS, self.drawing.room()
@@ -415,7 +418,7 @@ class Tiles:
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 slots = [ROWS_PER_TILE * int(self.groups[self.blocks[cohort[j] + e]]) for e in (0, 1)]
-                factor[j] = kernels.weigh_rows(int(cohort[j]), int(numbers[j]) + k, *slots, *given, own[j], picks, room)
+                factor[j] = weigh_rows(int(cohort[j]), int(numbers[j]) + k, *slots, *given, own[j], picks, room)
 
             def blocks(lo: int, hi: int, k: int = k) -> None:
                 kernels.sum_tiles(
@@ -430,33 +433,6 @@ class Tiles:
     def block_counts(self, cohort: Indices) -> Indices:
         """The number of blocks of rows of each member."""
         return np.diff(self.blocks)[cohort]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """How minibatches are drawn, and room for it: see ``minibatches.draw_rows``."""
-
-    sampling: int
-    batch: int
-    rows: int
-    """The most rows of a client."""
-    place: Any = field(default_factory=lambda: NO_PICKS)
-    """Where each row lies among its client's; without entries, where its number says."""
-
-    @staticmethod
-    def of(problem: Problem, sizes: Any) -> Drawing:
-        """For the problem's minibatches; without them there is no room."""
-        return Drawing(problem.sampling, problem.batch, int(sizes.max())) if problem.batch else Drawing(1, 0, 0)
-
-    def picks(self) -> Any:
-        """Room for the rows, and three more (``minibatches.subset``); none without minibatches: all rows are read."""
-        return np.empty(self.batch + 3, np.uint32) if self.batch else NO_PICKS
-
-    def room(self) -> tuple[Any, ...]:
-        """The version; keys and four times the batch for version 1; zeros for version 2; the places."""
-        old, new = (self.batch, 0) if self.sampling == 1 else (0, self.rows)
-        zeros = np.zeros(new, np.uint8), np.zeros(-(-new // 64), np.uint64)
-        return self.sampling, np.empty(12, np.uint64), *np.empty((4, old), np.uint32), *zeros, self.place
 
 
 def _owners(counts: Indices) -> tuple[Indices, Indices]:
@@ -483,13 +459,8 @@ def joined(arrays: list[Any]) -> Any:
     return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _width(largest: int) -> Any:
-    """The narrowest unsigned type for indices up to ``largest``: the kernels are bound by how fast they read them."""
-    return np.uint16 if largest < 2**16 else np.uint32
-
-
 def _narrow(indices: Any, d: int) -> Any:
-    return indices.astype(_width(d))
+    return indices.astype(width(d))
 
 
 def _no_rows(dtype: Any) -> tuple[Any, Any, Any]:

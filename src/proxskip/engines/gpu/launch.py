@@ -121,6 +121,8 @@ class LocalSteps:
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
+        if self.batch and problem.draws_bundles:
+            raise InputError('the gpu engine draws minibatches row by row; use draw = "rows", or engine = "cpu".')
         if self.batch and not has_even_rows(problem.clients):
             raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.minibatches import draw_rows, subset
-from proxskip.engines.cpu.shards import Drawing
 from proxskip.on_demand.kernels import njit
 from proxskip.types import Indices
 

@@ -65,6 +65,8 @@ class TorchEngine(Engine):
         self.problem, self.seed, self.far = problem, seed, problem.psi is None
         self.family: Any = family_of(problem, self.device)
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
+        if problem.draws_bundles:
+            raise InputError('the torch engine draws minibatches row by row; use draw = "rows", or engine = "cpu".')
         self.draw = draws.fastest(seed, self.device, problem.sampling)
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, self.draw, problem.batch, graphs)

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.minibatches import draw_rows
-from proxskip.engines.cpu.shards import Drawing
 from proxskip.randomness import generator
 from proxskip.types import Array, Indices, InputError
 
