@@ -89,7 +89,7 @@ MUTANTS = (
             (
                 "loop/line.py",
                 "tuple(w / w.sum() for w in rows)",
-                "tuple(w / (self.problem.weights if weights is None else weights).sum() for w in rows)",
+                "tuple(w / given.sum() for w in rows)",
             ),
         ),
         ("test_laws.py::test_solution_is_a_fixed_point[scaffnew-cohort-quadratic]",),

@@ -21,6 +21,7 @@ from proxskip.engines import rows
 from proxskip.engines.cpu import anchored, kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.engines.cpu.helpers import Helpers
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.engines.rows import balanced, merged_rows, tapered
 from proxskip.links.sums import weighted_sum
@@ -241,12 +242,13 @@ def test_the_first_range_that_fails_is_told_whoever_meets_it(threads):
             raise ValueError(f"range {lo}")
         done.append(lo)
 
-    with ThreadPoolExecutor(2) as engine.pool:
-        with pytest.raises(ValueError, match="range 4"):
-            engine._spread(work, [(k, k + 1) for k in range(40)])
-        assert {0, 1, 2, 3} <= set(done) < set(range(40))
-        done.clear()
-        engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(40)])
+    engine.pool = Helpers(2)
+    with pytest.raises(ValueError, match="range 4"):
+        engine._spread(work, [(k, k + 1) for k in range(40)])
+    assert {0, 1, 2, 3} <= set(done) < set(range(40))
+    done.clear()
+    engine._spread(lambda lo, hi: done.append(lo), [(k, k + 1) for k in range(40)])
+    engine.close()
     assert sorted(done) == list(range(40))
 
 

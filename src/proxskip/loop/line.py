@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from threading import Event
 from typing import Any
 
@@ -79,6 +79,7 @@ class Line:
         self.round = 0
         # an outcome is not sent at once: a client hears it with its next message, which is when it is counted
         self.owed = np.zeros(problem.n, dtype=np.int64)  # which outcome (by number) a client has yet to hear
+        self.alike = True  # whether all owe the same
         self.outcomes = 0
         self.outcome: tuple[Array, ...] = ()
         self.mixed: tuple[Array, ...] | None = None
@@ -88,6 +89,7 @@ class Line:
         carrier: Carrier = engine if self.far else _Here()
         self.place, self.fetch, self.wait = carrier.place, carrier.fetch, carrier.wait
         self.exchanges = 0  # of this round
+        self.scaled: tuple[Any, tuple[Array, ...]] = None, ()
         self.clock_stopped = 0.0
         self.coins = stream(seed, 0, "server")
         self.interrupted: Event | None = None  # whoever sets it wants rounds to be broken off
@@ -103,18 +105,23 @@ class Line:
         return asked_in(self.cohorts, self.seed, round, void, self.problem.n)
 
     def begin(self, round: int) -> None:
-        """Draw this round's cohort and key its generator."""
+        """Draw this round's cohort and forget the last one's generator."""
         self.round = round
         if not self.everyone:
             self.cohort = self._drawn(round, 0 if self.clock is None else self.clock.attempt)
             self.engine.expect(partial(self._drawn, round + 1))
         self.asked, self.ran = self.cohort, False
-        self.rng = stream(self.seed, round, "server", self.coins)
+        vars(self).pop("rng", None)
         if self.interrupted is not None:
             self._mark()
         self.exchanges = 0
         self.finite = True
         self.participated[self.whom] += 1
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """This round's generator, keyed when it is first asked for."""
+        return stream(self.seed, self.round, "server", self.coins)
 
     @property
     def whom(self) -> Any:
@@ -136,6 +143,7 @@ class Line:
         if self.ran:
             self.engine.rewind()
         counted, self.owed[self.asked], self.outcomes, self.outcome = self.before
+        self.alike = False
         self.ledger = Ledger(**counted)
         self.participated[self.whom] -= 1
         self.mixed = None
@@ -150,9 +158,7 @@ class Line:
     ) -> tuple[Array, ...]:
         if self.clock is not None:
             self._ask(self.clock, half, K, down, own)
-        given = self.problem.weights if weights is None else weights
-        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
-        request = self._request(half, K, down, own, tuple(w / w.sum() for w in rows))
+        request = self._request(half, K, down, own, self._shares(self.problem.weights if weights is None else weights))
         self.ran = True
         work = self.engine.run(request)
         if self.clock is not None:
@@ -199,7 +205,7 @@ class Line:
         self.engine.tell(half, self.cohort, outcome)
         self.outcomes += 1
         self.outcome = outcome
-        self.owed[self.whom] = self.outcomes
+        self._owe(self.outcomes)
 
     def prox(self, x: Array, t: float) -> Array:
         assert self.problem.psi is not None
@@ -210,6 +216,16 @@ class Line:
         assert self.problem.psi is not None
         self.ledger.prox_evals += 1
         return conjugate_prox(self.problem.psi, y, t)
+
+    def _shares(self, given: Array) -> tuple[Array, ...]:
+        """The cohort's weights, scaled to sum to one; everybody's are kept where they cannot change."""
+        if given is self.scaled[0] and self.cohort is self.all:
+            return self.scaled[1]
+        rows = [given[self.whom]] if given.ndim == 1 else given[:, self.whom]
+        found = tuple(w / w.sum() for w in rows)
+        if self.cohort is self.all and given.flags.owndata and not given.flags.writeable:
+            self.scaled = given, found
+        return found
 
     # -- counting ------------------------------------------------------------------------------------------------------
     def _request(
@@ -242,18 +258,30 @@ class Line:
     def _count_down(self, down: tuple[Array, ...], numbers: int) -> None:
         """The vectors of this exchange, an outcome that is owed, and each client's own numbers."""
         c = len(self.cohort)
-        owed = self.owed[self.whom]
         fresh, stale = self._to_hear(down)
-        new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
-        late = int(np.count_nonzero(owed)) - new
+        new, late = self._owing()
         vectors = len(down) * c + new * fresh + late * stale
-        self.owed[self.whom] = 0
+        self._owe(0)
         d = down[0].shape[0] if down else self.problem.d
         floats = vectors * d + numbers * c
         self.ledger.vectors_down += vectors
         self.ledger.floats_down += floats
         self.ledger.bytes_down += floats * 8
         self.ledger.bits_down += floats * 64
+
+    def _owing(self) -> tuple[int, int]:
+        """How many of the cohort have yet to hear the last outcome, and how many an older one."""
+        if self.alike and self.cohort is self.all:
+            one, n = int(self.owed[0]), self.problem.n
+            return (0, 0) if one == 0 else (n, 0) if one == self.outcomes else (0, n)
+        owed = self.owed[self.whom]
+        new = int(np.count_nonzero(owed == self.outcomes)) if self.outcomes else 0
+        return new, int(np.count_nonzero(owed)) - new
+
+    def _owe(self, outcome: int) -> None:
+        """From now on the cohort owes this outcome, or none (0)."""
+        self.owed[self.whom] = outcome
+        self.alike = self.cohort is self.all
 
     def _to_hear(self, down: tuple[Array, ...]) -> tuple[int, int]:
         """Vectors of the last outcome, and of an older one, for a client that has yet to hear it."""
@@ -286,6 +314,7 @@ class Line:
     def restore(self, arrays: dict[str, Any], meta: dict[str, Any]) -> None:
         """Take back what ``state`` gave."""
         self.owed, self.participated = arrays["owed"].copy(), arrays["participated"].copy()
+        self.alike = False
         self.outcome = tuple(arrays[k] for k in sorted(k for k in arrays if k.startswith("outcome")))
         self.ledger, self.outcomes = Ledger.of(meta["ledger"]), int(meta["outcomes"])
 

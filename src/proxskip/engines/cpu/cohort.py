@@ -53,12 +53,12 @@ class Cohort(Sender):
             return engine.descend_anchored(self.members, x0, H, gammas, steps, held, self, self.request)
         if not plain and (engine.shards is None or anchor is not None or until is not None):
             return self._one_by_one(np.broadcast_to(x0, shape), H, gammas, steps, pull, momentum, anchor, until)
-        self.gradients += int(np.sum(steps * (engine.problem.batch or engine.rows[self.members])))
+        batch = engine.problem.batch
+        self.gradients += batch * int(steps.sum()) if batch else int(steps @ engine.rows[self.members])
         if plain:
-            round, halt = self.request.round, self.request.halt
-            out = engine.descend(self.members, x0, H, gammas, steps, round, self.step, halt, more or 0.0)
-            self.step = self.step + (int(steps[0]) if np.ndim(K) == 0 else steps)
-            return out
+            round, halt, first = self.request.round, self.request.halt, self.step
+            self.step = first + (K if isinstance(K, int) else steps)
+            return engine.descend(self.members, x0, H, gammas, steps, round, first, halt, more or 0.0)
         near = None if pull is None else (pull[0], self.plain(pull[1]))
         return pulled_steps(self._one_step, np.array(np.broadcast_to(x0, shape)), H, gammas, steps, near, momentum)
 
@@ -136,7 +136,7 @@ class Cohort(Sender):
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""
         values = self.engine.as_array(values) if isinstance(values, tuple) else values
-        if np.ndim(values) == 0:
+        if isinstance(values, float) or np.ndim(values) == 0:
             return values
         mine = np.asarray(values)[self.engine.number0 + self.members]
         return mine if mine.ndim == 2 else mine[:, None]

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
+from proxskip.engines.cpu.helpers import Help, Helpers
 from proxskip.engines.cpu.lazy import Lazy, Sheet, Summed, as_stack
 from proxskip.engines.cpu.shards import Census, RangeTask, Rows, Tiles, pack, with_pull
 from proxskip.engines.local import OneClient, Sender, no_half
@@ -52,7 +52,7 @@ class CpuEngine(NearEngine):
         if threads is not None and threads < 1:
             raise InputError(f"threads = {threads} must be at least 1.")
         self.threads = threads or available_cores()
-        self.pool: ThreadPoolExecutor | None = None
+        self.pool: Helpers | None = None
         self.abandoned = threading.Event()  # set while threads are to leave work that nobody waits for any more
         self.weights: tuple[Array, ...] = ()  # with which the request under way wants sums of what goes up
 
@@ -75,7 +75,7 @@ class CpuEngine(NearEngine):
         self.spare: Array | None = None
         self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         if self.threads > 1 and self.pool is None:
-            self.pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="proxskip")
+            self.pool = Helpers(self.threads - 1)
         if self.shards is not None:
             # a step costs the entries of its rows and those of x; by how much the latter can matter
             self.overhead = 1.0 + problem.d / float(self.shards.work.min())
@@ -275,17 +275,20 @@ class CpuEngine(NearEngine):
                         failed[lo] = error
                         todo.clear()
 
-        jobs = [self.pool.submit(go) for _ in ranges[1 : threads or self.threads]] if self.pool is not None else []
+        helped = Help(go)
         try:
+            if self.pool is not None:
+                self.pool.call(helped, len(ranges[1 : threads or self.threads]))
             go()
-            for job in jobs:
-                job.result()
+            helped.wait()
         except BaseException:  # an interrupt: the others must not go on unseen
             self.abandoned.set()
             todo.clear()
-            wait(jobs)
+            helped.wait()
             self.abandoned.clear()
             raise
+        if helped.failed:
+            raise helped.failed[0]
         if failed:  # ranges are taken in their order, so that this is the first that fails, whoever does it
             raise failed[min(failed)]
 
@@ -383,5 +386,5 @@ class CpuEngine(NearEngine):
     def close(self) -> None:
         """End the threads."""
         if self.pool is not None:
-            self.pool.shutdown()
+            self.pool.close()
             self.pool = None

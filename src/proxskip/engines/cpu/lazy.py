@@ -18,15 +18,19 @@ import numpy as np
 from proxskip.engines.cpu import lazy_kernels
 from proxskip.engines.cpu.lazy_kernels import (
     ADD,
+    ADD_DIFFERENCE,
     ADD_MULTIPLE,
     COLUMN,
     DIVIDE,
     KEPT,
     MULTIPLY,
     NUMBER,
+    RESULT,
     ROW,
     STACK,
     SUBTRACT,
+    SUBTRACT_MULTIPLE,
+    SUM,
     TEMPORARY,
 )
 from proxskip.engines.written import Written
@@ -36,8 +40,9 @@ from proxskip.types import Array, Indices
 MAX_ARRAYS = 8
 """Arrays, and results, that one kernel call takes. The kernel is compiled for tuples of this length, padded if need be,
 so that one compilation serves all programs."""
-
-
+NOTHING, NO_TOTALS = np.zeros((0, 0)), np.zeros((0, 0, 0, 0))
+NONE = (NUMBER, 0)
+"""An operand that a line does not have."""
 SIGNS = {"+": ADD, "-": SUBTRACT, "*": MULTIPLY, "/": DIVIDE}
 
 
@@ -58,10 +63,10 @@ class Lazy(Written):
         """Any operand of a half as a leaf: a stack, one row for all, one column, or a number."""
         if isinstance(v, Lazy):
             return v
-        if np.ndim(v) == 0:
+        if isinstance(v, float) or np.ndim(v) == 0:  # numpy takes long to see that a float has no dimensions
             return Lazy(NUMBER, float(v))
         if np.ndim(v) == 1:
-            return Lazy(ROW, v)
+            return Lazy(ROW, np.asarray(v))
         if v.shape[1] == 1:
             return Lazy(COLUMN, v)
         return Lazy(KEPT if kept else STACK, v)
@@ -98,7 +103,7 @@ class Sheet:
     def __init__(self, d: int, members: Indices, weights: Sequence[Array] = ()) -> None:
         self.d, self.members = d, members
         self.weights = weights
-        self.summed: list[int] = []
+        self.summed = 0
         self.lines: list[list[int]] = []
         self.arrays: list[Any] = []
         self.numbers: list[float] = []
@@ -112,8 +117,13 @@ class Sheet:
 
     def sum(self, v: Lazy) -> Summed:
         """Compute the weighted sums of v, and no stack."""
-        self.summed.append(self._own_line(v))
-        return Summed(self, len(self.summed) - 1)
+        kind, at = self._write(v)
+        if kind == TEMPORARY and self.lines[at][0] in (ADD_MULTIPLE, SUBTRACT_MULTIPLE):
+            self.lines[at][1:3] = [SUM, self.summed]
+        else:
+            self.lines.append([MULTIPLY, SUM, self.summed, kind, at, *NONE, *NONE, *NONE])
+        self.summed += 1
+        return Summed(self, self.summed - 1)
 
     def _own_line(self, v: Lazy) -> int:
         # a leaf is no line of its own; multiplied by one it is, with the same bytes
@@ -130,16 +140,19 @@ class Sheet:
         return v.kind, at
 
     def _line(self, v: Lazy) -> tuple[int, int]:
-        """The operands' lines, then one line; for  a + s b  and  a - s b  one line does both operations."""
-        op, right, factor = v.op, v.right, (NUMBER, 0)
+        """The operands' lines, then one line; for  a + s b,  a - s b  and  a + s (b - c)  one line does it all."""
+        op, right, factor, last = v.op, v.right, NONE, NONE
         # numpy rounds the product and then the sum, and so does the line that does both: no bytes change
         if op in (ADD, SUBTRACT) and v.left.kind <= TEMPORARY and right.op == MULTIPLY and right.kind == TEMPORARY:
             number, vector = (right.left, right.right) if right.left.kind >= COLUMN else (right.right, right.left)
             if number.kind >= COLUMN and vector.kind <= TEMPORARY:
                 # ADD -> ADD_MULTIPLE, SUBTRACT -> SUBTRACT_MULTIPLE
                 op, right, factor = op + ADD_MULTIPLE, vector, self._write(number)
+        between_vectors = right.op == SUBTRACT and max(right.left.kind, right.right.kind) <= TEMPORARY
+        if op == ADD_MULTIPLE and between_vectors:
+            op, right, last = ADD_DIFFERENCE, right.left, self._write(right.right)
         left, other = self._write(v.left), self._write(right)
-        self.lines.append([op, TEMPORARY, len(self.lines), *left, *other, *factor])
+        self.lines.append([op, TEMPORARY, len(self.lines), *left, *other, *factor, *last])
         return TEMPORARY, len(self.lines) - 1
 
     @property
@@ -153,20 +166,23 @@ class Sheet:
         A result whose array a later line may still read, or that other lines use, is copied at the end instead.
         """
         lines, late = [list(line) for line in self.lines], []
+        used = {u[k + 1] for u in lines for k in (3, 5, 9) if u[k] == TEMPORARY}
         for k, (line, kind) in enumerate(self.final):
             # a member's row is computed line by line, so that only lines after this one could still read the old row
             read_later = any(a is self.out[k] for a in self.arrays) and line < len(lines) - 1
-            used_again = any([TEMPORARY, line] in (u[3:5], u[5:7]) for u in lines)
-            if read_later or used_again:
-                late.append([MULTIPLY, kind, k, TEMPORARY, line, NUMBER, len(self.numbers), NUMBER, 0])
+            if read_later or line in used:
+                late.append([MULTIPLY, kind, k, TEMPORARY, line, NUMBER, len(self.numbers), *NONE, *NONE])
             else:
                 lines[line][1:3] = [kind, k]
+                op, a = lines[line][0], lines[line][3:5]
+                if op >= ADD_MULTIPLE and a[0] == kind and self.arrays[a[1]] is self.out[k]:
+                    lines[line][3] = RESULT
         return lines + late
 
     def work(self) -> Any:
         """``f(lo, hi)`` does members lo to hi-1 or, if there are sums, blocks lo to hi-1 of SUM_BLOCK members."""
-        nothing = [np.zeros((0, 0))] * MAX_ARRAYS
-        arrays = [np.ascontiguousarray(np.atleast_2d(v), dtype=np.float64) for v in self.arrays]
+        nothing = [NOTHING] * MAX_ARRAYS
+        arrays = [np.ascontiguousarray(v if v.ndim == 2 else v[None], dtype=np.float64) for v in self.arrays]
         numbers = np.array([*self.numbers, 1.0])[:, None]  # the last, one, is the factor of late copies
         lines = np.array(self._finished(), dtype=np.int64)
         given, made = tuple((arrays + nothing)[:MAX_ARRAYS]), tuple((self.out + nothing)[:MAX_ARRAYS])
@@ -174,18 +190,18 @@ class Sheet:
         # each call has temporaries of its own, since calls may run on several threads
         def rows(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
-            lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary)
+            lazy_kernels.evaluate(lo, hi, lines, self.members, given, numbers, made, temporary, NOTHING, NO_TOTALS)
 
         def blocks(lo: int, hi: int) -> None:
             temporary = np.empty((len(self.lines), lazy_kernels.MEMBERS_AT_A_TIME, self.d))
             lazy_kernels.evaluate_sums(
-                lo, hi, SUM_BLOCK, lines, self.members, given, numbers, made, temporary, summed, weights, self.totals
+                lo, hi, SUM_BLOCK, lines, self.members, given, numbers, made, temporary, weights, self.totals
             )
 
         if not self.summed:
             return rows
-        summed, weights = np.array(self.summed, np.int64), np.array(self.weights, np.float64)
-        self.totals = np.empty((len(summed), len(weights), -(-len(self.members) // SUM_BLOCK), self.d))
+        weights = np.array(self.weights, np.float64)
+        self.totals = np.empty((self.summed, len(weights), -(-len(self.members) // SUM_BLOCK), self.d))
         return blocks
 
 

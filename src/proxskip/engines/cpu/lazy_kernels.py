@@ -7,11 +7,12 @@ import numpy as np
 
 from proxskip.on_demand.kernels import njit
 
-STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER = range(6)
+STACK, KEPT, ROW, TEMPORARY, COLUMN, NUMBER, RESULT, SUM = range(8)
 """Kinds of operands. Vectors: a row per member of the cohort, a row per client of the problem (of which the members'
-are read), one row for all, an intermediate result. Numbers: one per member, one for all."""
-ADD, SUBTRACT, MULTIPLY, DIVIDE, ADD_MULTIPLE, SUBTRACT_MULTIPLE = range(6)
-"""Operations: a + b, a - b, a * b, a / b, a + s * b, a - s * b."""
+are read), one row for all, an intermediate result. Numbers: one per member, one for all. Then the array that the line
+itself writes to; and, as the kind of a result, that only its weighted sums are wanted."""
+ADD, SUBTRACT, MULTIPLY, DIVIDE, ADD_MULTIPLE, SUBTRACT_MULTIPLE, ADD_DIFFERENCE = range(7)
+"""Operations: a + b, a - b, a * b, a / b, a + s * b, a - s * b, a + s * (b - c)."""
 MEMBERS_AT_A_TIME = 32
 """Members whose rows one line of a program works on before the next line: their intermediate results stay in cache."""
 _AS_NUMPY = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy"}
@@ -92,6 +93,7 @@ def _number_and_vector(op, numbers, kb, B, lo, hi, members, out, own):
                 out[q, c] = a / B[j, c]
 
 
+# A row that is changed in place is read from ``out``, not from A: a loop in which two arrays overlap is not vectorized.
 @njit(**_AS_NUMPY)
 def _plus_scaled(op, ka, A, kb, B, numbers, lo, hi, members, out, own):
     """out <- A + s B or A - s B in one pass, the product rounded before it is added."""
@@ -100,12 +102,52 @@ def _plus_scaled(op, ka, A, kb, B, numbers, lo, hi, members, out, own):
         i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
         q, s = np.uint64(_at(own, r, lo, members)), numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
         # without fast-math flags no compiler may fuse the product with the sum
-        if op == ADD_MULTIPLE:
+        if op == ADD_MULTIPLE and ka == RESULT:
+            for c in range(d):
+                out[q, c] = out[q, c] + s * B[j, c]
+        elif op == ADD_MULTIPLE:
             for c in range(d):
                 out[q, c] = A[i, c] + s * B[j, c]
+        elif ka == RESULT:
+            for c in range(d):
+                out[q, c] = out[q, c] - s * B[j, c]
         else:
             for c in range(d):
                 out[q, c] = A[i, c] - s * B[j, c]
+
+
+@njit(**_AS_NUMPY)
+def _plus_scaled_difference(ka, A, kb, B, kc, C, numbers, lo, hi, members, out, own):
+    """out <- A + s (B - C) in one pass, each of the three operations rounded."""
+    d = out.shape[1]
+    for r in range(lo, hi):
+        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
+        k, q = np.uint64(_at(kc, r, lo, members)), np.uint64(_at(own, r, lo, members))
+        s = numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        if ka == RESULT:
+            for c in range(d):
+                out[q, c] = out[q, c] + s * (B[j, c] - C[k, c])
+        else:
+            for c in range(d):
+                out[q, c] = A[i, c] + s * (B[j, c] - C[k, c])
+
+
+@njit(**_AS_NUMPY)
+def _add_weighted(op, ka, A, kb, B, numbers, lo, hi, members, weights, total):
+    """total <- total + w (A + s B), total + w (A - s B) or total + w A, member after member, each operation rounded."""
+    d = total.shape[0]
+    for r in range(lo, hi):
+        i, j = np.uint64(_at(ka, r, lo, members)), np.uint64(_at(kb, r, lo, members))
+        w, s = weights[r], numbers[r, 0] if numbers.shape[0] > 1 else numbers[0, 0]
+        if op == ADD_MULTIPLE:
+            for c in range(d):
+                total[c] += w * (A[i, c] + s * B[j, c])
+        elif op == SUBTRACT_MULTIPLE:
+            for c in range(d):
+                total[c] += w * (A[i, c] - s * B[j, c])
+        else:
+            for c in range(d):
+                total[c] += w * A[i, c]
 
 
 @njit(inline="always")
@@ -119,20 +161,28 @@ def _operand(kind, k, arrays, numbers, temporary):
 
 
 @njit(**_AS_NUMPY)
-def _program(lo, hi, codes, members, arrays, numbers, outs, temporary):
+def _program(lo, hi, codes, members, arrays, numbers, outs, temporary, weights, totals, block):
     """The whole program for members lo .. hi-1, MEMBERS_AT_A_TIME at most.
 
-    A line of ``codes`` is (operation, kind and place of the result, kind and place of a, of b, of the factor s). It
-    writes to a temporary or, where its kind is STACK or KEPT, to one of ``outs``.
+    A line of ``codes`` is (operation, kind and place of the result, kind and place of a, of b, of the factor s, of c).
+    It writes to a temporary or, where its kind is STACK or KEPT, to one of ``outs``, or adds to the totals of a block.
     """
     for q in range(codes.shape[0]):
         # a line's parts; the kernels' choice below depends on what are vectors and what are numbers
-        op, own, ka, kb = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5]
-        out = temporary[codes[q, 2]] if own == TEMPORARY else outs[codes[q, 2]]
+        op, own, ka, kb, kc = codes[q, 0], codes[q, 1], codes[q, 3], codes[q, 5], codes[q, 9]
         a = _operand(ka, codes[q, 4], arrays, numbers, temporary)
         b = _operand(kb, codes[q, 6], arrays, numbers, temporary)
-        if op >= ADD_MULTIPLE:
-            factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
+        factor = _operand(codes[q, 7], codes[q, 8], arrays, numbers, temporary)
+        if own == SUM:
+            for m in range(weights.shape[0]):
+                total = totals[codes[q, 2], m, block]
+                _add_weighted(op, ka, a, kb, b, factor, lo, hi, members, weights[m], total)
+            continue
+        out = temporary[codes[q, 2]] if own == TEMPORARY else outs[codes[q, 2]]
+        if op == ADD_DIFFERENCE:
+            c = _operand(kc, codes[q, 10], arrays, numbers, temporary)
+            _plus_scaled_difference(ka, a, kb, b, kc, c, factor, lo, hi, members, out, own)
+        elif op >= ADD_MULTIPLE:
             _plus_scaled(op, ka, a, kb, b, factor, lo, hi, members, out, own)
         elif ka >= COLUMN:
             _number_and_vector(op, a, kb, b, lo, hi, members, out, own)
@@ -143,29 +193,22 @@ def _program(lo, hi, codes, members, arrays, numbers, outs, temporary):
 
 
 @njit(**_AS_NUMPY)
-def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary):
-    """Run a program on members start .. stop-1."""
+def evaluate(start, stop, codes, members, arrays, numbers, outs, temporary, weights, totals):
+    """Run a program without sums on members start .. stop-1."""
     for lo in range(start, stop, MEMBERS_AT_A_TIME):
-        _program(lo, min(lo + MEMBERS_AT_A_TIME, stop), codes, members, arrays, numbers, outs, temporary)
+        hi = min(lo + MEMBERS_AT_A_TIME, stop)
+        _program(lo, hi, codes, members, arrays, numbers, outs, temporary, weights, totals, 0)
 
 
 @njit(**_AS_NUMPY)
-def evaluate_sums(first, last, block, codes, members, arrays, numbers, outs, temporary, summed, weights, totals):
-    """Run a program on blocks first .. last-1 of members, and sum the temporaries of its lines ``summed``.
+def evaluate_sums(first, last, block, codes, members, arrays, numbers, outs, temporary, weights, totals):
+    """Run a program on blocks first .. last-1 of members.
 
-    ``totals[k, m, q]`` is that of block q with row m of the weights, member after member as in ``kernels.block_sums``.
+    ``totals[k, m, q]`` is sum k of block q with row m of the weights, member after member as in ``kernels.block_sums``.
     """
-    d = temporary.shape[2]
     for q in range(first, last):
         stop = min((q + 1) * block, members.shape[0])
         totals[:, :, q] = 0.0
         for lo in range(q * block, stop, MEMBERS_AT_A_TIME):
             hi = min(lo + MEMBERS_AT_A_TIME, stop)
-            _program(lo, hi, codes, members, arrays, numbers, outs, temporary)
-            for k in range(summed.shape[0]):
-                for m in range(weights.shape[0]):
-                    total, rows = totals[k, m, q], temporary[summed[k]]
-                    for r in range(lo, hi):
-                        w, j = weights[m, r], np.uint64(r - lo)
-                        for c in range(d):
-                            total[c] += w * rows[j, c]
+            _program(lo, hi, codes, members, arrays, numbers, outs, temporary, weights, totals, q)
