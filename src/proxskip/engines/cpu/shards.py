@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy
 
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.minibatches import draw_rows
 from proxskip.engines.rows import merged_rows, ranges
+from proxskip.on_demand import scipy
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed, stores_of
