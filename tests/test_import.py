@@ -63,6 +63,18 @@ def test_a_part_comes_without_the_others() -> None:
     assert [name for name in (*HEAVY, *others) if name in loaded] == []
 
 
+@pytest.mark.ray
+@pytest.mark.long
+def test_an_actor_of_ray_loads_little() -> None:
+    """Of many actors on a machine each has its own copy of what it loads."""
+    pytest.importorskip("ray")
+    before = "import sys, ray, numpy, numpy.typing\nbefore = set(sys.modules)\n"
+    loaded = python(f"{before}import proxskip.engines.ray.worker\nprint(*set(sys.modules) - before)").split()
+    assert "proxskip.engines.cpu.engine" in loaded
+    unused = ("scipy", "numpy.random", "difflib", "proxskip.data", "proxskip.problems.sharded", "proxskip.run")
+    assert [name for name in (*HEAVY, *unused) if name in loaded] == []
+
+
 @pytest.mark.flower
 @pytest.mark.long
 def test_a_client_of_a_federation_loads_no_server() -> None:

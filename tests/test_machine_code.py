@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ import pytest
 
 from proxskip.on_demand import kernels, machine_code, object_code
 
-PLACED = sys.platform == "linux" and os.uname().machine == object_code._MACHINE
+PLACED = sys.platform == "linux" and os.uname().machine in object_code._MACHINES
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
 
@@ -167,6 +170,49 @@ def test_what_is_not_understood_is_left_to_llvm(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(machine_code, "placed", lambda code, entry: None)
     machine_code.loaded(code, known)(known)
     assert args[-1].tobytes() == known[-1].tobytes()
+
+
+CALLS_AND_CONSTANTS = """
+@numbers = private constant [4 x double] [double 0.5, double 1.5, double 2.5, double 3.5]
+declare double @exp(double)
+define i32 @proxskip_kernel(ptr %result, ptr %problem, i64 %k, ptr %out) {
+  %at = getelementptr double, ptr @numbers, i64 %k
+  %x = load double, ptr %at
+  %y = call double @exp(double %x)
+  store double %y, ptr %out
+  ret i32 0
+}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("machine", object_code._MACHINES)
+def test_code_of_each_machine_is_placed(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on such a machine alone, but the addresses in it can be seen on any."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu")
+    except RuntimeError:
+        pytest.skip("this LLVM makes no code for it")
+    made = target.create_target_machine(jit=True, codemodel="jitdefault")
+    code = made.emit_object(llvm.parse_assembly(CALLS_AND_CONSTANTS))
+    monkeypatch.setattr(object_code.os, "uname", lambda: SimpleNamespace(machine=machine))
+    monkeypatch.setattr(object_code, "_seal", lambda *given: None)
+    found = object_code.placed(code, "proxskip_kernel")
+    assert found is not None
+    entry, room = found
+    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    placed, stub = bytes(room), object_code._STUBS[object_code._MACHINES[machine]]
+    exp = stub + struct.pack("<Q", ctypes.cast(ctypes.CDLL(None).exp, ctypes.c_void_p).value)
+    numbers = placed.index(struct.pack("<4d", 0.5, 1.5, 2.5, 3.5))
+    assert base <= entry < base + len(room)
+    assert exp in placed
+    if machine == "x86_64":
+        assert struct.pack("<Q", base + placed.index(exp)) in placed
+        assert struct.pack("<Q", base + numbers) in placed
 
 
 # -- numba's own cache -------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -247,10 +248,11 @@ def _reset(bits: Any, seed: int, counter: list[int]) -> None:
 
 
 class _OfThread(threading.local):
-    """A generator for each thread, made once."""
+    """A generator for each thread, made when it first draws: numpy.random takes 1 MB of a process."""
 
-    def __init__(self) -> None:
-        self.bits = np.random.Philox(key=0)
+    @cached_property
+    def bits(self) -> Any:
+        return np.random.Philox(key=0)
 
 
 _here = _OfThread()

@@ -7,7 +7,6 @@ usually gives a wrong answer without any other sign, so it is refused here, befo
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
+from proxskip.on_demand import scipy
 from proxskip.randomness import python_generator
 from proxskip.types import Array, Indices, InputError
 
@@ -220,6 +219,8 @@ def graph(name: str, n: int, *, seed: int = 0, psd: bool = False) -> Graph:
     """
     kind, colon, number = name.partition(":")
     if kind not in NAMES:
+        import difflib
+
         nearest = difflib.get_close_matches(kind.lower(), NAMES, n=1, cutoff=0.0)[0]
         raise InputError(f"there is no graph '{kind}', did you mean '{nearest}'? Names: {', '.join(NAMES)}.")
     if n < 2:

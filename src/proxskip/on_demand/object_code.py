@@ -1,8 +1,8 @@
 """Object files of kernels, put into memory without a linker and without LLVM, whose library takes 5 MB of a process.
 
-Only what LLVM emits for a kernel on Linux and AArch64 is understood (ELF, the large code model): sections of code and
-constants, and a few kinds of relocations, among them calls of the C library. With anything else, and on every other
-machine, nothing is placed, and llvmlite loads the file.
+Only what LLVM emits for a kernel on Linux is understood (ELF, the large code model), on AArch64 and x86-64: sections of
+code and constants, and a few kinds of relocations, among them calls of the C library. With anything else, and on every
+other machine, nothing is placed, and llvmlite loads the file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-_AARCH64 = 183
+_AARCH64, _X86_64 = 183, 62
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
 _WRITE, _ALLOC = 1, 2
 _UNWINDING = ".eh_frame"  # kernels raise nothing
-_MACHINE = "aarch64"
-_STUB = struct.pack("<II", 0x58000050, 0xD61F0200)  # ldr x16, from after this; br x16
+_MACHINES = {"aarch64": _AARCH64, "x86_64": _X86_64}
+_STUBS = {
+    _AARCH64: struct.pack("<II", 0x58000050, 0xD61F0200),  # ldr x16, from after this; br x16
+    _X86_64: bytes((0xFF, 0x25, 0, 0, 0, 0)),  # jmp to what is after this
+}
 """Jumps to an address that follows: functions of the C library are too far away for a call."""
 _ROOM = 16
 
@@ -47,8 +50,8 @@ class _Object:
 
     def __init__(self, code: bytes) -> None:
         self.code = code
-        kind, machine = struct.unpack_from("<HH", code, 16)
-        if code[:6] != b"\x7fELF\x02\x01" or kind != 1 or machine != _AARCH64 or os.uname().machine != _MACHINE:
+        kind, self.machine = struct.unpack_from("<HH", code, 16)
+        if code[:6] != b"\x7fELF\x02\x01" or kind != 1 or self.machine != _MACHINES.get(os.uname().machine):
             raise _Unknown
         (table,) = struct.unpack_from("<Q", code, 40)
         size, count, names = struct.unpack_from("<HHH", code, 58)
@@ -112,7 +115,7 @@ def _placed(made: _Object, entry: str) -> tuple[int, Any]:
     library, where = ctypes.CDLL(None), dict[int, int]()
     for j, (k, name) in enumerate(outside.items()):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-        stub, at = _STUB + struct.pack("<Q", address), first + _ROOM * j
+        stub, at = _STUBS[made.machine] + struct.pack("<Q", address), first + _ROOM * j
         room[at : at + len(stub)] = stub
         where[k] = base + at
     for k, (_, section, value) in enumerate(made.symbols):
@@ -121,12 +124,19 @@ def _placed(made: _Object, entry: str) -> tuple[int, Any]:
     for at, kind, symbol, more in made.relocations(places):
         if symbol not in where:
             raise _Unknown
-        _relocate(room, base, at, kind, where[symbol] + more)
-    _seal(room, base)
+        _RELOCATE[made.machine](room, base, at, kind, where[symbol] + more)
+    _seal(room, base, made.machine)
     return next(where[k] for k, (name, _, _) in enumerate(made.symbols) if name == entry and k in where), room
 
 
-def _relocate(room: Any, base: int, at: int, kind: int, target: int) -> None:
+def _relocate_x86_64(room: Any, base: int, at: int, kind: int, target: int) -> None:
+    """Write an address where the code needs it; of functions and constants alike, with this code model."""
+    if kind != 1:  # R_X86_64_64
+        raise _Unknown
+    struct.pack_into("<Q", room, at, target)
+
+
+def _relocate_aarch64(room: Any, base: int, at: int, kind: int, target: int) -> None:
     """Write an address, or the distance to it, where the code needs it."""
     away = target - base - at
     if kind == 257:  # ABS64
@@ -142,12 +152,17 @@ def _relocate(room: Any, base: int, at: int, kind: int, target: int) -> None:
         raise _Unknown
 
 
-def _seal(room: Any, base: int) -> None:
+_RELOCATE = {_AARCH64: _relocate_aarch64, _X86_64: _relocate_x86_64}
+
+
+def _seal(room: Any, base: int, machine: int) -> None:
     """Make the code executable, and no longer writable."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if protect(base, len(room), mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "mprotect")
+    if machine == _X86_64:
+        return
     # the caches of code do not see what was written
     clear = ctypes.CDLL("libgcc_s.so.1")["__clear_cache"]
     clear.argtypes, clear.restype = [ctypes.c_void_p, ctypes.c_void_p], None

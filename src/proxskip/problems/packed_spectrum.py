@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import scipy
 
+from proxskip.on_demand import scipy
 from proxskip.problems import spectrum
 from proxskip.problems.glm import LinearModel
 from proxskip.types import Array, Indices, InputError

@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from proxskip.data import client_store
-from proxskip.data.client_store import ClientStore, Columns
 from proxskip.problems import oracles
 from proxskip.problems.bundles import Draw, draw_version
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.types import Array, Indices, InputError
+
+if TYPE_CHECKING:  # what reads and writes files is loaded when it is needed: every actor of Ray loads this module
+    from proxskip.data.client_store import ClientStore
 
 
 class Stored(Packed):
@@ -71,6 +72,8 @@ class StoredPart:
 
     def open(self) -> Stored:
         """The clients; of the arrays of the folder, only their rows are read."""
+        from proxskip.data.client_store import ClientStore
+
         files = ClientStore(self.folder)
         if files.about["sha256"] != self.sha256:
             raise InputError(f"{self.folder} holds other clients than the problem; open it again.")
@@ -100,7 +103,9 @@ def write_clients(
         values: the column of lists with their values. In npz files ``indptr`` says where rows begin.
         features: how many there are; the largest index that occurs plus one if not given.
     """
-    client_store.write(folder, files, Columns(group, label, indices, values, features))
+    from proxskip.data import client_store
+
+    client_store.write(folder, files, client_store.Columns(group, label, indices, values, features))
 
 
 def open_clients(
@@ -127,6 +132,8 @@ def open_clients(
         batch: rows of a minibatch, see ``Problem``.
         draw: as in ``split``.
     """
+    from proxskip.data.client_store import ClientStore
+
     files = ClientStore(folder)
     classes = None if files.about["labels"] is None else np.asarray(files.about["labels"])
     if weights not in ("rows", "equal"):

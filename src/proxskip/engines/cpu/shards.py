@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy
 
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.bundle_kernels import descend_bundles
@@ -22,6 +21,7 @@ from proxskip.engines.cpu.kernels import NO_PICKS
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
 from proxskip.engines.cpu.tiles import BundleTiles, row_tiles, width
 from proxskip.engines.rows import merged_rows, ranges
+from proxskip.on_demand import scipy
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed, stores_of

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -27,10 +27,12 @@ from proxskip.problems import spectrum
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import in_double
-from proxskip.problems.sharded import Fact, ShardSummary, Source, data_held, fact, load_client, look_at, no_more_than
 from proxskip.problems.stored import StoredPart
 from proxskip.seam import Request, Size, Work, look
 from proxskip.types import Array, Indices, Vectors
+
+if TYPE_CHECKING:  # an actor that is given its clients reads no shards, and does without what reads them
+    from proxskip.problems.sharded import Fact, ShardSummary, Source
 
 MIXED = -1
 """In the place of a vector's number: the rows that gossip mixed, of every vector."""
@@ -106,8 +108,10 @@ class ActorWorker:
         without_numba()
         self.most = None
         if memory is not None:
+            from proxskip.problems import sharded
+
             spectrum.top_eigenvalue(np.eye(256) @ np.eye(256))  # BLAS takes its buffers at first use; they are no data
-            self.most = data_held() + memory
+            self.most = sharded.data_held() + memory
         self.number, self.cores, self.mark = number, cores, mark
         self.first, self.clients = 0, []  # type: int, Sequence[Any]
         self.raw: list[Any] = []
@@ -132,26 +136,30 @@ class ActorWorker:
 
     def look(self, source: Source, first: int, last: int) -> list[ShardSummary]:
         """Read the shards of clients first to last - 1, and say what they hold."""
+        from proxskip.problems import sharded
+
         self.first, self.packed = first, None
-        with no_more_than(self.most):
+        with sharded.no_more_than(self.most):
             self.raw = []
             for i in range(first, last):
                 write_mark(self.mark, i)
-                self.raw.append(look_at(source, i))
+                self.raw.append(sharded.look_at(source, i))
         write_mark(self.mark, None)
         return [look for _, look in self.raw]
 
     def build(self, source: Source, d: int, classes: tuple[Any, ...] | None) -> list[Fact]:
         """Make clients of what was read, and say what the problem needs to know about them."""
+        from proxskip.problems import sharded
+
         made: list[Any] = []
         self.clients = made
-        with no_more_than(self.most):
+        with sharded.no_more_than(self.most):
             known = []
             for k in range(len(self.raw)):
                 write_mark(self.mark, self.first + k)
                 data, self.raw[k] = self.raw[k][0], None
-                made.append(load_client(source, self.first + k, data, d, classes))
-                known.append(fact(source, self.first + k, made[-1]))
+                made.append(sharded.load_client(source, self.first + k, data, d, classes))
+                known.append(sharded.fact(source, self.first + k, made[-1]))
         write_mark(self.mark, None)
         return known
 
@@ -325,5 +333,9 @@ def read_mark(name: str) -> str | None:
 
 
 def actor_class() -> Any:
-    """The Ray actor: never restarted by Ray, which would forget h; mail is taken in while a message is worked on."""
-    return ray.remote(concurrency_groups={"mail": 1}, max_restarts=0, max_task_retries=0)(ActorWorker)
+    """The Ray actor: never restarted by Ray, which would forget h; mail is taken in while a message is worked on.
+
+    Ray keeps no list of its calls (``ray list tasks``): every round has one, and the list takes memory of every actor.
+    """
+    options = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+    return ray.remote(concurrency_groups={"mail": 1}, **options)(ActorWorker)
