@@ -76,7 +76,7 @@ class _Object:
         """Where each section that is needed goes, and how much room all of them take."""
         places, end = {}, 0
         for k, s in enumerate(self.sections):
-            if not s.flags & _ALLOC or s.name == _UNWINDING or not s.size:
+            if not s.flags & _ALLOC or s.name == _UNWINDING:
                 continue
             if s.flags & _WRITE or s.kind not in (_PROGBITS, _NOBITS):
                 raise _Unknown
