@@ -11,6 +11,9 @@ import pytest
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, quadratics, thinned
 from proxskip.engines.reference import ReferenceEngine
+from proxskip.links.cohorts import Everyone
+from proxskip.loop.line import Line
+from proxskip.randomness import stream
 from proxskip.theory import table1
 
 R = 17
@@ -219,3 +222,53 @@ def test_a_late_outcome_costs_a_vector() -> None:
     trace = ps.run(method, problem, rounds=5, cohort=cohorts, every=1).trace
     assert trace["vectors_down"].tolist() == [0, *expected]
     assert trace["vectors_up"].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+# -- what the line keeps between rounds --------------------------------------------------------------------------------
+def line_of_four() -> Line:
+    engine, problem = ReferenceEngine(), ps.Problem(quadratics(4))
+    engine.open(problem, {}, 3)
+    return Line(engine, problem, 3, Everyone())
+
+
+def test_weights_that_may_change_are_scaled_anew() -> None:
+    line, w = line_of_four(), np.array([1.0, 2.0, 3.0, 4.0])
+    fixed, view = w.copy(), w[:]
+    for v in (fixed, view):
+        v.setflags(write=False)
+    assert line._shares(fixed) is line._shares(fixed)
+    for given in (w, view):
+        line._shares(given)
+        w *= [2.0, 1.0, 1.0, 1.0]
+        assert np.array_equal(line._shares(given)[0], w / w.sum())
+    line.cohort = np.array([1, 3])
+    assert np.array_equal(line._shares(fixed)[0], [2 / 6, 4 / 6])
+
+
+def test_what_is_owed_is_counted_alike_whoever_owes_it() -> None:
+    line = line_of_four()
+    seen = set()
+    for cohort, outcome in ((None, 0), (None, 1), ([1, 2], 0), (None, 0), (None, 1), ([0], 2), (None, 2), (None, 2)):
+        line.cohort = line.all if cohort is None else np.array(cohort)
+        line._owe(outcome)
+        for last in (1, 2):
+            for whom in (line.all, np.arange(4), np.array([0, 2])):
+                line.outcomes, line.cohort = last, whom
+                owed = line.owed[whom]
+                expected = sum(owed == last), sum((owed != 0) & (owed != last))
+                assert line._owing() == expected
+                seen.add(expected)
+    assert {(0, 0), (4, 0), (0, 4), (2, 0), (0, 2)} <= seen
+    line.restore(
+        {"owed": np.array([0, 2, 0, 1]), "participated": np.zeros(4)}, {"ledger": line.ledger.row(), "outcomes": 2}
+    )
+    line.cohort = line.all
+    assert line._owing() == (1, 1)
+
+
+def test_the_generator_of_a_round_is_that_of_its_number_also_in_a_second_attempt() -> None:
+    line = line_of_four()
+    for round in (0, 1, 1, 5):
+        line.begin(round)
+        expected = stream(3, round, "server")
+        assert [line.rng.random() for _ in range(3)] == [expected.random() for _ in range(3)]
