@@ -43,7 +43,8 @@ def on_cpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
 
     engine = CpuEngine(1)
     act = steps_of(engine, problem, K)
-    return act, type(engine.shards).__name__.lower()
+    bundled = getattr(engine.shards, "tiles", None) is not None
+    return act, "bundles" if bundled else type(engine.shards).__name__.lower()
 
 
 def on_gpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
