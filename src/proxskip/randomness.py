@@ -30,7 +30,7 @@ before there was a choice, draw by scheme 1 instead: the first c of a permutatio
 
 Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
 which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The
-words of both versions are Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
+words of all versions are Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
 
 1. The first b values of a keyed permutation of 0..m-1: an alternating Feistel network on the smallest power of two that
    holds m, iterated until it lands below m ("cycle walking"); its round keys are twelve words. Compare Mitchell et al.,

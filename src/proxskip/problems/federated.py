@@ -326,7 +326,8 @@ class Problem:
         """The same problem with gradients from minibatches of this many rows, drawn without replacement.
 
         Args:
-            draw: "rows" or "bundles", see ``draw_version``; by default as it is.
+            draw: "rows" one by one, so that every subset is equally likely, or "bundles" of eight rows, always the same
+                eight, which takes less time on a processor; by default as it is.
         """
         other = replace(self, batch=batch, sampling=self.sampling if draw is None else draw_version(draw))
         if "solution" in self.__dict__:

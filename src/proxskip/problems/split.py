@@ -46,8 +46,8 @@ def split(
         alpha: the concentration of the Dirichlet split; the smaller, the more the clients differ.
         seed: of the random splits.
         batch: rows of a minibatch, see ``Problem``.
-        draw: "rows" draws the rows of a minibatch one by one, "bundles" eight at a time, which takes less time on a
-            processor (see ``draw_version``).
+        draw: "rows" draws the rows of a minibatch one by one, "bundles" eight at a time, always the same eight, which
+            takes less time on a processor.
 
     >>> import numpy as np
     >>> from proxskip.problems.glm import Logistic

@@ -4,8 +4,7 @@ For each client j in [lo, hi) of the cohort, with the same minibatch at both poi
 
     K[j] times:  z = x_j;  x_j <- z - gamma_j (g(z) - g(w_j) + gw_j - h_j);  and with probability q_j  w_j <- z
 
-where gw_j is the full gradient at w_j. Whoever edits ``kernels`` or ``minibatches``, which these call, must touch this
-file too: numba's cache on disk is per file.
+where gw_j is the full gradient at w_j.
 """
 
 from proxskip.engines.cpu.kernels import _FAST, block_gradient

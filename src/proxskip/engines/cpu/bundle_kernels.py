@@ -1,8 +1,7 @@
 """Compiled local steps with minibatches of bundles: eight rows of about the same length, read side by side.
 
 The margins of eight rows at a time, the slopes of all of them in one vectorized pass, and the gradient scattered line
-by line: what a full gradient does with its tiles of rows, on those that were drawn. Whoever edits ``kernels`` or
-``minibatches``, which these call, must touch this file too: numba's cache on disk is per file.
+by line: what a full gradient does with its tiles of rows, on those that were drawn.
 """
 
 from proxskip.engines.cpu.kernels import _FAST, SAFE_MARGIN, margins, slopes, squared_norm, step

@@ -16,8 +16,6 @@ gradient A' c, the step.
 
 A client's arithmetic depends on its own shard alone: not on the other clients, nor on the number of threads. ``shards``
 packs the data, with unsigned indices because numba checks a signed one at every access.
-
-Numba's cache on disk is per file: whoever edits ``minibatches``, which these kernels call, must touch this file too.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Compiled minibatches: the rows of client i at step k of round r, as a function of the seed and (i, r, k) alone.
 
-``randomness.minibatch`` is the plain form and the judge of both versions of this one; its module says what they draw.
+``randomness.minibatch`` is the plain form and the judge of all versions of this one; its module says what they draw.
 Version 1 (``minibatch``) computes values of a keyed permutation, any of which can be had without the others. Version 2
 (``subset``) is Floyd's algorithm: a table of bytes, one for each row, says which were drawn; in between it is all zero.
 Version 3 draws bundles of rows by version 2.

@@ -19,7 +19,7 @@ from proxskip.engines.cpu.bundle_kernels import descend_bundles
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.kernels import NO_PICKS
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
-from proxskip.engines.cpu.tiles import BundleTiles, row_tiles, width
+from proxskip.engines.cpu.tiles import ROWS_PER_TILE, BundleTiles, row_tiles, width
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.on_demand import scipy
 from proxskip.problems.federated import Problem
@@ -29,8 +29,8 @@ from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
-ROWS_PER_TILE, ENTRIES_PER_TILE = 8, 4
-"""The kernels take rows eight at a time, and the entries of a column four at a time."""
+ENTRIES_PER_TILE = 4
+"""The kernels take the entries of a column four at a time, and rows eight at a time (``ROWS_PER_TILE``)."""
 MIN_ENTRIES_PER_COLUMN = 4.0
 """With fewer entries per column and client, gathering columns costs more than scattering rows."""
 MAX_ROWS_PER_BLOCK = 1 << 14

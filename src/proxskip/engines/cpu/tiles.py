@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.rows import ranges
-from proxskip.randomness import ROWS_PER_BUNDLE, bundle_count
+from proxskip.randomness import bundle_count
 from proxskip.types import Indices
+
+ROWS_PER_TILE = 8
+"""The kernels take rows eight at a time; a bundle is a tile."""
 
 
 def row_tiles(
@@ -20,18 +23,18 @@ def row_tiles(
         slot: where each row goes: eight to a group.
         length, entries, values: of the rows in the order of ``slot``; values are None where all are one.
     """
-    group, lane = slot // ROWS_PER_BUNDLE, slot % ROWS_PER_BUNDLE
+    group, lane = slot // ROWS_PER_TILE, slot % ROWS_PER_TILE
     longest = np.zeros(groups, np.int64)
     np.maximum.at(longest, group, length)
     start = np.append(0, np.cumsum(longest))
     # entry k of a row: line k of its group, in the row's lane
-    at = ROWS_PER_BUNDLE * ranges(start[group], length) + np.repeat(lane, length)
-    index = np.full(ROWS_PER_BUNDLE * int(start[-1]), d, width(d))
+    at = ROWS_PER_TILE * ranges(start[group], length) + np.repeat(lane, length)
+    index = np.full(ROWS_PER_TILE * int(start[-1]), d, width(d))
     index[at] = entries
     stored = np.zeros(0 if values is None else len(index), dtype)
     if values is not None:
         stored[at] = values
-    return start.astype(np.uint64), index.reshape(-1, ROWS_PER_BUNDLE), stored.reshape(-1, ROWS_PER_BUNDLE)
+    return start.astype(np.uint64), index.reshape(-1, ROWS_PER_TILE), stored.reshape(-1, ROWS_PER_TILE)
 
 
 def width(largest: int) -> Any:
@@ -53,11 +56,11 @@ class BundleTiles:
         sizes = np.diff(row0)
         self.first = np.append(0, np.cumsum(bundle_count(sizes)))
         at = np.arange(len(order)) - np.repeat(row0[:-1], sizes)
-        slot = ROWS_PER_BUNDLE * np.repeat(self.first[:-1], sizes) + at
+        slot = ROWS_PER_TILE * np.repeat(self.first[:-1], sizes) + at
         unit, of = not len(values), ranges((np.cumsum(length) - length)[order], length[order])
         stored = None if unit else values[of]
         self.rows = row_tiles(slot, int(self.first[-1]), length[order], entries[of], stored, d, dtype)
-        self.b = np.ones(ROWS_PER_BUNDLE * int(self.first[-1]), dtype)
+        self.b = np.ones(ROWS_PER_TILE * int(self.first[-1]), dtype)
         self.b[slot] = b[order]
         # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
         owner = np.repeat(np.arange(len(length)), length)
