@@ -71,6 +71,15 @@ def cases(engine: str, plain: ps.Problem, sampled: ps.Problem) -> list[Case]:
     ]
 
 
+def survives_a_fork(engine: str) -> bool:
+    """Whether a run may be made in a child of a process that has made one."""
+    if engine == "torch":
+        import torch
+
+        return not torch.cuda.is_available()
+    return engine not in ("ray", "gpu")
+
+
 def _same(engine: Any) -> Callable[[], Any]:
     return lambda: engine
 
@@ -133,7 +142,7 @@ def campaign(
     """``count`` interruptions, dealt to all cases: what went wrong, in sentences, and the slowest end."""
     draw, wrong, slowest, made = random.Random(seed), [], 0.0, 0
     listed = cases(engine_name, *problems())
-    interrupt = interrupted_here if engine_name in ("ray", "gpu") else interrupted
+    interrupt = interrupted if survives_a_fork(engine_name) else interrupted_here
     straight: dict[str, tuple[bytes, float]] = {}
     while made < count:
         name, method, problem, engine, how = listed[(seed + made) % len(listed)]

@@ -465,7 +465,10 @@ def test_data_that_overflow_or_vanish_are_refused_with_a_sentence():
     for make in (lambda A: A, scipy.sparse.csr_matrix, aslinearoperator):
         with pytest.raises(ps.InputError, match="so large that"):
             ps.LeastSquares(make(1e155 * A), b).L  # noqa: B018
-        with pytest.raises(ps.InputError, match="L is zero"):
+        # the products of an operator are too small to be compared with those of its transpose, unless they are equal
+        with pytest.raises(
+            ps.InputError, match="L is zero|is not its transpose" if make is aslinearoperator else "L is zero"
+        ):
             ps.GD.theory(ps.Problem([ps.LeastSquares(make(1e-170 * A), b)]))
     with pytest.raises(ps.InputError, match="so large that"):
         ps.minimize(ps.Logistic(1e155 * A, b), ps.prox.L1(1.0))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch import draws  # noqa: E402
 from proxskip.engines.torch.combination import Combination  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
+from proxskip.engines.torch.families import family_of  # noqa: E402
 from proxskip.engines.torch.fused_update import fused_update  # noqa: E402
+from proxskip.engines.torch.steps import StackedSteps  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
@@ -115,13 +120,13 @@ def test_what_it_cannot_run_gets_a_sentence() -> None:
 
 # -- networks ----------------------------------------------------------------------------------------------------------
 def small(kind: str = "mlp", dropout: float = 0.0) -> Any:
-    """A network for 1 x 6 x 6 images of 3 classes."""
+    """A network for 1 x 6 x 6 images of 3 classes; smooth, so that the last bits of a machine stay last bits."""
     torch.manual_seed(1)
     nn = torch.nn
     first = (
         [nn.Flatten(), nn.Linear(36, 20)] if kind == "mlp" else [nn.Conv2d(1, 5, 3), nn.Flatten(), nn.Linear(80, 20)]
     )
-    return nn.Sequential(*first, nn.ReLU(), nn.Dropout(dropout), nn.Linear(20, 3))
+    return nn.Sequential(*first, nn.GELU(), nn.Dropout(dropout), nn.Linear(20, 3))
 
 
 def accuracy(outputs: Any, targets: Any) -> Any:
@@ -352,6 +357,73 @@ def test_the_update_in_one_pass_on_cuda() -> None:
     written = Combination(640, (1.0, H), (-0.7, Y), (0.7, x))
     assert written._in_one_pass() is not None
     assert torch.allclose(written.plain(), H + 0.7 * (x - Y), atol=1e-6)
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+def stand_in_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs without a card: the step that is captured is put aside, and made at each replay."""
+    step, captures = StackedSteps._step, []  # type: Any, list[Any]
+
+    class Graph:
+        def replay(self) -> None:
+            step(*self.todo)
+
+        def pool(self) -> int:
+            return 1
+
+    @contextmanager
+    def capture(graph: Any, pool: Any) -> Iterator[None]:
+        captures.append(graph)
+        yield
+        captures.pop()
+
+    def made_or_put_aside(*args: Any) -> None:
+        if captures:
+            captures[-1].todo = args
+        else:
+            step(*args)
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(StackedSteps, "_step", made_or_put_aside)
+    for name, value in {"CUDAGraph": Graph, "graph": capture, "Stream": lambda: stream}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda given: nullcontext())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("K", [1, 31, 32, 33, 64])
+def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
+    K: int, batch: int | None, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 steps have their minibatches drawn together; stacks at new places are captured again."""
+    if device == "cpu":
+        stand_in_for_graphs(monkeypatch)
+    problem = NAMED["scaffnew"].rows().with_batch(batch)
+    there, members = torch.device(device), np.arange(problem.n)
+    family, draw = family_of(problem, there), draws.here(3, there, problem.sampling)
+    (plain, graphs), numbers = (
+        (StackedSteps(family, 3, draw, batch, g) for g in (False, True)),
+        torch.as_tensor(members),
+    )
+    stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
+    expected = torch.zeros_like(stacks[0])
+    for round, Y in enumerate(stacks):
+        for steps, y in ((plain, expected.zero_()), (graphs, Y)):
+            steps.run(y, None, 0.5 / problem.L, K, members, numbers.to(there), round, 0, None)
+        assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12)
+    assert len(graphs.graphs) == len(stacks)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("K", thinned([32, 31, 64]))
+def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, device: str) -> None:
+    row = NAMED["fedlin"]
+    problem = row.rows()
+    method = ps.FedLin.theory(problem, K=K)
+    a, b = (ps.run(method, problem, rounds=12, engine=e, **HOW) for e in (TorchEngine(device), "reference"))
+    same(a, b, 1e-11)
 
 
 # -- draws -------------------------------------------------------------------------------------------------------------

@@ -156,6 +156,8 @@ class StackedSteps:
 
     def _captured(self, drawn: Drawn, Y: Any, H: Any, gamma: float) -> torch.cuda.CUDAGraph:
         """Warm up on a copy, so that nothing is counted twice, and capture."""
+        # a round before may have ended at the last place of those that are drawn together
+        drawn.step.zero_()
         # first calls may allocate workspaces or compile kernels, which is not allowed while a graph is captured
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
