@@ -403,15 +403,13 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
     problem = NAMED["scaffnew"].rows().with_batch(batch)
     there, members = torch.device(device), np.arange(problem.n)
     family, draw = family_of(problem, there), draws.here(3, there, problem.sampling)
-    (plain, graphs), numbers = (
-        (StackedSteps(family, 3, draw, batch, g) for g in (False, True)),
-        torch.as_tensor(members),
-    )
+    plain, graphs = (StackedSteps(family, 3, draw, batch, use_graphs) for use_graphs in (False, True))
+    numbers = torch.as_tensor(members).to(there)
     stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
     expected = torch.zeros_like(stacks[0])
     for round, Y in enumerate(stacks):
         for steps, y in ((plain, expected.zero_()), (graphs, Y)):
-            steps.run(y, None, 0.5 / problem.L, K, members, numbers.to(there), round, 0, None)
+            steps.run(y, None, 0.5 / problem.L, K, members, numbers, round, 0, None)
         assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12)
     assert len(graphs.graphs) == len(stacks)
 
@@ -419,8 +417,7 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("K", thinned([32, 31, 64]))
 def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, device: str) -> None:
-    row = NAMED["fedlin"]
-    problem = row.rows()
+    problem = NAMED["fedlin"].rows()
     method = ps.FedLin.theory(problem, K=K)
     a, b = (ps.run(method, problem, rounds=12, engine=e, **HOW) for e in (TorchEngine(device), "reference"))
     same(a, b, 1e-11)
