@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: setup demo docs quick test test-slow test-all check bench chaos clean
+.PHONY: setup demo docs quick test test-slow test-bare test-torch test-browser test-shells test-all check bench chaos clean
 
 setup: $(VENV)/.stamp
 
@@ -27,18 +27,50 @@ docs: $(VENV)/.core
 	$(BIN)/python docs/site/build.py --out site
 
 # Which tier is for what: see CONTRIBUTING.md
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := -m pytest -n 2 --dist loadgroup
+QUICK := not (slow or long or ray or flower or browser or torch)
 
 quick: setup
-	HYPOTHESIS_PROFILE=dev $(PYTEST) -m "not (slow or long or ray or flower or browser or torch)"
+	HYPOTHESIS_PROFILE=dev $(BIN)/python $(PYTEST) -m "$(QUICK)"
 
 test: setup
-	HYPOTHESIS_PROFILE=ci $(PYTEST) -m "not slow"
+	HYPOTHESIS_PROFILE=ci $(BIN)/python $(PYTEST) -m "not slow"
 
 test-slow: setup
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "slow or fuzz"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python $(PYTEST) -m "(slow or fuzz) and not (browser or shells)"
 
-test-all: test test-slow
+# Below, tests that need more than `make setup` installs, or less; each in an environment of its own
+
+.venv-bare/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-bare
+	.venv-bare/bin/python -m pip install --disable-pip-version-check -q -e '.[test]'
+	touch $@
+
+# No optional package: every test is collected, what needs one is skipped and names it
+test-bare: .venv-bare/.stamp
+	HYPOTHESIS_PROFILE=dev .venv-bare/bin/python $(PYTEST) -m "not (slow or long)"
+
+# TORCH=2.15.0 tests another version
+TORCH ?= 2.13.0
+.venv-torch/.stamp: pyproject.toml
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --disable-pip-version-check -q torch==$(TORCH)
+	.venv-torch/bin/python -m pip install --disable-pip-version-check -q -e '.[test,torch,flower]'
+	touch $@
+
+test-torch: .venv-torch/.stamp
+	HYPOTHESIS_PROFILE=ci .venv-torch/bin/python $(PYTEST) -m torch
+
+# Programs come from the system: installed with apt-get where that is allowed, else these tests are skipped and say so
+test-browser: setup
+	tests/install_programs.sh chromium fonts-dejavu-core
+	HYPOTHESIS_PROFILE=ci $(BIN)/python $(PYTEST) -m browser
+
+test-shells: setup
+	tests/install_programs.sh zsh fish
+	$(BIN)/python $(PYTEST) -m shells
+
+test-all: test test-slow test-bare test-torch test-browser test-shells
 
 check: setup
 	$(BIN)/ruff check .
@@ -54,4 +86,4 @@ chaos: setup
 	$(BIN)/python tests/chaos.py
 
 clean:
-	rm -rf $(VENV) demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bare .venv-torch demo site build runs report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,8 +20,10 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -70,14 +72,22 @@ def thinned(values: Iterable[Any], every: int = 4) -> list[Any]:
     ]
 
 
-TORCH = pytest.param(
-    "torch",
-    marks=[
-        pytest.mark.torch,
-        pytest.mark.slow,
-        pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed"),
-    ],
-)
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip a test where an optional package is missing."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def module_or_skip(name: str) -> ModuleType:
+    """Import a module of the library; skip the test where a package of somebody else is missing."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "proxskip").startswith("proxskip"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
+
+
+TORCH = pytest.param("torch", marks=[pytest.mark.torch, pytest.mark.slow, needs("torch")])
 """The torch engine among the values of a parameter ``engine``."""
 
 
@@ -494,8 +504,7 @@ RAY_CPUS = 6
 @pytest.fixture(scope="module")
 def ray_here(request: pytest.FixtureRequest) -> Iterator[None]:
     """One Ray for all tests of a module: on loopback, without dashboard and usage statistics."""
-    import ray
-
+    ray = pytest.importorskip("ray", reason="ray is not installed")
     from proxskip.engines.ray.cluster import start_here
 
     ray.cloudpickle.register_pickle_by_value(request.module)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 import sys
 from pathlib import Path
@@ -12,14 +11,11 @@ import numpy as np
 import pytest
 
 import proxskip as ps
+from conftest import needs
 from proxskip.callbacks import Callback, MLflow, Record, StopWhen, TensorBoard, WandB
 from proxskip.types import InputError
 
 PROBLEM = ps.Problem(ps.random_quadratics(4, 3))
-
-
-def need(package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
 
 
 def test_the_base_class_has_defaults_for_what_one_does_not_define() -> None:
@@ -91,7 +87,7 @@ def test_a_missing_package_is_one_sentence(make: Any, package: str, monkeypatch:
         make()
 
 
-@need("tensorboard")
+@needs("tensorboard")
 def test_tensorboard_reads_the_records(tmp_path: Path) -> None:
     result = ps.run("gd", PROBLEM, rounds=8, callbacks=[TensorBoard(tmp_path / "tb")])
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -106,7 +102,7 @@ def test_tensorboard_reads_the_records(tmp_path: Path) -> None:
     np.testing.assert_allclose(values, result.trace["gap"], rtol=1e-6)
 
 
-@need("mlflow")
+@needs("mlflow")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_keeps_parameters_metrics_and_the_end(tmp_path: Path) -> None:
@@ -137,7 +133,7 @@ def log_records(data: bytes) -> list[bytes]:
     return found
 
 
-@need("wandb")
+@needs("wandb")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: Any) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 import scipy.sparse
 
-import proxskip as ps
-from proofs import campaign, exact_gradient
-from proxskip.problems import accuracy
-from proxskip.protocol import Client, Server, Worker
-from proxskip.protocol.lockstep import drive
-from proxskip.results.result import Status
+mpmath = pytest.importorskip("mpmath", reason="mpmath is not installed")
+
+import proxskip as ps  # noqa: E402
+from proofs import campaign, exact_gradient  # noqa: E402
+from proxskip.problems import accuracy  # noqa: E402
+from proxskip.protocol import Client, Server, Worker  # noqa: E402
+from proxskip.protocol.lockstep import drive  # noqa: E402
+from proxskip.results.result import Status  # noqa: E402
 
 
 def some(kind: Any = ps.Logistic, rows: int = 40, **more: Any) -> Any:

@@ -316,7 +316,7 @@ def test_there_are_enough_cases_and_all_pairs_meet() -> None:
 USUAL = {k: v[0] for k, v in FEATURES.items()} | {"engine": "cpu"}
 
 
-@pytest.mark.parametrize("engine", FEATURES["engine"])
+@pytest.mark.parametrize("engine", [TORCH if name == "torch" else name for name in FEATURES["engine"]])
 @pytest.mark.parametrize("batch", [2, "bundles"])
 @pytest.mark.parametrize("name", ["gd", "scaffnew", "scaffold"])
 def test_row_weights_and_minibatches_meet(name: str, batch: Any, engine: str, tmp_path: Path) -> None:

@@ -673,6 +673,27 @@ def test_an_oracle_of_any_kind() -> None:
     assert close(got.x, expected.x, 1e-10)
 
 
+def test_minibatches_of_an_oracle_of_any_kind_are_refused() -> None:
+    """The engine has only its full gradients: it would run another method and count it as minibatches."""
+
+    class Rows:
+        L, mu, d, N = 1.0, 1.0, 2, 4
+
+        def value(self, x: Any) -> float:
+            return float(0.5 * x @ x)
+
+        def gradient(self, x: Any) -> Any:
+            return x
+
+        def minibatch_gradient(self, x: Any, rows: Any) -> Any:
+            return x * np.mean(rows)
+
+    engine = object.__new__(gpu.GpuEngine)  # opened without a card
+    engine.cupy, engine.blocks, engine.threads = np, None, None
+    with pytest.raises(InputError, match="minibatches of linear models only"):
+        engine.open(ps.Problem([Rows()], batch=2), {}, 0)
+
+
 @on_gpu
 def test_an_oracle_that_does_not_take_cupy_arrays_is_refused_in_words() -> None:
     class Stubborn:

@@ -274,6 +274,7 @@ def shell_and_script(shell: str, folder: Path, capsys: Any) -> tuple[str, Path]:
     return program, script
 
 
+@pytest.mark.shells
 def test_fish_completes(tmp_path: Path, capsys: Any) -> None:
     program, script = shell_and_script("fish", tmp_path, capsys)
     typed = ["ru", "run scaffn", "run scaffnew --engine r", "run scaffnew --data digi", f"run scaffnew --data {tmp_path}/a",
@@ -295,6 +296,7 @@ def test_fish_completes(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shells
 def test_zsh_completes(tmp_path: Path, capsys: Any) -> None:
     """A person's keys in a terminal: the words, Tab, and then the line is printed instead of run."""
     program, script = shell_and_script("zsh", tmp_path, capsys)

@@ -113,7 +113,7 @@ judged.
 experiments: {", ".join(FUNCTIONS)}
 
 examples:
-  everything on the embedded digits data with shorter runs, in less than three minutes on two cores:
+  everything on the embedded digits data with shorter runs, in about three minutes on two quiet cores:
     proxskip reproduce --quick --out demo
   as in the paper, on the CPU or on a GPU:
     proxskip reproduce --data w8a --out report
@@ -438,7 +438,11 @@ def _reproduce(p: Parser) -> None:
     add("--data-dir", DATA_DIR, metavar="DIR")
     out = "folder for index.html, results.json, figures and runs; default: report"
     add("--out", out, metavar="DIR", default="report")
-    add("--quick", "the same report from shorter runs (less than three minutes on digits)", action="store_true")
+    add(
+        "--quick",
+        "the same report from shorter runs (digits: about three minutes on two quiet cores)",
+        action="store_true",
+    )
     family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
     add("--family", family, action="store_true")
     add(

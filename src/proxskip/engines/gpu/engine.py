@@ -27,6 +27,7 @@ from proxskip.engines.gpu.limits import (
     entries_of,
     many,
     one_step0,
+    only_full_gradients,
     only_plain_steps,
     rows_taken,
     steps_between_looks,
@@ -158,6 +159,7 @@ class GpuEngine(Engine):
             self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
             self.whole = None if problem.batch else self.local
         else:
+            only_full_gradients(problem)
             self.oracles = [on_device(f) for f in problem.clients]
         self.pending: PendingLaunch | None = None
         self.grown: list[Term] = []  # vectors of the server's that have become long

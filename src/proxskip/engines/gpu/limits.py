@@ -29,6 +29,14 @@ def only_plain_steps(more: Mapping[str, Any]) -> None:
         raise InputError(f'the gpu engine has no local steps with {asked[0]}; use engine="cpu".')
 
 
+def only_full_gradients(problem: Problem) -> None:
+    """Refuse minibatches of functions that are no linear models: the card has only their full gradients."""
+    if problem.batch is not None:
+        raise InputError(
+            'the gpu engine takes minibatches of linear models only; use engine="cpu", or leave the batch out.'
+        )
+
+
 def only_plain_vectors(codec: Any) -> None:
     """Refuse what would have to leave the card."""
     if codec is not None and not isinstance(codec, Identity):
