@@ -78,7 +78,7 @@ def test_every_example_is_tested_and_told() -> None:
 
 @pytest.mark.slow
 def test_deblurring(example) -> None:
-    pytest.importorskip("skimage", reason="scikit-image has the photograph")
+    pytest.importorskip("skimage", reason="scikit-image, which has the photograph, is not installed")
     run = example("deblurring")
     check_picture(run.picture)
     rows = run.rows
@@ -91,7 +91,7 @@ def test_deblurring(example) -> None:
 
 @pytest.mark.slow
 def test_photograph(example) -> None:
-    pytest.importorskip("skimage", reason="scikit-image has the photograph")
+    pytest.importorskip("skimage", reason="scikit-image, which has the photograph, is not installed")
     run = example("photograph")
     check_picture(run.picture)
     rows = run.rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-nbclient = pytest.importorskip("nbclient", reason="nbclient and ipykernel run notebooks; they are in the extra dev")
+nbclient = pytest.importorskip("nbclient", reason="nbclient, which runs notebooks, is not installed")
 pytest.importorskip("ipykernel")
 import nbformat  # noqa: E402
 

@@ -43,7 +43,7 @@ G = np.random.default_rng(7).standard_normal((5, d))
 
 
 def osqp_or_skip():
-    pytest.importorskip("osqp", reason="a large Polyhedron needs the extra prox")
+    pytest.importorskip("osqp", reason="osqp is not installed; a large Polyhedron needs it")
 
 
 MAKERS = {

@@ -46,7 +46,7 @@ def test_the_wheel_runs_the_demo_in_a_fresh_environment(wheel: Path, tmp_path: P
 
 def test_every_extra_is_checked_before_a_release() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(project["optional-dependencies"]) - {"dev", "bench"} == set(release_check.USES)
+    assert set(project["optional-dependencies"]) - {"test", "dev", "bench"} == set(release_check.USES)
     supported = {c.split(" :: ")[-1] for c in project["classifiers"] if "Python :: 3." in c}
     assert supported == {"3.11", "3.12", "3.13"}  # those that were tested, see docs/release.md
 
