@@ -83,13 +83,6 @@ def small(name: str, **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wrong", "reductions"])
-def test_what_is_the_same_and_what_fails(name: str, tmp_path: Path) -> None:
-    _, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=small(name), threads=1))
-    assert {c.verdict for c in found} == {"PASS"}, [c.measured for c in found]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "claims"), [("bits", 2), ("sleeping", 1), ("minibatches", 1)])
 def test_what_the_others_save(name: str, claims: int, tmp_path: Path) -> None:
     made, found = experiments.function(name)(Workspace(tmp_path, "digits", preset=small(name), threads=1))

@@ -12,12 +12,56 @@ import family
 import mutants
 import proxskip as ps
 from conftest import NAMED, WEIGHTS, Machine, data, quadratics
-from proxskip.experiments.wrong_updates import LazyScaffnew, TopK, UncheckedScaffnew
-from proxskip.links.codecs import Natural, RandK
+from proxskip.links.codecs import Key, Natural, RandK
 from proxskip.seam import Client
 from proxskip.types import Array, InputError, Vectors
 
 pytestmark = pytest.mark.usefixtures("quiet_steps")
+
+
+# -- updates that look harmless and are wrong ----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LazyScaffnew(ps.Scaffnew):
+    """The mistake of two public codes: h is updated when the client comes back, with the server's model of that day."""
+
+    about = replace(ps.Scaffnew.about, name="lazy-h", title="lazy h", remembers=("h", "xhat", "seen"))
+
+    def settle(self, client: Client, memory: Vectors, x: Array) -> Vectors:
+        """Nothing but that the client took part."""
+        return {"seen": 0.0 * memory["xhat"] + 1.0}
+
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+        """The update that was due, too late; then the local steps."""
+        eta = self.p * (self.chi or 1.0)
+        h = memory["h"] + memory["seen"] * (eta / client.own(self.gamma)) * (x - memory["xhat"])
+        xhat = client.descend(x, h, client.own(self.gamma), K)
+        return (xhat,), {"xhat": xhat, "h": h}
+
+
+@dataclass(frozen=True)
+class TopK(RandK):
+    """The k largest entries, which claims to be unbiased and is not: no error feedback makes up for the rest."""
+
+    unbiased = True
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """As sent."""
+        return np.frombuffer(data).copy()
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """All entries, with zeros for the others."""
+        out = np.zeros(len(v))
+        largest = np.argsort(-np.abs(v), kind="stable")[: self.k]
+        out[largest] = v[largest]
+        return out.tobytes()
+
+
+class UncheckedScaffnew(ps.Scaffnew):
+    """Scaffnew with any codec, which ``check`` refuses."""
+
+    def check(self, problem: ps.Problem, insist: bool = False) -> list[str]:
+        """Nothing is refused."""
+        return []
 
 
 def hard() -> ps.Problem:

@@ -443,7 +443,7 @@ def _reproduce(p: Parser) -> None:
         "the same report from shorter runs (digits: about three minutes on two quiet cores)",
         action="store_true",
     )
-    family = "compare the methods with each other instead: rounds, gradients, bits; what is the same, and what fails"
+    family = "compare the methods with each other instead: rounds, gradients, bits"
     add("--family", family, action="store_true")
     add(
         "--jobs",

@@ -30,8 +30,6 @@ FAMILY = {
     "bits": "family_savings:bits",
     "sleeping": "family_savings:sleeping",
     "minibatches": "family_savings:minibatches",
-    "reductions": "reductions:run",
-    "wrong": "wrong_updates:run",
 }
 """Experiments that compare the family's methods with each other, for ``reproduce --family``."""
 NETWORKS = {"mlp": "networks.page:mlp", "cnn": "networks.page:cnn", "text": "networks.page:text"}
