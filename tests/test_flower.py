@@ -195,6 +195,36 @@ def test_float32_uploads(clock: Clock) -> None:
     assert np.linalg.norm(out.x - problem.solution.x) <= 1e-6
 
 
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize(("name", "upload"), [("scaffnew", "float32"), ("locodl", "float64"), ("scaffnew", "float64")])
+def test_a_question_that_is_asked_again_has_the_same_answer(
+    name: str, upload: str, on_disk: bool, clock: Clock
+) -> None:
+    """Byte for byte, from the disk as from the Context alone, and the run is that of one where nobody asks twice."""
+    problem = rows()
+    app = app_of(problem, on_disk=on_disk)
+    again = 0
+
+    def twice(message: Message, context: Context) -> Message:
+        nonlocal again
+        first: Message = app(message, context)
+        if message.metadata.group_id == "hello":
+            return first
+        second: Message = app(message, context)
+        answers = [bytes(m.content["proxskip.bytes"]["message"].data) for m in (first, second)]
+        assert answers[0] == answers[1]
+        again += 1
+        return second
+
+    method = METHODS[name](problem)
+    runs = [
+        Federated(method, 4, closing="everyone", upload=upload, seed=3).start(Here(one, 4), num_rounds=6)
+        for one in (app, twice)
+    ]
+    assert again >= 24
+    assert runs[0].x.tobytes() == runs[1].x.tobytes()
+
+
 def test_arrays_come_back_in_their_shapes(clock: Clock) -> None:
     problem = ps.Problem(quadratics(4))
     start = ArrayRecord({"a": Array(np.ones((1, 2), np.float32)), "b": Array(np.zeros(problem.d - 2))})
