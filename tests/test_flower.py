@@ -7,6 +7,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -796,6 +797,35 @@ def test_own_step_sizes_are_the_cpu_engines_bit_for_bit(clock: Clock) -> None:
     out = Federated(method, 4, closing="everyone").start(Here(app_of(problem), 4), num_rounds=9)
     right = ps.run(method, problem, rounds=9)
     assert out.x.tobytes() == right.x.tobytes()
+
+
+@pytest.mark.usefixtures("own_methods")
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_tuple_of_a_plugin_reaches_every_client_whole(n: int, clock: Clock) -> None:
+    """Its entries are not one for each client, whether there are more of them than clients, fewer or as many."""
+
+    @ps.register
+    @dataclass(frozen=True)
+    class Schedule(ps.Method):
+        gamma: Any
+        factors: tuple[float, ...] = (1.0, 0.5, 0.25)
+        shares: tuple[float, ...] = ()
+        about = ps.About(name="schedule")
+
+        def round(self, server: Any, exchange: Any) -> Any:
+            return {"x": exchange(self.local, server["x"], K=1)[0]}
+
+        def local(self, client: Any, memory: Any, K: Any, x: Any) -> Any:
+            for factor in self.factors:
+                x = client.descend(x, 0.0, factor * client.own(self.shares) * client.own(self.gamma), K)
+            return (client.send(x),), {}
+
+    problem = ps.Problem(quadratics(n))
+    gamma = tuple((0.5 + np.arange(n) / 10) / problem.L_max)
+    for factors in ((1.0, 0.5, 0.25), tuple(0.9 ** np.arange(n)), (0.7,)):
+        method = Schedule(gamma, factors, shares=tuple(1 / (2.0 + np.arange(n))))
+        out = Federated(method, n, closing="everyone").start(Here(app_of(problem), n), num_rounds=5)
+        assert out.x.tobytes() == ps.run(method, problem, rounds=5).x.tobytes()
 
 
 def test_what_the_transport_adds_is_small_and_known() -> None:

@@ -20,6 +20,7 @@ from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import MessageLedger, summary
 from proxskip.links.cohorts import with_scheme
+from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
 from proxskip.randomness import SAMPLING
@@ -202,11 +203,16 @@ class FederationRun:
         ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
-        # a client is sent its own step size, not those of all others
-        own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
-        words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": own}
+        words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": self._parameters_of(ask.client)}
         node = self.remotes[ask.client].node
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
+
+    def _parameters_of(self, client: int) -> dict[str, Any]:
+        """The parameters as this client needs them: its own step size, not those of all others."""
+        # in a method from outside the package a list other than gamma may mean anything, so it travels as it is
+        each = type(self.server.method) in BUILT_IN
+        parameters: dict[str, Any] = self.words["parameters"]
+        return {k: v[client] if isinstance(v, list) and (each or k == "gamma") else v for k, v in parameters.items()}
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""
