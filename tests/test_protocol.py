@@ -154,6 +154,48 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
         assert state.f == pytest.approx(judge.trace.last()["f"], rel=1e-12)
 
 
+ALONE = [name for name, kind in ps.METHODS.items() if "graph" not in kind.handles and name != "tamuna"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) -> None:
+    """Audits and measurements between the rounds change nothing."""
+    f, kind = METHODS[0].rows(sparse=False).clients[0], ps.METHODS[name]
+    D = np.eye(f.d)[:-1] - np.eye(f.d)[1:] if "D" in kind.handles else None
+    runs = 0
+    for psi in (None, ps.prox.L1(0.01)):
+        for batch in (None, 4):
+            if (
+                (psi and "psi" not in kind.handles)
+                or (batch and "batch" not in kind.handles)
+                or (D is not None and not psi)
+            ):
+                continue
+            problem = ps.Problem([f], psi=psi, D=D, batch=batch)
+            method = kind.theory(problem)
+            server, clients = federate(method, problem, 9, closing="everyone", seed=3, audit=2, measure=2)
+            state, _ = drive(server, clients)
+            judge = ps.run(method, problem, rounds=9, seed=3)
+            assert (state.round, state.failed, state.notes) == (9, "", ())
+            assert state.vectors["x"].tobytes() == judge.x.tobytes()
+            runs += 1
+    assert runs
+
+
+def test_a_half_that_no_message_can_name_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Borrowed(Plain):
+        about = replace(Plain.about, name="borrowed")
+
+        def round(self, server: Any, exchange: Any) -> Any:
+            return {"x": exchange(ps.Scaffnew(0.1, 0.5).local_in_cohort, server["x"], K=1)[0]}
+
+    with pytest.raises(
+        ps.InputError, match=r'borrowed asks its clients for "local_in_cohort", which is not one of its own'
+    ):
+        Wires(method=Borrowed())
+
+
 def test_a_sparse_client_computes_alone_what_it_computes_among_others() -> None:
     rng = np.random.Generator(np.random.Philox(3))
     A = rng.standard_normal((240, 12)) * (rng.random((240, 12)) < 0.6)

@@ -181,6 +181,9 @@ class ProxSkipVR(Method):
         """From one prox to the next."""
         return self._same.round(server, exchange)
 
+    # a message names a half of this method
+    first, local, settle = ScaffnewVR.first, ScaffnewVR.local, ScaffnewVR.settle
+
     @property
     def _same(self) -> ScaffnewVR:
         return ScaffnewVR(self.gamma, self.p, self.q)

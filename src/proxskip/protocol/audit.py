@@ -23,7 +23,7 @@ from proxskip.protocol.wire import Answer
 from proxskip.results.result import Status
 from proxskip.seam import Method
 from proxskip.seam.idle import IdleClient, Route
-from proxskip.types import Array
+from proxskip.types import Array, InputError
 
 TOLERANCE = 1e-12
 GROWTH, SPREAD = 1e3, 1e6
@@ -104,9 +104,15 @@ def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | 
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
     """How the vectors of this exchange travel: the half is run with a client that does nothing."""
+    half = halves.allowed(method).get(call.half)
+    if half is None:
+        raise InputError(
+            f'{method.name} asks its clients for "{call.half}", which is not one of its own functions of '
+            "(self, client, memory, ...); a message cannot name it."
+        )
     zeros = {k: np.zeros(d) for k in method.remembers}
     idle = IdleClient(wire_codec)
-    return idle.route(halves.allowed(method)[call.half], zeros, 1, call.down, call.numbers(0))
+    return idle.route(half, zeros, 1, call.down, call.numbers(0))
 
 
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
