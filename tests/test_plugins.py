@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -122,6 +123,20 @@ def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeyp
         "import proxskip as ps\nfrom damped_scaffnew import DampedScaffnew\nps.register(DampedScaffnew)\n"
     )
     assert [kind.name for kind in registry.load_plugin(tmp_path / "mine.py")] == [NAME]
+
+
+def test_it_can_be_tuned_without_being_known() -> None:
+    names: dict[str, Any] = {"__name__": "elsewhere"}
+    exec(compile(CODE, "elsewhere", "exec", dont_inherit=True), names)
+    kind = names["DampedScaffnew"]
+    problem = quadratics()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):
+            best = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
+            assert type(best) is kind
+            assert best.damping == damping  # type: ignore[attr-defined]
+    assert NAME not in ps.METHODS
 
 
 # -- and then it works -------------------------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ class Network:
         nonnegative("extra", self.extra)
         if whole("patience", self.patience, 0) > MOST_ATTEMPTS:
             raise InputError(
-                f"patience = {self.patience} is too large: a run tries a round at most {MOST_ATTEMPTS:,} times, since one "
-                "that fails so often never closes."
+                f"patience = {self.patience} is too large: a run tries a round at most {MOST_ATTEMPTS:,} times, since "
+                "one that fails so often never closes."
             )
         if self.lost_before + self.lost_after >= 1:
             raise InputError("lost_before and lost_after must add up to less than 1, or nobody is left.")
