@@ -23,7 +23,7 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from conftest import WEIGHTS, quadratics, thinned  # noqa: E402
-from proxskip import flower  # noqa: E402
+from proxskip import flower, registry  # noqa: E402
 from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 
@@ -580,6 +580,25 @@ def test_a_folder_of_another_run_is_refused(clock: Clock, tmp_path: Path) -> Non
     noisy = app_of(problem, noise=flower.Noise(1.0, 0.1))
     with pytest.raises(ps.InputError, match=r"holds another run: .*noise"):
         Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(noisy, 4), num_rounds=4)
+
+
+def test_a_folder_of_a_method_whose_code_was_edited_is_refused(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ps.Problem(quadratics(4))
+
+    def start(code: str | None, folder: str, rounds: int) -> Any:
+        monkeypatch.setattr(registry, "source_digest", lambda kind: code)
+        return Federated(METHODS["scaffnew"], 4, folder=tmp_path / folder).start(
+            Here(app_of(problem), 4), num_rounds=rounds
+        )
+
+    start("a", "new", 2)
+    with pytest.raises(ps.InputError, match="holds another run: source"):
+        start("b", "new", 4)
+    assert start("a", "new", 4).summary["rounds"] == 4
+    start(None, "old", 2)
+    assert start("b", "old", 4).summary["rounds"] == 4
 
 
 # -- oracles -----------------------------------------------------------------------------------------------------------

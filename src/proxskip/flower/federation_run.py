@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
+from proxskip import registry
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
@@ -80,6 +81,8 @@ class FederationRun:
         )
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
+        source = registry.source_digest(type(server.method))
+        self.source = {} if source is None else {"source": source}
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, "sampling": SAMPLING, "itemsize": server.itemsize,
@@ -101,6 +104,7 @@ class FederationRun:
         event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
+            self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
             # a run goes on with the minibatches that it began with; version 0.1 wrote no number
             self.words["sampling"] = saved.meta["config"].get("sampling", 1) if self.batch else SAMPLING
             cohort = self.server.cohort
@@ -125,8 +129,8 @@ class FederationRun:
             # thousands of names would not fit into the header of a checkpoint
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
-            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
-            "closing": self.server.closing, "batch": self.batch, **self._sampling(),
+            "method": self.server.method.name, **self.source, "parameters": parameters, "seed": self.server.seed,
+            **each, "closing": self.server.closing, "batch": self.batch, **self._sampling(),
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
         }  # fmt: skip
 
