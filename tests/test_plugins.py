@@ -357,7 +357,7 @@ HELPED += "\n\nFACTOR = 1.0\n\n\ndef shift(h):\n    return h\n\n\ndef unused():\
         ("    return h\n", "    return 2 * h\n", True),
         ("@dataclass(frozen=True, slots=True)", "@dataclass(frozen=True)", True),
         ("    return 1\n", "    return 2\n", False),
-        ("FACTOR = 1.0", "# a remark\nOTHER = 3\n\n\nFACTOR = 1.0", False),
+        ("FACTOR = 1.0", "# a remark\nx = K = 3\n\n\nFACTOR = 1.0", False),
     ],
 )
 def test_resume_refuses_a_method_whose_code_was_edited(

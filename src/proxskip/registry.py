@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,7 +91,7 @@ class Methods(Mapping[str, type[Method]]):
                     f'a method with the name "{kind.name}" is known already, from {_origin(there)}; give yours another '
                     "name."
                 )
-        source_digest(kind)  # of the code as it is now: its file may be edited while this program runs
+        source_digest(kind)  # of the code as it is now
         self._known[kind.name] = kind
 
 
@@ -112,8 +112,17 @@ def _is_ours(kind: type[Method]) -> bool:
     return kind.__module__.partition(".")[0] == "proxskip"
 
 
-@cache
+_DIGESTS: dict[type[Method], str | None] = {}
+
+
 def source_digest(kind: type[Method]) -> str | None:
+    """``_digest_of``, as it was when it was first asked for: a file may be edited while a program runs."""
+    if kind not in _DIGESTS:
+        _DIGESTS[kind] = _digest_of(kind)
+    return _DIGESTS[kind]
+
+
+def _digest_of(kind: type[Method]) -> str | None:
     """The sha256 of a method's class and of what it uses of its own file; None in this package, or without a file.
 
     What else is in the file may change: other methods, comments between them, the rest of a script.
@@ -125,23 +134,34 @@ def source_digest(kind: type[Method]) -> str | None:
         statements = ast.parse(text).body
     except (KeyError, OSError, TypeError, SyntaxError):
         return None
-    lines, used = text.splitlines(), {kind.__qualname__.split(".")[0]}
+    lines, used = text.split("\n"), {kind.__qualname__.split(".")[0]}
     parts, left = set[str](), statements
     while wanted := [s for s in left if used & _defined(s)]:
         for s in wanted:
             first = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", ()))])
             parts.add("\n".join(lines[first - 1 : s.end_lineno]))
-            used |= {n.id for n in ast.walk(s) if isinstance(n, ast.Name)}
+            used |= _taken(s)
         left = [s for s in left if s not in wanted]
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest() if parts else None
 
 
-def _defined(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a file defines."""
-    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-        return {statement.name}
-    stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-    return {n.id for n in stored}
+def _defined(code: ast.AST) -> set[str]:
+    """The names that a statement defines."""
+    if isinstance(code, ast.ClassDef | ast.FunctionDef):
+        return {code.name}
+    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _taken(code: ast.AST) -> set[str]:
+    """The names that a piece of code takes from outside."""
+    if isinstance(code, ast.Name):
+        return {code.id} if isinstance(code.ctx, ast.Load) else set()
+    names = set[str]().union(*map(_taken, ast.iter_child_nodes(code)))
+    if isinstance(code, ast.FunctionDef | ast.Lambda):
+        names -= {a.arg for a in ast.walk(code) if isinstance(a, ast.arg)}
+        inside = code.body if isinstance(code, ast.FunctionDef) else []
+        names -= set[str]().union(*map(_defined, inside))
+    return names
 
 
 def _alone(name: str) -> type[Method] | None:
