@@ -7,6 +7,7 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from conftest import WEIGHTS, quadratics, thinned  # noqa: E402
-from proxskip import flower  # noqa: E402
+from proxskip import flower, registry  # noqa: E402
 from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
 
@@ -193,6 +194,36 @@ def test_float32_uploads(clock: Clock) -> None:
     assert out.summary["sum_h"] <= 1e-12
     assert problem.solution is not None
     assert np.linalg.norm(out.x - problem.solution.x) <= 1e-6
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize(("name", "upload"), [("scaffnew", "float32"), ("locodl", "float64"), ("scaffnew", "float64")])
+def test_a_question_that_is_asked_again_has_the_same_answer(
+    name: str, upload: str, on_disk: bool, clock: Clock
+) -> None:
+    """Byte for byte, from the disk as from the Context alone, and the run is that of one where nobody asks twice."""
+    problem = rows()
+    app = app_of(problem, on_disk=on_disk)
+    again = 0
+
+    def twice(message: Message, context: Context) -> Message:
+        nonlocal again
+        first: Message = app(message, context)
+        if message.metadata.group_id == "hello":
+            return first
+        second: Message = app(message, context)
+        answers = [bytes(m.content["proxskip.bytes"]["message"].data) for m in (first, second)]
+        assert answers[0] == answers[1]
+        again += 1
+        return second
+
+    method = METHODS[name](problem)
+    runs = [
+        Federated(method, 4, closing="everyone", upload=upload, seed=3).start(Here(one, 4), num_rounds=6)
+        for one in (app, twice)
+    ]
+    assert again >= 24
+    assert runs[0].x.tobytes() == runs[1].x.tobytes()
 
 
 def test_arrays_come_back_in_their_shapes(clock: Clock) -> None:
@@ -551,6 +582,25 @@ def test_a_folder_of_another_run_is_refused(clock: Clock, tmp_path: Path) -> Non
         Federated(METHODS["scaffnew"], 4, folder=tmp_path / "run").start(Here(noisy, 4), num_rounds=4)
 
 
+def test_a_folder_of_a_method_whose_code_was_edited_is_refused(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = ps.Problem(quadratics(4))
+
+    def start(code: str | None, folder: str, rounds: int) -> Any:
+        monkeypatch.setattr(registry, "source_digest", lambda kind: code)
+        return Federated(METHODS["scaffnew"], 4, folder=tmp_path / folder).start(
+            Here(app_of(problem), 4), num_rounds=rounds
+        )
+
+    start("a", "new", 2)
+    with pytest.raises(ps.InputError, match="holds another run: source"):
+        start("b", "new", 4)
+    assert start("a", "new", 4).summary["rounds"] == 4
+    start(None, "old", 2)
+    assert start("b", "old", 4).summary["rounds"] == 4
+
+
 # -- oracles -----------------------------------------------------------------------------------------------------------
 def test_oracles_from_arrays_and_files(tmp_path: Path) -> None:
     A, b = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([1.0, -1.0])
@@ -766,6 +816,35 @@ def test_own_step_sizes_are_the_cpu_engines_bit_for_bit(clock: Clock) -> None:
     out = Federated(method, 4, closing="everyone").start(Here(app_of(problem), 4), num_rounds=9)
     right = ps.run(method, problem, rounds=9)
     assert out.x.tobytes() == right.x.tobytes()
+
+
+@pytest.mark.usefixtures("own_methods")
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_tuple_of_a_plugin_reaches_every_client_whole(n: int, clock: Clock) -> None:
+    """Its entries are not one for each client, whether there are more of them than clients, fewer or as many."""
+
+    @ps.register
+    @dataclass(frozen=True)
+    class Schedule(ps.Method):
+        gamma: Any
+        factors: tuple[float, ...] = (1.0, 0.5, 0.25)
+        shares: tuple[float, ...] = ()
+        about = ps.About(name="schedule")
+
+        def round(self, server: Any, exchange: Any) -> Any:
+            return {"x": exchange(self.local, server["x"], K=1)[0]}
+
+        def local(self, client: Any, memory: Any, K: Any, x: Any) -> Any:
+            for factor in self.factors:
+                x = client.descend(x, 0.0, factor * client.own(self.shares) * client.own(self.gamma), K)
+            return (client.send(x),), {}
+
+    problem = ps.Problem(quadratics(n))
+    gamma = tuple((0.5 + np.arange(n) / 10) / problem.L_max)
+    for factors in ((1.0, 0.5, 0.25), tuple(0.9 ** np.arange(n)), (0.7,)):
+        method = Schedule(gamma, factors, shares=tuple(1 / (2.0 + np.arange(n))))
+        out = Federated(method, n, closing="everyone").start(Here(app_of(problem), n), num_rounds=5)
+        assert out.x.tobytes() == ps.run(method, problem, rounds=5).x.tobytes()
 
 
 def test_what_the_transport_adds_is_small_and_known() -> None:

@@ -22,7 +22,7 @@ from proxskip.loop.simulated_time import Clock, Void
 from proxskip.protocol import Arrived, Begin, Client, Deadline, Server, Worker
 from proxskip.protocol.client import ClientState
 from proxskip.protocol.wire import encode
-from proxskip.randomness import STREAMS, client_uniforms, philox4x32
+from proxskip.randomness import STREAMS, client_uniforms, philox4x32, stream
 from proxskip.seam import Request
 from proxskip.types import InputError
 
@@ -93,6 +93,19 @@ def test_a_second_is_made_of_ways_bytes_and_gradients(row: Row) -> None:
     if exact:
         assert end["sim_seconds"] == pytest.approx(seconds + 11.0 * end["passes"])
         assert end["sim_computing"] == pytest.approx(11.0 * end["passes"])
+
+
+def test_only_sleeping_clients_of_gradskip_are_charged_a_full_gradient() -> None:
+    """A round takes as long as the slowest client's steps, with one gradient more for each that fell asleep."""
+    quadratics = [ps.Quadratic(np.full(3, L), np.ones(3)) for L in (40.0, 2.0, 1.0, 0.5)]
+    problem = ps.Problem(quadratics)
+    method = ps.GradSkip.theory(problem)
+    found = ps.run(method, problem, rounds=30, seed=5, network=ps.Network(0.0, math.inf, gradient=1.0))
+    drawn = [method.draw(stream(5, r, "server")) for r in range(30)]
+    slowest = [int(np.max(K + asleep)) for K, asleep in drawn]
+    assert found.trace["sim_seconds"].tolist() == [0.0, *np.cumsum(slowest)]
+    assert found.trace["sim_computing"].tolist() == found.trace["sim_seconds"].tolist()
+    assert sum(slowest) < sum(int(np.max(K)) + 1 for K, _ in drawn)
 
 
 def test_the_server_is_shared_and_the_slowest_client_is_waited_for(problem: ps.Problem) -> None:
@@ -302,6 +315,7 @@ def test_clients_are_drawn_one_by_one() -> None:
         (lambda p: ps.Network(available=(0.5, 0.5)), "24"),
         (lambda p: ps.Network(correlation=2.0), "correlation"),
         (lambda p: ps.Network(lost_before=0.5, lost_after=0.5, deadline=1.0), "less than 1"),
+        (lambda p: ps.Network(deadline=1e-6, patience=10**9), "at most 1,000 times"),
         (lambda p: ps.Network(latency="fast"), "latency"),
         (lambda p: ps.Spread(2.0, 1.0), "p90"),
         (lambda p: ps.run("gd", p, rounds=1, network=3), "network"),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -122,6 +123,20 @@ def test_a_file_may_register_what_it_imports(tmp_path: Path, file: Path, monkeyp
         "import proxskip as ps\nfrom damped_scaffnew import DampedScaffnew\nps.register(DampedScaffnew)\n"
     )
     assert [kind.name for kind in registry.load_plugin(tmp_path / "mine.py")] == [NAME]
+
+
+def test_it_can_be_tuned_without_being_known() -> None:
+    names: dict[str, Any] = {"__name__": "elsewhere"}
+    exec(compile(CODE, "elsewhere", "exec", dont_inherit=True), names)
+    kind = names["DampedScaffnew"]
+    problem = quadratics()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ps.UnsafeStepWarning)
+        for method, damping in ((kind, 1.0), (kind(0.1, damping=0.5), 0.5)):
+            best = ps.tune(method, problem, budget=100, powers=range(-3, 0), steps=[2, 4], progress=False).method
+            assert type(best) is kind
+            assert best.damping == damping  # type: ignore[attr-defined]
+    assert NAME not in ps.METHODS
 
 
 # -- and then it works -------------------------------------------------------------------------------------------------
@@ -315,6 +330,86 @@ def test_what_cannot_be_known_by_its_name_is_refused(wrong: Any, says: str) -> N
 def test_a_second_method_of_the_same_name_is_refused(kind: Any) -> None:
     with pytest.raises(ps.InputError, match="is known already"):
         ps.register(method(ps.About(name=NAME)))
+
+
+@pytest.mark.parametrize("other", ["there/damped_scaffnew.py", "there/other.py"])
+def test_a_class_of_the_same_name_in_another_file_is_refused(tmp_path: Path, file: Path, other: str) -> None:
+    """The same file twice is fine; another one does not take its place without a word."""
+    (first,) = registry.load_plugin(file)
+    (tmp_path / "there").mkdir()
+    (tmp_path / other).write_text(CODE.replace("1.0 / (K * problem.L)", "9.0"))
+    with pytest.raises(ps.InputError, match=f"is known already, from {re.escape(str(file))}; give yours another name"):
+        registry.load_plugin(tmp_path / other)
+    assert ps.METHODS[NAME] is first
+    (again,) = registry.load_plugin(file)
+    assert ps.METHODS[NAME] is again
+
+
+HELPED = CODE.replace('{"h": memory["h"] +', '{"h": FACTOR * shift(memory["h"]) +')
+HELPED += "\n\nFACTOR = 1.0\n\n\ndef shift(h):\n    return h\n\n\ndef unused():\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("self.K * self.gamma", "2 * self.K * self.gamma", True),
+        ("FACTOR = 1.0", "FACTOR = 0.5", True),
+        ("    return h\n", "    return 2 * h\n", True),
+        ("@dataclass(frozen=True, slots=True)", "@dataclass(frozen=True)", True),
+        ("    return 1\n", "    return 2\n", False),
+        ("FACTOR = 1.0", "# a remark\nx = K = 3\n\n\nFACTOR = 1.0", False),
+    ],
+)
+def test_resume_refuses_a_method_whose_code_was_edited(
+    tmp_path: Path, call: Call, old: str, new: str, changed: bool
+) -> None:
+    file, out = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(HELPED)
+    assert call("run", NAME, *EASY, "--plugin", file, "--out", out)[0] == 0
+    before = {f.name: f.read_bytes() for f in out.iterdir()}
+    assert HELPED.count(old) == 1
+    file.write_text(HELPED.replace(old, new))
+    status, _, err = call("resume", out, "--rounds", "12", "--plugin", file)
+    if not changed:
+        assert status == 0, err
+        return
+    assert status == 2
+    assert f"the code of {NAME} has changed since this run began; restore it, or start a new run." in err
+    assert {f.name: f.read_bytes() for f in out.iterdir()} == before
+    file.write_text(HELPED)
+    assert call("resume", out, "--rounds", "12", "--plugin", file)[0] == 0
+
+
+def test_folders_that_do_not_know_their_methods_code_are_resumed(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 0.2, and of classes without a file; nor does it matter if the code has no file now."""
+    problem = quadratics()
+    for saved, now in ((None, "a"), ("a", None)):
+        monkeypatch.setattr(registry, "source_digest", lambda kind, found=saved: found)
+        ps.run(kind.theory(problem), problem, rounds=4, out=tmp_path / str(saved))
+        assert ("source" in (tmp_path / str(saved) / "spec.toml").read_text()) == (saved is not None)
+        monkeypatch.setattr(registry, "source_digest", lambda kind, found=now: found)
+        assert ps.resume(tmp_path / str(saved), problem, rounds=6).rounds == 6
+    monkeypatch.undo()
+    assert registry.source_digest(kind) is not None
+    assert "source" not in description.config(ps.GD(0.1), problem, {}, 0, "cpu", as_participation(None), {})
+    assert "source" not in description.config(
+        ps.Decaying(ps.GD(0.1), 0.1), problem, {}, 0, "cpu", as_participation(None), {}
+    )
+
+
+def test_a_plugin_that_ends_the_program_is_an_error(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    for code in ("raise SystemExit(0)", "import sys\nsys.exit()"):
+        path.write_text(code)
+        status, out, err = call("run", "gd", *EASY, "--plugin", path)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert "cannot be loaded (SystemExit" in err
+    path.write_text(CODE.replace("        (x,) = exchange", "        raise SystemExit(0)\n        (x,) = exchange"))
+    status, out, err = call("run", NAME, *EASY, "--plugin", path)
+    assert status not in (0, 2)
+    assert "the method's code ended the program (SystemExit: 0)." in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -535,3 +536,46 @@ def test_constants_that_make_no_sense_are_refused():
 
     with pytest.raises(ps.InputError, match=r"mu = 2\.0 and L = 1\.0"):
         ps.Problem([Odd(np.zeros(2))], d=2)
+
+
+class RowsOnly:
+    """A user's finite sum: least squares with what an oracle may say of itself, and no more."""
+
+    def __init__(self, f: ps.LeastSquares, L_rows: float | None, variance: bool = False) -> None:
+        self.f, self.d, self.N, self.L, self.mu = f, f.d, f.N, f.L, f.mu
+        if L_rows is not None:
+            self.L_rows = L_rows
+        if variance:
+            self.gradient_variance = f.gradient_variance
+
+    def value(self, x: Any) -> float:
+        return self.f.value(x)
+
+    def gradient(self, x: Any) -> Any:
+        return self.f.gradient(x)
+
+    def minibatch_gradient(self, x: Any, rows: Any) -> Any:
+        return self.f.minibatch_gradient(x, rows)
+
+
+def test_minibatches_of_a_users_oracle() -> None:
+    """With ``L_rows`` the steps are those of the theorem and are checked; without it a given gamma is taken."""
+    rng = np.random.Generator(np.random.Philox(8))
+    ours = [ps.LeastSquares(rng.standard_normal((30, 3)), rng.standard_normal(30), l2=0.1) for _ in range(3)]
+    judge = ps.Problem(ours, batch=5)
+    known = ps.Problem([RowsOnly(f, f.L_rows, variance=True) for f in ours], batch=5)
+    assert (known.es_A, known.es_C) == pytest.approx((judge.es_A, judge.es_C), rel=1e-6)
+    for name in ("scaffnew", "scaffnew-vr", "gd"):
+        runs = [ps.run(name, problem, rounds=6, seed=2) for problem in (known, judge)]
+        assert np.allclose(runs[0].x, runs[1].x, rtol=1e-12, atol=1e-14)
+        assert runs[0].summary()["gamma"] == pytest.approx(runs[1].summary()["gamma"])
+    with pytest.raises(ps.InputError, match="gamma = 5"):
+        ps.run(ps.Scaffnew(5.0, 0.3), known, rounds=6)
+
+    silent = ps.Problem([RowsOnly(f, None) for f in ours], batch=5)
+    assert np.isnan(silent.es_C)
+    for method in (ps.Scaffnew(0.01, 0.3), ps.GD(0.01), ps.ScaffnewVR(0.01, 0.3, 0.2)):
+        found, right = (ps.run(method, problem, rounds=6, seed=2) for problem in (silent, judge))
+        assert np.allclose(found.x, right.x, rtol=1e-12, atol=1e-14)
+    with pytest.raises(ps.InputError, match="give it L_rows, the largest smoothness of one row, or the method a gamma"):
+        ps.run("scaffnew", silent, rounds=6)

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,10 +37,13 @@ from proxskip.protocol import (
     ServerState,
     WireError,
     Worker,
+    audit,
     wire,
 )  # fmt: skip
 from proxskip.protocol import server as server_module
 from proxskip.protocol.lockstep import drive
+from proxskip.protocol.replay import Call
+from proxskip.protocol.state import Answers, Reply
 from proxskip.results import checkpoint
 from simulated_federation import federation, simulate
 
@@ -148,6 +152,48 @@ def test_a_run_without_faults_is_the_cpu_engines_bit_for_bit(row: Row, batch: in
             assert np.array_equal(np.array([m.memory["v"] for m in memories]), judge.memory["v"])
         assert state.grad_norm == pytest.approx(judge.trace.last()["grad_norm"], rel=1e-9)
         assert state.f == pytest.approx(judge.trace.last()["f"], rel=1e-12)
+
+
+ALONE = [name for name, kind in ps.METHODS.items() if "graph" not in kind.handles and name != "tamuna"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_federation_of_one_client_is_the_cpu_engines_bit_for_bit(name: str) -> None:
+    """Audits and measurements between the rounds change nothing."""
+    f, kind = METHODS[0].rows(sparse=False).clients[0], ps.METHODS[name]
+    D = np.eye(f.d)[:-1] - np.eye(f.d)[1:] if "D" in kind.handles else None
+    runs = 0
+    for psi in (None, ps.prox.L1(0.01)):
+        for batch in (None, 4):
+            if (
+                (psi and "psi" not in kind.handles)
+                or (batch and "batch" not in kind.handles)
+                or (D is not None and not psi)
+            ):
+                continue
+            problem = ps.Problem([f], psi=psi, D=D, batch=batch)
+            method = kind.theory(problem)
+            server, clients = federate(method, problem, 9, closing="everyone", seed=3, audit=2, measure=2)
+            state, _ = drive(server, clients)
+            judge = ps.run(method, problem, rounds=9, seed=3)
+            assert (state.round, state.failed, state.notes) == (9, "", ())
+            assert state.vectors["x"].tobytes() == judge.x.tobytes()
+            runs += 1
+    assert runs
+
+
+def test_a_half_that_no_message_can_name_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Borrowed(Plain):
+        about = replace(Plain.about, name="borrowed")
+
+        def round(self, server: Any, exchange: Any) -> Any:
+            return {"x": exchange(ps.Scaffnew(0.1, 0.5).local_in_cohort, server["x"], K=1)[0]}
+
+    with pytest.raises(
+        ps.InputError, match=r'borrowed asks its clients for "local_in_cohort", which is not one of its own'
+    ):
+        Wires(method=Borrowed())
 
 
 def test_a_sparse_client_computes_alone_what_it_computes_among_others() -> None:
@@ -763,6 +809,68 @@ def test_steps_do_not_change_what_they_are_given() -> None:
     assert once.meta() == again.meta()
     assert set(once.answers) == set(again.answers) == {0}
     assert set(w.state.answers) == set()
+    second, _ = w.server.step(once, Arrived(raws[1], 1))
+    third, _ = w.server.step(once, Arrived(raws[2], 2))
+    assert [list(s.answers) for s in (once, second, third)] == [[0], [0, 1], [0, 2]]
+    assert [(len(s.answers), 1 in s.answers, 2 in s.answers) for s in (second, third)] == [
+        (2, True, False), (2, False, True),
+    ]  # fmt: skip
+
+
+def test_a_round_takes_a_time_in_proportion_to_its_clients() -> None:
+    """Eight times as many clients take eight times as long, not 64 times: the server's own time, the best of several."""
+
+    class Crowd:
+        def __init__(self, n: int) -> None:
+            problem = ps.Problem([ps.Quadratic(np.ones(2), np.ones(2))] * n)
+            self.server = Server(ps.Scaffnew(0.5, 0.5), problem, 100, audit=0, measure=None)
+            self.state, self.asks = self.server.step(self.server.start(RUN), Begin())
+
+        def round(self) -> float:
+            answers = [
+                Arrived(wire.encode(wire.Answer(a.run, a.ticket, a.round, 0, a.client, a.counted, bytes(32), a.down)),
+                        a.client) for a in self.asks
+            ]  # fmt: skip
+            start = time.process_time()
+            for answer in answers:
+                self.state, self.asks = self.server.step(self.state, answer)
+            return time.process_time() - start
+
+    few, many = Crowd(500), Crowd(4_000)
+    times = [(few.round(), many.round()) for _ in range(3)]
+    assert few.state.round == many.state.round == 3
+    assert set(many.state.participated) == {3}
+    assert min(t for _, t in times) <= 12 * min(t for t, _ in times)
+
+
+def test_uploads_are_judged_by_the_median_of_the_others() -> None:
+    """The same verdicts and sentences as from a median of the others for each client."""
+    rng = np.random.Generator(np.random.Philox(11))
+    rejected = 0
+    for k in range(600):
+        n = 1 + int(rng.integers(9))
+        norms = 10.0 ** rng.integers(-9, 10, n) * rng.choice([0.0, 1.0, 1.0, 1.5], n)
+        norms[rng.random(n) < 0.03] = 1.7e308  # the norm of such a vector is infinite, and so are sums of two
+        replies = Answers()
+        for i in rng.permutation(n):
+            replies = replies.plus(int(i), Reply((np.full(1 + k % 2, norms[i]),), 0.0, 0, bytes(32)))
+        before = float(rng.choice([0.0, 1e-6, 1.0, 1e5]))
+        state = ServerState.fresh(RUN, n, {}).but(
+            answers=replies, sizes={"local": before}, call=Call("local", (), 0, np.ones(n))
+        )
+        sizes = {i: audit.size(reply.up) for i, reply in replies.items()}
+        expected = {}
+        for i, mine in sizes.items():
+            others = [size for j, size in sizes.items() if j != i]
+            with np.errstate(over="ignore"):
+                now = float(np.median(others)) if others else 0.0
+            if 0 < max(audit.GROWTH * before, audit.SPREAD * now) < mine:
+                expected[i] = (
+                    f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
+                )
+        assert audit.out_of_proportion(state) == expected
+        rejected += len(expected)
+    assert rejected > 100
 
 
 def test_a_disk_wiped_again_before_the_repair_arrives_loses_nothing() -> None:

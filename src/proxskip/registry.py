@@ -7,7 +7,9 @@ plots, reports, federations) finds it here, and reads what it is from its ``abou
 
 from __future__ import annotations
 
+import ast
 import difflib
+import hashlib
 import importlib.util
 import inspect
 import re
@@ -63,7 +65,7 @@ class Methods(Mapping[str, type[Method]]):
         """A package that cannot be loaded costs its own methods, and no others."""
         try:
             self.add(point.load())
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             whose = f"the method {point.name} of an installed package ({point.value})"
             why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}."
             warnings.warn(f"{whose} is left out: {why}", stacklevel=2)
@@ -83,9 +85,13 @@ class Methods(Mapping[str, type[Method]]):
         check(kind)
         for there in self._known.values():
             # the same class defined again (a file that is loaded twice, a notebook's cell) takes the old one's place
-            again = there.__qualname__ == kind.__qualname__ and there not in _built_in()
+            again = (there.__qualname__, _origin(there)) == (kind.__qualname__, _origin(kind))
             if kind.name in (there.name, *there.about.other_names) and not again:
-                raise InputError(f'a method with the name "{kind.name}" is known already; give yours another name.')
+                raise InputError(
+                    f'a method with the name "{kind.name}" is known already, from {_origin(there)}; give yours another '
+                    "name."
+                )
+        source_digest(kind)  # of the code as it is now
         self._known[kind.name] = kind
 
 
@@ -94,6 +100,68 @@ def _built_in() -> tuple[type[Method], ...]:
     from proxskip.methods.built_in import BUILT_IN
 
     return BUILT_IN
+
+
+def _origin(kind: type[Method]) -> str:
+    """The file that defines a method; its module where there is none, and in this package."""
+    file = None if _is_ours(kind) else getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file or kind.__module__
+
+
+def _is_ours(kind: type[Method]) -> bool:
+    return kind.__module__.partition(".")[0] == "proxskip"
+
+
+_DIGESTS: dict[type[Method], str | None] = {}
+
+
+def source_digest(kind: type[Method]) -> str | None:
+    """``_digest_of``, as it was when it was first asked for: a file may be edited while a program runs."""
+    if kind not in _DIGESTS:
+        _DIGESTS[kind] = _digest_of(kind)
+    return _DIGESTS[kind]
+
+
+def _digest_of(kind: type[Method]) -> str | None:
+    """The sha256 of a method's class and of what it uses of its own file; None in this package, or without a file.
+
+    What else is in the file may change: other methods, comments between them, the rest of a script.
+    """
+    if _is_ours(kind):
+        return None
+    try:
+        text = inspect.getsource(sys.modules[kind.__module__])
+        statements = ast.parse(text).body
+    except (KeyError, OSError, TypeError, SyntaxError):
+        return None
+    lines, used = text.split("\n"), {kind.__qualname__.split(".")[0]}
+    parts, left = set[str](), statements
+    while wanted := [s for s in left if used & _defined(s)]:
+        for s in wanted:
+            first = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", ()))])
+            parts.add("\n".join(lines[first - 1 : s.end_lineno]))
+            used |= _taken(s)
+        left = [s for s in left if s not in wanted]
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest() if parts else None
+
+
+def _defined(code: ast.AST) -> set[str]:
+    """The names that a statement defines."""
+    if isinstance(code, ast.ClassDef | ast.FunctionDef):
+        return {code.name}
+    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _taken(code: ast.AST) -> set[str]:
+    """The names that a piece of code takes from outside."""
+    if isinstance(code, ast.Name):
+        return {code.id} if isinstance(code.ctx, ast.Load) else set()
+    names = set[str]().union(*map(_taken, ast.iter_child_nodes(code)))
+    if isinstance(code, ast.FunctionDef | ast.Lambda):
+        names -= {a.arg for a in ast.walk(code) if isinstance(a, ast.arg)}
+        inside = code.body if isinstance(code, ast.FunctionDef) else []
+        names -= set[str]().union(*map(_defined, inside))
+    return names
 
 
 def _alone(name: str) -> type[Method] | None:
@@ -170,7 +238,9 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}; --plugin takes a Python file that defines methods.")
-    name = "proxskip_plugin_" + re.sub(r"\W", "_", path.stem)
+    # files of the same name in different folders are different modules
+    where = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"proxskip_plugin_{re.sub(r'[^0-9A-Za-z]', '_', path.stem)}_{where}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file; --plugin takes one that defines methods.")
@@ -181,7 +251,7 @@ def load_plugin(path: str | Path) -> list[type[Method]]:
         spec.loader.exec_module(module)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be loaded ({type(error).__name__}: {error}).") from error
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Method) and v.__module__ == name]
     own = [kind for kind in own if "about" in vars(kind)]

@@ -103,7 +103,7 @@ def tune(
     kind, more = _kind(method)
     registry.check(kind)
     steps = _around_theory(kind, problem) if steps is None else steps
-    candidates = grid(kind.name, problem.L_global, powers, steps, **more)
+    candidates = grid(kind, problem.L_global, powers, steps, **more)
     rungs = rungs_of(len(candidates), theory.whole("budget", budget))
     total = sum(n for n, _, _ in rungs)
     done = 0
@@ -137,22 +137,25 @@ def tune(
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
-def local_steps_flag(method: str) -> str | None:
+def local_steps_flag(method: str | type[Method]) -> str | None:
     """The flag that sets a method's local steps: p if it draws their number, K if it is fixed, None without any."""
-    return next((flag for flag in ("p", "K") if flag in registry.METHODS[method].flags()), None)
+    kind = registry.METHODS[method] if isinstance(method, str) else method
+    return next((flag for flag in ("p", "K") if flag in kind.flags()), None)
 
 
-def local_steps(name: str, K: int) -> dict[str, float]:
+def local_steps(method: str | type[Method], K: int) -> dict[str, float]:
     """The flag for K local steps per round, on average if the method draws their number; none without local steps."""
-    flag = local_steps_flag(name)
+    flag = local_steps_flag(method)
     return {} if flag is None else {flag: 1 / K if flag == "p" else K}
 
 
-def grid(name: str, L: float, powers: Sequence[int], steps: Sequence[int], **more: Any) -> list[Candidate]:
+def grid(
+    method: str | type[Method], L: float, powers: Sequence[int], steps: Sequence[int], **more: Any
+) -> list[Candidate]:
     """gamma = 2^k/L for the given k, with each number of local steps if the method takes local steps."""
     out = []
-    for K in steps if local_steps_flag(name) else [1]:
-        own = local_steps(name, K)
+    for K in steps if local_steps_flag(method) else [1]:
+        own = local_steps(method, K)
         out += [Candidate(2.0**k, K, {"gamma": 2.0**k / L, **own, **more}) for k in powers]
     return out
 

@@ -35,10 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", UnsafeStepWarning)
             warnings.showwarning = _show_warning
             # inside the context: a plugin that is loaded here may warn too
-            o = _parse(sys.argv[1:] if argv is None else argv)
+            try:
+                o = _parse(sys.argv[1:] if argv is None else argv)
+            except SystemExit as end:  # --help and --version
+                return end.code if isinstance(end.code, int) else runs.DONE
             return _COMMANDS[o.command](o)
-    except SystemExit as end:  # --help and --version
-        return end.code if isinstance(end.code, int) else runs.DONE
+    except SystemExit as end:
+        return _fail(f"the method's code ended the program (SystemExit: {end.code}).", runs.UNEXPECTED)
     except InputError as error:
         return _fail(str(error), runs.BAD_INPUT)
     except EngineError as error:

@@ -15,11 +15,13 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
+from proxskip import registry
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import unwrap, wrap
 from proxskip.flower.federated_client import FederatedClient
 from proxskip.flower.summary import MessageLedger, summary
 from proxskip.links.cohorts import with_scheme
+from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
 from proxskip.randomness import SAMPLING
@@ -79,6 +81,8 @@ class FederationRun:
         )
         self.x0 = None if initial is None else _flat(initial)
         self.state = server.start(secrets.token_bytes(16), self.x0)
+        source = registry.source_digest(type(server.method))
+        self.source = {} if source is None else {"source": source}
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
             "batch": strategy.batch, "sampling": SAMPLING, "itemsize": server.itemsize,
@@ -100,6 +104,7 @@ class FederationRun:
         event: Event = Begin()
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
+            self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
             # a run goes on with the minibatches that it began with; version 0.1 wrote no number
             self.words["sampling"] = saved.meta["config"].get("sampling", 1) if self.batch else SAMPLING
             cohort = self.server.cohort
@@ -124,8 +129,8 @@ class FederationRun:
             # thousands of names would not fit into the header of a checkpoint
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
-            "method": self.server.method.name, "parameters": parameters, "seed": self.server.seed, **each,
-            "closing": self.server.closing, "batch": self.batch, **self._sampling(),
+            "method": self.server.method.name, **self.source, "parameters": parameters, "seed": self.server.seed,
+            **each, "closing": self.server.closing, "batch": self.batch, **self._sampling(),
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
         }  # fmt: skip
 
@@ -202,11 +207,16 @@ class FederationRun:
         ttl = max(1.0, end - self.mailbox.clock()) + find_clients.EXTRA_TTL
         raw = wire.encode(ask, self.limit)
         self.costs.sent(raw)
-        # a client is sent its own step size, not those of all others
-        own = {k: v[ask.client] if isinstance(v, list) else v for k, v in self.words["parameters"].items()}
-        words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": own}
+        words = self.words | {"client": ask.client, "run": ask.run.hex(), "parameters": self._parameters_of(ask.client)}
         node = self.remotes[ask.client].node
         return Message(wrap(raw, words), node, MessageType.TRAIN, ttl=ttl, group_id=str(ask.ticket))
+
+    def _parameters_of(self, client: int) -> dict[str, Any]:
+        """The parameters as this client needs them: its own step size, not those of all others."""
+        # in a method from outside the package a list other than gamma may mean anything, so it travels as it is
+        each = type(self.server.method) in BUILT_IN
+        parameters: dict[str, Any] = self.words["parameters"]
+        return {k: v[client] if isinstance(v, list) and (each or k == "gamma") else v for k, v in parameters.items()}
 
     def _reply(self, node: int, reply: Message) -> list[Ask]:
         """Pass a reply to the protocol; an error counts as no answer, an unreadable reply as a damaged one."""

@@ -28,11 +28,12 @@ def folder_of(context: Context, given: str | Path | None) -> Path:
 
 def load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
     """The newer of the states that the disk and the Context hold for this run; a fresh one if there is none."""
-    found = [state for state in (_from_context(context, run), _from_disk(folder, run, i)) if state is not None]
-    if not found:
+    states = [state for state in (_from_disk(folder, run, i), _from_context(context, run)) if state is not None]
+    if not states:
         return ClientState.fresh(run)
-    # either may be behind: the disk where only its older generation is whole, the Context where the node restarted
-    return max(found, key=lambda s: (s.seen, s.committed, s.pending is not None))
+    # either may be behind: the disk where only its older generation is whole, the Context where the node restarted;
+    # on a tie the disk wins
+    return max(states, key=lambda s: (s.seen, s.committed, s.pending is not None))
 
 
 def save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
@@ -40,7 +41,8 @@ def save(context: Context, folder: Path | None, i: int, state: ClientState) -> N
     arrays, meta = state.arrays(), state.meta()
     if folder is not None:
         checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
-    vectors = {k: Array("float64", v.shape, STYPE, np.ascontiguousarray(v, "<f8").tobytes()) for k, v in arrays.items()}
+    # the bytes that a codec made are whole numbers
+    vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
     context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
     context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
 
@@ -52,7 +54,7 @@ def _from_context(context: Context, run: bytes) -> ClientState | None:
     meta: Any = json.loads(str(record["meta"]))
     if meta["run"] != run.hex():
         return None
-    return ClientState.of({k: np.frombuffer(v.data, "<f8").copy() for k, v in arrays.items()}, meta)
+    return ClientState.of({k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}, meta)
 
 
 def _from_disk(folder: Path | None, run: bytes, i: int) -> ClientState | None:

@@ -13,7 +13,7 @@ import scipy
 from proxskip import theory
 from proxskip.data.svmlight import read_svmlight
 from proxskip.problems.glm import LeastSquares, LinearModel, Logistic, distinct
-from proxskip.problems.oracles import knows_L
+from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
 from proxskip.problems.softmax import Softmax
 from proxskip.types import InputError, Oracle, is_sparse
 
@@ -88,7 +88,8 @@ def smoothness(oracle: Oracle, batch: int | None) -> float | None:
     """The L that limits step sizes, with minibatches the A of expected smoothness; None if it is unknown."""
     if not knows_L(oracle):
         return None
-    if batch is None or not isinstance(oracle, LinearModel):
+    rows = None if batch is None else row_smoothness_of(oracle)
+    if batch is None or rows is None:
         return float(oracle.L)
-    A, _ = theory.expected_smoothness(oracle.N, batch, float(oracle.L), oracle.L_rows, math.nan)
+    A, _ = theory.expected_smoothness(rows_of(oracle), batch, float(oracle.L), rows, math.nan)
     return float(A)

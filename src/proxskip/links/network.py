@@ -17,6 +17,8 @@ from proxskip.theory.numbers import nonnegative, positive, whole
 from proxskip.types import Array, Indices, InputError
 
 HOUR = 3600.0
+MOST_ATTEMPTS = 1_000
+"""The largest ``patience``."""
 
 
 class Traits(NamedTuple):
@@ -45,7 +47,8 @@ class Network:
         deadline: seconds after which a round closes without those who have not answered.
         extra: over-selection: 0.3 asks 1.3 c clients where cohorts of c are wanted, and closes with the first c.
         server: bytes per second of the server, each way, which the clients share.
-        patience: attempts at a round that may fail in a row, since too few clients answer, before a run gives up.
+        patience: attempts at a round that may fail in a row, since too few clients answer, before a run gives up;
+            at most 1,000.
     """
 
     latency: Amount = 0.05
@@ -79,7 +82,11 @@ class Network:
             if not 0 <= nonnegative(name, _fields_of(self)[name]) <= 1:
                 raise InputError(f"{name} = {_fields_of(self)[name]:g} must lie in [0, 1].")
         nonnegative("extra", self.extra)
-        whole("patience", self.patience, 0)
+        if whole("patience", self.patience, 0) > MOST_ATTEMPTS:
+            raise InputError(
+                f"patience = {self.patience} is too large: a run tries a round at most {MOST_ATTEMPTS:,} times, since "
+                "one that fails so often never closes."
+            )
         if self.lost_before + self.lost_after >= 1:
             raise InputError("lost_before and lost_after must add up to less than 1, or nobody is left.")
         if self.deadline is not None:

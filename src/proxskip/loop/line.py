@@ -179,7 +179,7 @@ class Line:
         vectors = len(down) + np.where(owed == 0, 0, np.where(owed == self.outcomes, fresh, stale))
         steps = K if np.ndim(K) == 0 else np.asarray(K)[self.cohort]
         sizes = 8.0 * (vectors * d + len(own or ()))
-        costs = clock.costs_of(half, down, own or {})
+        costs = clock.costs_of(half, down, own or {}, self.cohort)
         counted = clock.ask(costs, self.cohort, steps, sizes, self.round, self.exchanges)
         self.participated[self.cohort] -= 1
         self.cohort = counted

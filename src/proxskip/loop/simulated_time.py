@@ -48,26 +48,28 @@ class Void(Exception):
 class HalfCosts:
     """What a client half costs: gradients ``fixed + per_step K``, the codecs of what it sends, and bytes besides."""
 
-    fixed: float
-    per_step: float
+    fixed: Any
+    """One number, or one for each client that is asked; ``per_step`` too."""
+    per_step: Any
     route: Route = ()
     is_open: bool = False
+    varies: bool = False
+    """Whether the gradients depend on the numbers that each client is sent."""
     more_bytes: float = 0.0
 
     @staticmethod
     def of(
-        half: ClientHalf, remembers: Sequence[str], d: int, shapes: Any, own: Mapping[str, Any], passes: float
+        half: ClientHalf, remembers: Sequence[str], d: int, shapes: Any, own: Mapping[str, float], passes: float
     ) -> HalfCosts:
         """Found out by running the half on a client that does nothing, with one step and with two."""
-        numbers = {k: float(np.asarray(v).flat[0]) for k, v in own.items()}
         found = []
         for K in (1, 2):
             idle = IdleClient(passes=passes)
             memory = {k: np.zeros(d) for k in remembers}
-            route = idle.route(half, memory, K, tuple(np.zeros(s) for s in shapes), numbers)
+            route = idle.route(half, memory, K, tuple(np.zeros(s) for s in shapes), own)
             found.append(idle.gradients)
         per_step = found[1] - found[0]
-        return HalfCosts(found[0] - per_step, per_step, route, idle.open)
+        return HalfCosts(found[0] - per_step, per_step, route, idle.open, idle.has_where)
 
     def bytes_up(self, d: int, key: Key) -> float:
         """Bytes of one client's answer; where codecs divide the coordinates, those of the first client."""
@@ -156,13 +158,25 @@ class Clock:
         self.passes = max(1.0, sizes / problem.batch) if problem.batch is not None else 1.0
 
     # -- an exchange ---------------------------------------------------------------------------------------------------
-    def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any]) -> HalfCosts:
-        """What this half costs with such vectors; found out once."""
+    def costs_of(self, half: ClientHalf, down: Sequence[Any], own: Mapping[str, Any], cohort: Indices) -> HalfCosts:
+        """What this half costs these clients with such vectors; found out once, unless it varies with their numbers."""
         name = (half.func if isinstance(half, partial) else half).__name__
+        shapes = [v.shape for v in down]
+
+        def costs_with(numbers: Sequence[float]) -> HalfCosts:
+            named = dict(zip(own, map(float, numbers), strict=True))
+            return HalfCosts.of(half, self.method.remembers, self.problem.d, shapes, named, self.passes)
+
         if name not in self.costs:
-            shapes = [v.shape for v in down]
-            self.costs[name] = HalfCosts.of(half, self.method.remembers, self.problem.d, shapes, own, self.passes)
-        return self.costs[name]
+            self.costs[name] = costs_with([v[cohort[0]] for v in own.values()])
+        costs = self.costs[name]
+        if not costs.varies or not own:
+            return costs
+        rows = np.column_stack([np.asarray(v, dtype=np.float64)[cohort] for v in own.values()])
+        different, which = np.unique(rows, axis=0, return_inverse=True)
+        each = [costs_with(row) for row in different]
+        fixed, per_step = np.array([[c.fixed, c.per_step] for c in each])[which.ravel()].T
+        return replace(costs, fixed=fixed, per_step=per_step)
 
     def ask(
         self, costs: HalfCosts, asked: Indices, steps: Any, down: Array | float, round: int, exchange: int = 0

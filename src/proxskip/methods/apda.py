@@ -93,17 +93,21 @@ class APDA(Method):
         """K local steps, and the prox."""
         x, gamma = server["x"], steps.first_of(server["step"])
         K = self.K or enough_steps(gamma, exchange.problem.L_global)
-        y, m = exchange(partial(self.local, gamma=gamma, L=exchange.problem.L_global), x, K=K)
+        y, m = exchange(partial(self.local, gamma=gamma, smoothness=exchange.problem.L_global), x, K=K)
         new = m if exchange.problem.psi is None else exchange.prox(m, gamma)
         return {"x": new, "step": self._balanced(server["step"], x - y, new - x)}
 
     def local(
-        self, client: Client, memory: Vectors, K: int, x: Array, gamma: float, L: float
+        self, client: Client, memory: Vectors, K: int, x: Array, gamma: float, smoothness: float
     ) -> tuple[tuple[Array, ...], Vectors]:
         """K accelerated steps, and the dual step."""
-        y = accelerated_steps(client, x, memory["h"], gamma, L, K)
+        y = accelerated_steps(client, x, memory["h"], gamma, smoothness, K)
         h = memory["h"] + (x - y) / gamma
         return (client.send(y), client.send(y - gamma * h)), {"h": h}
+
+    def known_sum(self, problem: Problem, server: Vectors) -> None:
+        """None: h is what it should be only in the limit."""
+        return
 
     def _balanced(self, step: Array, dual: Array, primal: Array) -> Array:
         return balanced(step, dual, primal) if self.balance else step

@@ -133,6 +133,9 @@ class SProxSkip(Method):
         """ProxSkip's lines; the engine's gradients are stochastic."""
         return self._same.round(server, exchange)
 
+    # a message names a half of this method
+    local, settle = ProxSkip.local, ProxSkip.settle
+
     def excess(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:
         """-h is a subgradient of psi at x."""
         return self._same.excess(problem, x, server, memory)

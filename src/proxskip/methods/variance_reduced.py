@@ -98,6 +98,8 @@ class ScaffnewVR(Method):
         """p and q in (0, 1], gamma <= 1/(6 L_b), or 1/L with full gradients."""
         steps.check_probability("p", self.p)
         steps.check_probability("q", self.q)
+        if not problem.checks_steps:
+            return self.check_steps(problem, insist)
         if problem.batch is None:
             exact = StepLimits.one_over_L(problem.L_max, PAPER)
             return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.L_kind == "global")
@@ -112,6 +114,8 @@ class ScaffnewVR(Method):
     def claims(self, problem: Problem) -> Claims:
         """Psi of Scaffnew plus gamma^2 W sum_i w_i sigma_i, with sigma_i = E |g_j(w_i) - g_j(x*)|^2: no noise ball."""
         full = problem.batch is None
+        if not full and not problem.checks_steps:
+            return Claims()
         W, rate = (0.0, 1.0) if full else theory.lsvrg_constants(self.gamma, float(problem.L_batch_i.max()), self.q)
 
         def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
@@ -180,6 +184,9 @@ class ProxSkipVR(Method):
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """From one prox to the next."""
         return self._same.round(server, exchange)
+
+    # a message names a half of this method
+    first, local, settle = ScaffnewVR.first, ScaffnewVR.local, ScaffnewVR.settle
 
     @property
     def _same(self) -> ScaffnewVR:

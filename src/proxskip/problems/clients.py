@@ -60,6 +60,10 @@ class Clients(Sequence[Oracle]):
         """Whether every client has an L."""
         return all(map(oracles.knows_L, self))
 
+    def know_L_rows(self) -> bool:
+        """Whether every client knows the smoothness of its rows."""
+        return all(isinstance(f, LinearModel) or oracles.row_smoothness_of(f) is not None for f in self)
+
     def metrics(self) -> tuple[str, ...]:
         """The names of what they measure besides f."""
         names = oracles.metrics_of(self[0])
@@ -117,17 +121,27 @@ class Clients(Sequence[Oracle]):
         """The largest smoothness of the function of one row, or of one bundle of rows, of each client."""
         found = np.empty(len(self))
         for i, f in enumerate(self):
-            if not isinstance(f, LinearModel):
+            if isinstance(f, LinearModel) and bundled:
+                found[i] = f.L_bundles
+            elif (rows := oracles.row_smoothness_of(f)) is not None:
+                found[i] = rows
+            else:
                 L = float(f.L)  # says itself that it is unknown, where it is
                 raise InputError(
-                    f"client {i} knows its L = {L:g} but not that of a minibatch; give the method a gamma."
+                    f"client {i} knows its L = {L:g} but not that of a minibatch; give it L_rows, the largest "
+                    "smoothness of one row, or the method a gamma."
                 )
-            found[i] = f.L_bundles if bundled else f.L_rows
         return found
 
     def spreads(self, x: Array, bundled: bool = False) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j, or the bundles of rows, of each client."""
-        return np.array([f.gradient_variance(x, bundled=bundled) for f in self if isinstance(f, LinearModel)])
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j, or the bundles of rows, of each client.
+
+        It is nan for a client that does not say.
+        """
+        if self.are_linear():
+            return np.array([f.gradient_variance(x, bundled=bundled) for f in self])  # type: ignore[attr-defined]
+        known = [oracles.gradient_variance_of(f) for f in self]
+        return np.array([np.nan if variance is None else float(variance(x)) for variance in known])
 
     # -- values and gradients ------------------------------------------------------------------------------------------
     def gradients(self, x: Array, lo: int, hi: int) -> Array:

@@ -191,7 +191,7 @@ class Problem:
     @property
     def checks_steps(self) -> bool:
         """Whether step sizes can be checked: L is known and, with minibatches, that of single rows too."""
-        return self.knows_L and (self.batch is None or self._clients.are_linear())
+        return self.knows_L and (self.batch is None or self._clients.know_L_rows())
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
@@ -392,10 +392,13 @@ class Problem:
 
     @cached_property
     def es_C(self) -> float:
-        """C of the same assumption,  sum_i w_i C_i,  where Psi is an average over clients; 0 for full gradients."""
+        """C of the same assumption,  sum_i w_i C_i,  where Psi is an average over clients; 0 for full gradients.
+
+        It is nan where the solution, or the smoothness of the rows, is unknown.
+        """
         if self.batch is None:
             return 0.0
-        if self.solution is None:
+        if self.solution is None or not self.checks_steps:
             return float("nan")
         return float(self.weights @ self._sampling[1])
 

@@ -114,7 +114,7 @@ class Packed(Clients):
         """They are."""
         return True
 
-    are_one_kind = are_thread_safe = know_L = are_linear
+    are_one_kind = are_thread_safe = know_L = know_L_rows = are_linear
 
     def are_random(self) -> bool:
         """They are not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from proxskip.protocol.wire import Answer
 from proxskip.results.result import Status
 from proxskip.seam import Method
 from proxskip.seam.idle import IdleClient, Route
-from proxskip.types import Array
+from proxskip.types import Array, InputError
 
 TOLERANCE = 1e-12
 GROWTH, SPREAD = 1e3, 1e6
@@ -51,18 +52,26 @@ def size(up: Sequence[Array]) -> float:
 def out_of_proportion(state: ServerState) -> dict[int, str]:
     """The clients whose upload is far larger than what anybody sent before and what most others send now, and why."""
     assert state.call is not None
-    sizes = {i: size(up) for i, (up, _) in state.answers.items()}
-    before = state.sizes.get(state.call.half, 0.0)
+    sizes = {i: size(reply.up) for i, reply in state.answers.items()}
+    before, ordered = state.sizes.get(state.call.half, 0.0), sorted(sizes.values())
     found = {}
     for i, mine in sizes.items():
-        others = [s for j, s in sizes.items() if j != i]
-        now = float(np.median(others)) if others else 0.0
+        now = median_without(ordered, bisect_left(ordered, mine))
         most = max(GROWTH * before, SPREAD * now)
         if most > 0 and mine > most:
             found[i] = (
                 f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
             )
     return found
+
+
+def median_without(ordered: Sequence[float], k: int) -> float:
+    """The median of numbers in increasing order but for the k-th; 0 where there is no other."""
+    others = len(ordered) - 1
+    if not others:
+        return 0.0
+    low, high = (ordered[m + (m >= k)] for m in ((others - 1) // 2, others // 2))
+    return (low + high) / 2 if others % 2 == 0 else low
 
 
 def diverges(state: ServerState, x: Array) -> str | None:
@@ -95,9 +104,15 @@ def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | 
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
     """How the vectors of this exchange travel: the half is run with a client that does nothing."""
+    half = halves.allowed(method).get(call.half)
+    if half is None:
+        raise InputError(
+            f'{method.name} asks its clients for "{call.half}", which is not one of its own functions of '
+            "(self, client, memory, ...); a message cannot name it."
+        )
     zeros = {k: np.zeros(d) for k in method.remembers}
     idle = IdleClient(wire_codec)
-    return idle.route(halves.allowed(method)[call.half], zeros, 1, call.down, call.numbers(0))
+    return idle.route(half, zeros, 1, call.down, call.numbers(0))
 
 
 def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequence[int], H: Array) -> Array:
@@ -120,14 +135,15 @@ def tolerance(method: Method, state: ServerState, H: Array) -> float:
 def audited(method: Method, problem: Problem, names: Sequence[str], state: ServerState) -> ServerState:
     """All h that are not lost are here: restore those that are, or see that the sum is zero and set it to zero."""
     others = state.asked
-    H = np.array([state.answers[i][0][0] for i in others]).reshape(-1, problem.d)
+    H = np.array([state.answers[i].up[0] for i in others]).reshape(-1, problem.d)
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
     if state.lost:
         # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
+        state = state.adopt(sorted(state.lost), h)
         for i in sorted(state.lost):
-            state = state.adopt(i, h).note(f"{names[i]} has its {method.about.summed} again.")
+            state = state.note(f"{names[i]} has its {method.about.summed} again.")
         return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
     size = float(np.abs(total).max())
     state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
@@ -152,10 +168,10 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     (g,) = state.means[-1].vectors
     if len(state.asked) < problem.n:
         return state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
-    f = float(sum(problem.weights[i] * state.answers[i][1] for i in state.asked))
+    f = float(sum(problem.weights[i] * state.answers[i].value for i in state.asked))
     x = state.vectors["x"]
     # the clients' gradients are known up to some units of rounding of what cancels in their sum
-    sizes = [float(np.linalg.norm(state.answers[i][0][0])) for i in state.asked]
+    sizes = [float(np.linalg.norm(state.answers[i].up[0])) for i in state.asked]
     L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
     size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
     found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
@@ -165,7 +181,7 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     norm = found.value
     state = state.but(measured=state.round, grad_norm=norm, f=f)
     if state.round == 0 and problem.mu is not None:
-        G = np.array([state.answers[i][0][0] for i in state.asked])
+        G = np.array([state.answers[i].up[0] for i in state.asked])
         state = state.but(ceiling=RunWatch.of(method, problem, start_of(problem, G, None), norm).blown_up)
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))

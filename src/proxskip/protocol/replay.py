@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,9 @@ class Asker:
     ) -> tuple[Array, ...]:
         steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
         w = self.problem.weights if weights is None else weights
+        if isinstance(half, partial):  # its numbers are the same for all clients, and travel like their own
+            own = {name: (v,) * self.problem.n for name, v in half.keywords.items()} | dict(own or {})
+            half = half.func
         numbers = {name: tuple(float(v) for v in values) for name, values in (own or {}).items()}
         raise _Waits(Call(half.__name__, down, steps, w, numbers))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +23,7 @@ from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
 from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advance
-from proxskip.protocol.state import Outcome, ServerState
+from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
 from proxskip.run import checked_x0, prepare
@@ -152,15 +154,14 @@ class Server:
         if state.over:
             return state, []
         if state.lost and not self.has_h:
-            for i in sorted(state.lost):
-                state = state.adopt(i, np.zeros(self.problem.d))
+            state = state.adopt(sorted(state.lost), np.zeros(self.problem.d))
             state = state.count("repaired", len(state.lost)).but(lost=frozenset())
         kind = self._next(state)
         if kind == "end":
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
         asked = range(self.problem.n) if kind != "round" else self._cohort(state)
         there = tuple(i for i in asked if i not in state.lost)
-        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers={}, call=None)
+        state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers=Answers(), call=None)
         state = state.but(asked=there, out=frozenset())
         return self._advance(state)
 
@@ -219,7 +220,7 @@ class Server:
 
     def _ask(self, state: ServerState, call: Call) -> Step:
         self._route(call)  # found out now, so that a message costs nothing but its own size
-        state = state.but(call=call, exchange=len(state.means), answers={}, out=frozenset())
+        state = state.but(call=call, exchange=len(state.means), answers=Answers(), out=frozenset())
         if not state.asked:
             return self._void(state)
         return state, self._asks(state)
@@ -261,7 +262,8 @@ class Server:
             return state.count("foreign"), []
         if answer.run != state.run:
             return state.count("foreign"), []
-        if state.over or (answer.ticket, answer.exchange) != (state.ticket, state.exchange) or i not in state.asked:
+        now = (answer.ticket, answer.exchange) == (state.ticket, state.exchange)
+        if state.over or not now or not _is_in(i, state.asked):
             return state.count("stale"), []
         if i in state.answers or i in state.out:
             return state.count("duplicates"), []
@@ -281,9 +283,8 @@ class Server:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
-        state = state.hear(i, answer.base, answer.digest)
-        answers = {**state.answers, i: (up, answer.value)}
-        return self._settled(state.but(answers=answers))
+        reply = Reply(up, answer.value, answer.base, answer.digest)
+        return self._settled(state.but(answers=state.answers.plus(i, reply)))
 
     def _route(self, call: Call | None) -> Route:
         """How the vectors of this exchange travel."""
@@ -299,7 +300,7 @@ class Server:
 
     def _key(self, state: ServerState, i: int) -> Key:
         """What the codecs of client i's message are keyed with."""
-        place, asked = state.asked.index(i), len(state.asked)
+        place, asked = bisect_left(state.asked, i), len(state.asked)
         return Key(self.seed, state.round, i, place, asked, state.void, state.exchange)
 
     def _lost(self, state: ServerState, i: int, what: str) -> Step:
@@ -324,17 +325,17 @@ class Server:
         return state
 
     def _close(self, state: ServerState) -> Step:
-        state = self._without_outliers(state)
+        state = self._without_outliers(state.heed())
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
         # the second exchange of a round has the cohort of its first, whose means are taken already
         whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
         if not commits(len(state.asked), len(cohort), whole, self._fewest(state)):
             return self._void(state)
-        counted = max(audit.size(state.answers[i][0]) for i in cohort)
+        counted = max(audit.size(state.answers[i].up) for i in cohort)
         state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})
         weights = np.atleast_2d(call.weights)[:, list(cohort)]
-        columns = [np.stack(column) for column in zip(*(state.answers[i][0] for i in cohort), strict=True)]
+        columns = [np.stack(column) for column in zip(*(state.answers[i].up for i in cohort), strict=True)]
         means = tuple(weighted_sum(w / w.sum(), U) for U in columns for w in weights)
         state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
         return self._advance(state)
@@ -342,11 +343,15 @@ class Server:
     def _without_outliers(self, state: ServerState) -> ServerState:
         """Leave out uploads that are out of all proportion, and say whose they are."""
         found = audit.out_of_proportion(state)
+        if not found:
+            return state
         for i, why in found.items():
             note = f"{self.names[i]}, round {state.round}: {why}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
-        answers = {i: v for i, v in state.answers.items() if i not in found}
-        return state.but(answers=answers, out=state.out | found.keys()) if found else state
+        answers = Answers()
+        for i, reply in state.answers.items():
+            answers = answers if i in found else answers.plus(i, reply)
+        return state.but(answers=answers, out=state.out | found.keys())
 
     def _fewest(self, state: ServerState) -> int:
         return 1 if state.kind != "round" else min(self.least, len(self._cohort(state)))
@@ -399,3 +404,9 @@ class Server:
         lost = [self.names[i] for i in sorted(state.lost)]
         notes += [f"{', '.join(lost)} could not be restored, because other clients were missing."] if lost else []
         return tuple(notes) if state.round else ()
+
+
+def _is_in(i: int, cohort: Sequence[int]) -> bool:
+    """Whether client i is in this cohort, which is in increasing order."""
+    place = bisect_left(cohort, i)
+    return place < len(cohort) and cohort[place] == i

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from proxskip.protocol.replay import Call, Mean
 from proxskip.results.result import Status
 from proxskip.types import Array, Vectors
 
-Value = TypeVar("Value")
 NOTES = 1_000
 """Sentences that a state holds."""
 
@@ -25,6 +25,46 @@ class Outcome:
 
     settle: str
     vectors: tuple[Array, ...]
+
+
+class Reply(NamedTuple):
+    """What the server keeps of an answer."""
+
+    up: tuple[Array, ...]
+    value: float
+    committed: int
+    """The last ticket that the client has committed."""
+    digest: bytes
+
+
+class Answers(Mapping[int, Reply]):
+    """The replies of an exchange by client; one more takes the same time however many there are.
+
+    All that follow from each other share one dict, in which replies are numbered; those that came later are not seen.
+    """
+
+    def __init__(self, shared: dict[int, tuple[int, Reply]] | None = None, count: int = 0) -> None:
+        self._shared, self._count = {} if shared is None else shared, count
+
+    def plus(self, i: int, reply: Reply) -> Answers:
+        """With client i's reply; these answers stay as they are."""
+        shared = self._shared
+        if len(shared) > self._count:  # another state went on from here with a reply of its own
+            shared = dict(islice(shared.items(), self._count))
+        shared[i] = self._count, reply
+        return Answers(shared, self._count + 1)
+
+    def __getitem__(self, i: int) -> Reply:
+        number, reply = self._shared[i]
+        if number >= self._count:
+            raise KeyError(i)
+        return reply
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(self._shared, self._count)
+
+    def __len__(self) -> int:
+        return self._count
 
 
 class Copied:
@@ -105,7 +145,7 @@ class ServerState(Copied):
     call: Call | None = None
     asked: tuple[int, ...] = ()
     means: tuple[Mean, ...] = ()
-    answers: Mapping[int, tuple[tuple[Array, ...], float]] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
     out: frozenset[int] = frozenset()
 
     @staticmethod
@@ -129,12 +169,12 @@ class ServerState(Copied):
         ended = {"diverged": status is Status.DIVERGED, "corrupted": status is Status.CORRUPTED}
         return self.but(over=True, failed=message, asked=(), **ended)
 
-    def hear(self, i: int, base: int, digest: bytes) -> ServerState:
-        """Client i is known to have committed this ticket."""
-        if self.heard[i] == base and self.digests[i] == digest:
-            return self
-        heard, digests = _with(self.heard, i, base), _with(self.digests, i, digest)
-        return self.but(heard=heard, digests=digests)
+    def heed(self) -> ServerState:
+        """Those who answered are known to have committed the ticket that they named."""
+        heard, digests = list(self.heard), list(self.digests)
+        for i, reply in self.answers.items():
+            heard[i], digests[i] = reply.committed, reply.digest
+        return self.but(heard=tuple(heard), digests=tuple(digests))
 
     def commit(self, cohort: tuple[int, ...], outcome: Outcome) -> ServerState:
         """This ticket counted these clients, with this outcome."""
@@ -144,18 +184,21 @@ class ServerState(Copied):
         participated = tuple(k + (mine and i in members) for i, k in enumerate(self.participated))
         last = tuple(self.round if mine and i in members else r for i, r in enumerate(self.last))
         uploads = tuple(
-            wire.upload_digest(self.answers[i][0]) if i in members else u for i, u in enumerate(self.uploads)
+            wire.upload_digest(self.answers[i].up) if i in members else u for i, u in enumerate(self.uploads)
         )
         # an outcome is kept until all clients that it counted are known to have committed it
         outcomes = self._owed(counted) | {self.ticket: outcome}
         return self.but(uploads=uploads, counted=counted, participated=participated, last=last, outcomes=outcomes)
 
-    def adopt(self, i: int, h: Array) -> ServerState:
-        """Client i is to take over this h: a ticket of its own counts it."""
-        ticket = self.ticket + 1
-        counted = _with(self.counted, i, ticket)
-        outcomes = self._owed(counted) | {ticket: Outcome(".adopt", (h,))}
-        return self.but(ticket=ticket, counted=counted, outcomes=outcomes)
+    def adopt(self, clients: Iterable[int], h: Array) -> ServerState:
+        """These clients are to take over this h: a ticket of its own counts each."""
+        ticket, counted, outcomes = self.ticket, list(self.counted), dict(self.outcomes)
+        for i in clients:
+            ticket += 1
+            counted[i] = ticket
+            outcomes[ticket] = Outcome(".adopt", (h,))
+        state = self.but(ticket=ticket, counted=tuple(counted), outcomes=outcomes)
+        return state.but(outcomes=state._owed(state.counted))
 
     def _owed(self, counted: tuple[int, ...]) -> dict[int, Outcome]:
         """The outcomes that somebody has yet to hear."""
@@ -218,7 +261,3 @@ _PLAIN = (
 )  # fmt: skip
 _FLOATS = ("scale", "sum_h", "grad_norm", "f", "ceiling")
 _DIGESTS = ("digests", "uploads")
-
-
-def _with(values: tuple[Value, ...], i: int, v: Value) -> tuple[Value, ...]:
-    return (*values[:i], v, *values[i + 1 :])

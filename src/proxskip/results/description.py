@@ -41,8 +41,10 @@ def config(
     spec: dict[str, Any],
 ) -> dict[str, Any]:
     """Everything that determines a run, as plain data."""
+    source = registry.source_digest(type(method.method if isinstance(method, Decaying) else method))
     return {
         "method": method.name,
+        **({} if source is None else {"source": source}),
         "parameters": parameters(method),
         "problem": identity(problem),
         "stop": dict(limits),

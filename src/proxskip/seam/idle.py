@@ -28,6 +28,8 @@ class IdleClient:
         self.gradients = 0.0
         self.open = False
         """Whether a criterion ends local steps, so that their number is not known before."""
+        self.has_where = False
+        """Whether some gradient is only taken where a number of the client's own is not zero."""
         self.sent: list[tuple[Array, Codec | None]] = []
 
     def route(self, half: ClientHalf, memory: Vectors, K: int, down: Any, own: Mapping[str, float]) -> Route:
@@ -49,8 +51,9 @@ class IdleClient:
         return y if more.get("until") is None else (y, 1)
 
     def gradient(self, x: Array, where: Any = None) -> Array:
-        """Zeros, counted."""
-        self.gradients += self.passes
+        """Zeros, counted where they are wanted."""
+        self.has_where = self.has_where or where is not None
+        self.gradients += self.passes if where is None or where else 0.0
         return np.zeros(len(x))
 
     def own(self, values: Any) -> Any:
