@@ -195,7 +195,7 @@ def fewer(rank, n, found):
             point, optimizer = make(group)
             if (rank, ranks) != (2, 3):
                 point.load_state_dict(saved[0])
-                optimizer.load_state_dict(saved[1])
+                optimizer.load_state_dict(copy.deepcopy(saved[1]))  # PyTorch keeps its tensors
             found[f"{ranks} outer" if outer else str(ranks)] = outcome(optimizer, point, group, ranks, rank)
 
 
