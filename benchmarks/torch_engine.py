@@ -127,7 +127,7 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     members = np.arange(c)
     there = engine.on_device(members)
     Y = torch.zeros((c, engine.family.D), device=engine.device)
-    Y.copy_(state["server"]["x"].plain())
+    Y.copy_(state["server"]["x"].tensor)
     H = torch.zeros_like(Y)
 
     def steps() -> None:
