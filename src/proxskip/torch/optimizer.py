@@ -60,7 +60,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         group: the process group to average over; all ranks if not given.
         fragments: split the parameters into this many parts, which are averaged at different times.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
-            y - x, and c - h. Both go to zero at a solution, so that the rounding does too.
+            y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too.
     """
 
     _step_supports_amp_scaling = True
