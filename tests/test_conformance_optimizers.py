@@ -204,7 +204,7 @@ def test_a_rank_that_fails_ends_the_others() -> None:
     # the other rank may be the first to say so
     with pytest.raises((ps.InputError, RuntimeError), match=r"rank 1 ended|a rank died"):
         conformance.check_optimizer(on_rank_1(lambda: os._exit(3)), ranks=2, steps=9)
-    with pytest.raises((TimeoutError, RuntimeError), match=r"did not finish|a rank died"):
+    with pytest.raises(TimeoutError, match="did not finish within 2 seconds"):
         conformance.check_optimizer(on_rank_1(lambda: time.sleep(1000)), ranks=2, steps=9, timeout=2.0)
     with pytest.raises(ps.InputError, match="timeout"):
         conformance.check_optimizer(RIGHT["fixed"], ranks=2, timeout=-1.0)

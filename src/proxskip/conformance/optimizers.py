@@ -258,7 +258,9 @@ def _rank(r: int, n: int, folder: str, body: Callable[[int], Any], pipe: Connect
     torch.set_num_threads(1)  # the threads of the caller are not in this process
     try:
         store = dist.FileStore(f"{folder}/meet", n)
-        dist.init_process_group("gloo", store=store, rank=r, world_size=n, timeout=timedelta(seconds=timeout))
+        # longer than the caller waits, so that a hang is told in one sentence
+        patience = timedelta(seconds=2 * timeout)
+        dist.init_process_group("gloo", store=store, rank=r, world_size=n, timeout=patience)
         message: tuple[Any, Any] = body(r), None
     except Exception as error:
         message = None, _portable(error)
