@@ -127,7 +127,7 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     members = np.arange(c)
     there = engine.on_device(members)
     Y = torch.zeros((c, engine.family.D), device=engine.device)
-    Y.copy_(state["server"]["x"].plain())
+    Y.copy_(state["server"]["x"].tensor)
     H = torch.zeros_like(Y)
 
     def steps() -> None:
@@ -194,14 +194,13 @@ def main() -> None:
 
 
 def variants(kind: str, n: int, device: str, repeats: int) -> None:
-    """Printed only: without graphs, with convolutions as products, without the kernel of the update, compiled."""
+    """Printed only: without graphs, with convolutions as products, compiled."""
     problem = problem_of(kind, n, device)
-    ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}, "update not fused": {}}
+    ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}}
     ways |= {"products": {}} if kind == "CNN" else {"compiled": {}}
     for way, how in ways.items():
         families.CONVOLVE_BY_PRODUCTS = {"cpu", "cuda"} if way == "products" else {"cpu"}
-        plain, fused = families.Networks.descend, families.fused_update
-        families.fused_update = fused if way != "update not fused" else lambda device: None  # type: ignore[assignment]
+        plain = families.Networks.descend
         try:
             if way == "compiled":
                 families.Networks.descend = torch.compile(plain)  # type: ignore[method-assign]
@@ -210,7 +209,7 @@ def variants(kind: str, n: int, device: str, repeats: int) -> None:
             print(f"    {way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
         finally:
-            families.CONVOLVE_BY_PRODUCTS, families.fused_update = {"cpu"}, fused
+            families.CONVOLVE_BY_PRODUCTS = {"cpu"}
             families.Networks.descend = plain  # type: ignore[method-assign]
         print(f"    {way}: a step {1e3 * local / K:.3f} ms, a round {1e3 * whole:.2f} ms", flush=True)
 

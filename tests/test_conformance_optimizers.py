@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
 from typing import Any
 
 import numpy as np
@@ -177,7 +180,41 @@ def test_what_cannot_be_checked_is_refused() -> None:
 
     with pytest.raises(KeyError, match="on one rank only"):
         conformance.check_optimizer(broken, ranks=2, steps=9)
-    assert not dist.is_initialized(), "the simulated group was left behind"
+    assert not dist.is_initialized(), "the group was left behind"
+    assert not multiprocessing.active_children()
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    class Local(Exception):
+        """Cannot be sent to another process, since it has no name outside of this function."""
+
+    def on_rank_1(act: Any) -> Any:
+        def make(model: Any, lr: float, K: int) -> Any:
+            if dist.get_rank() == 1:
+                act()
+            return Scaffnew(SGD(model.parameters(), lr), period=K)
+
+        return make
+
+    def raises() -> None:
+        raise Local("words")
+
+    with pytest.raises(RuntimeError, match="Local: words"):
+        conformance.check_optimizer(on_rank_1(raises), ranks=2, steps=9)
+    # the other rank may be the first to say so
+    with pytest.raises((ps.InputError, RuntimeError), match=r"rank 1 ended|a rank died"):
+        conformance.check_optimizer(on_rank_1(lambda: os._exit(3)), ranks=2, steps=9)
+    with pytest.raises(TimeoutError, match="did not finish within 2 seconds"):
+        conformance.check_optimizer(on_rank_1(lambda: time.sleep(1000)), ranks=2, steps=9, timeout=2.0)
+    with pytest.raises(ps.InputError, match="timeout"):
+        conformance.check_optimizer(RIGHT["fixed"], ranks=2, timeout=-1.0)
+    assert not multiprocessing.active_children()
+
+
+def test_without_fork_the_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(ps.InputError, match="forked"):
+        conformance.check_optimizer(RIGHT["fixed"], ranks=2)
 
 
 def test_corrections_are_read_only_off_plain_steps() -> None:

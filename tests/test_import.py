@@ -6,6 +6,7 @@ import ast
 import importlib
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -144,3 +145,19 @@ def test_few_calls_ask_an_object_what_it_is() -> None:
     files = Path(proxskip.__file__).parent.rglob("*.py")
     calls = (n.func for f in files for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.Call))
     assert sum(isinstance(f, ast.Name) and f.id in ("hasattr", "getattr") for f in calls) <= 60
+
+
+def test_only_public_parts_of_pytorch_are_used() -> None:
+    """Private ones change between its releases without notice."""
+    private = []
+    for file in sorted(Path(proxskip.__file__).parent.rglob("*.py")):
+        names = []
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Attribute):
+                names.append(ast.unparse(node))
+        private += [f"{file.name}: {name}" for name in names if re.match(r"torch\b.*\._[a-z]", name, re.IGNORECASE)]
+    assert not private

@@ -13,15 +13,12 @@ import pytest
 
 import proxskip as ps
 from conftest import METHODS, NAMED, Row, close, thinned
-from proxskip import randomness
 from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from proxskip.engines.torch import draws  # noqa: E402
-from proxskip.engines.torch.combination import Combination  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
 from proxskip.engines.torch.families import family_of  # noqa: E402
-from proxskip.engines.torch.fused_update import fused_update  # noqa: E402
 from proxskip.engines.torch.steps import StackedSteps  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
@@ -340,23 +337,23 @@ def test_layers_that_cannot_be_batched_get_a_sentence() -> None:
         ps.run(ps.LocalGD(0.1, 2), ps.Problem([model]), rounds=1, engine="torch")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no card")
-def test_the_update_in_one_pass_on_cuda() -> None:
-    device = torch.device("cuda")
-    update = fused_update(device)
-    assert update is not None, "this PyTorch compiles no kernel, or it computes something else"
-    Y, H = (torch.randn(70, 640, device=device) for _ in range(2))
-    for first, size in ((0, 300), (320, 62), (384, 256)):
-        g, old = torch.randn(70, size, device=device), Y.clone()
-        update(Y, g, H, 0.3, first, size)
-        some = slice(first, first + size)
-        old[:, some] -= 0.3 * (g - H[:, some])
-        assert torch.allclose(Y, old, atol=1e-6)
-    x = torch.randn(640, device=device)
-    written = Combination(640, (1.0, H), (-0.7, Y), (0.7, x))
-    assert written._in_one_pass() is not None
-    assert torch.allclose(written.plain(), H + 0.7 * (x - Y), atol=1e-6)
+def test_control_flow_on_data_is_refused_with_a_sentence() -> None:
+    """Such a module works for one client at a time, and cannot be computed for many at once."""
+
+    class Gated(torch.nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            return y if y.sum() > 0 else -y
+
+    class Counted(torch.nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * x.abs().max().item()
+
+    for module in (Gated(3, 2), Counted(3, 2)):
+        model = Model(module, torch.nn.functional.mse_loss, torch.ones(2, 3), torch.ones(2, 2))
+        with pytest.raises(ps.InputError, match=r'cannot batch this module .*engine="cpu"'):
+            ps.run(ps.LocalGD(0.1, 2), ps.Problem([model, model]), rounds=1, engine="torch")
+        ps.run(ps.LocalGD(0.1, 2), ps.Problem([model, model]), rounds=1, engine="reference")
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------------
@@ -402,7 +399,7 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
         stand_in_for_graphs(monkeypatch)
     problem = NAMED["scaffnew"].rows().with_batch(batch)
     there, members = torch.device(device), np.arange(problem.n)
-    family, draw = family_of(problem, there), draws.here(3, there, problem.sampling)
+    family, draw = family_of(problem, there), draws.drawing(3, there, problem.sampling)
     plain, graphs = (StackedSteps(family, 3, draw, batch, use_graphs) for use_graphs in (False, True))
     numbers = torch.as_tensor(members).to(there)
     stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
@@ -428,20 +425,10 @@ def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, dev
 @pytest.mark.parametrize("sampling", [1, 2])
 def test_rows_are_those_of_the_reference(device: str, sampling: int) -> None:
     clients, sizes = np.array([0, 3, 70000]), np.array([9, 64, 5000])
-    make = draws.on_card if device == "cuda" else draws.here
     for seed in (0, 7, 2**40 + 3):
-        draw = make(seed, torch.device(device), sampling)
+        draw = draws.drawing(seed, torch.device(device), sampling)
         for b in (4, 8):  # at most half of the rows of each, and most of the first client's
             found = draw(3, 11, 5, clients, sizes, b).cpu().numpy()
             for k in range(3):
                 for j, i in enumerate(clients):
                     assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), b, sampling))
-
-
-def test_floyds_algorithm_for_many_at_once() -> None:
-    rng = np.random.Generator(np.random.Philox(0))
-    for m, n in ((7, 3), (12, 6), (40, 20), (9, 1)):
-        numbers = np.stack([rng.integers(0, m - n + i + 1, (5, 30)) for i in range(n)], axis=-1)
-        found = draws.resolved(torch.as_tensor(numbers), torch.full((1, 30, 1), m)).numpy()
-        for k, j in np.ndindex(5, 30):
-            assert np.array_equal(found[k, j], randomness._floyd(numbers[k, j].tolist(), m))

@@ -1,12 +1,16 @@
 """Scaffnew as an optimizer of PyTorch, on four real processes with gloo."""
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import proxskip as ps
 
 torch = pytest.importorskip("torch")
 from proxskip.torch import Scaffnew  # noqa: E402
@@ -34,7 +38,9 @@ def on_ranks(cases, folder):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    return on_ranks(("resume", "refuse"), tmp_path_factory.mktemp("short"))[0]
+    return on_ranks(
+        ("resume", "refuse", "fewer", "one_file", "starts", "without_parameters"), tmp_path_factory.mktemp("short")
+    )[0]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +61,50 @@ def test_a_run_saved_in_the_middle_of_a_round_goes_on_bit_by_bit(short):
 def test_what_would_break_the_sum_of_h_is_refused_on_every_rank(short):
     for found in short["refuse"]:
         assert "settings of the optimizer differ" in found["seed"]
+        assert "settings of the optimizer differ" in found["fragments"]
+        assert "different learning rates" in found["outer"]
         assert "different learning rates" in found["lr"]
         assert "not finite" in found["diverged"]
         assert found["kept"], "x changed although nothing could be committed"
+
+
+def lands(run):
+    assert run["error"] < 1e-6
+    assert run["total"] < 1e-10
+
+
+@pytest.mark.slow
+def test_another_number_of_ranks_goes_on_from_a_checkpoint(short):
+    for rank, found in enumerate(short["fewer"][:3]):
+        runs = [name for name in found if name != "folder"]
+        assert len(runs) == (2 if rank == 2 else 4)
+        for name in runs:
+            lands(found[name])
+            alone = rank == 2 if name.startswith("3") else rank == 0
+            assert bool(found[name]["said"]) == alone
+
+
+@pytest.mark.slow
+def test_all_ranks_may_load_the_state_of_one(short):
+    for rank, found in enumerate(short["one_file"]):
+        for name in ("now", "0.2"):
+            lands(found[name])
+            assert bool(found[name]["said"]) == (rank == 0)
+
+
+@pytest.mark.slow
+def test_ranks_with_different_parameters_begin_at_those_of_the_first(short):
+    for found in short["starts"]:
+        lands(found["run"])
+        assert not found["run"]["said"]
+        assert found["kept"], "weights that all ranks have in common were replaced"
+
+
+@pytest.mark.slow
+def test_a_state_without_its_parameters_on_one_rank_is_refused_on_all(short):
+    for found in short["without_parameters"]:
+        assert "load the state of the model" in found["said"]
+        assert found["later"] < 1e-6
 
 
 @pytest.mark.slow
@@ -155,15 +202,20 @@ def parameters(count=2):
     [
         ({}, "give p"),
         ({"p": 0.1, "period": 3}, "give p"),
-        ({"p": 0.0}, "p = 0.0 must be above 0"),
+        ({"p": 0.0}, "p = 0 must be positive"),
+        ({"p": "often"}, "p = 'often' is not a number"),
         ({"period": 0}, "at least 1"),
         ({"period": 2.5}, "a whole number"),
+        ({"period": float("nan")}, "a whole number"),
+        ({"period": float("inf")}, "a whole number"),
         ({"p": 0.1, "control": "steps"}, "is not known"),
         ({"p": 0.1, "chi": 2.0}, "between 0 and 1"),
         ({"p": 0.1, "control": "gradient", "chi": 0.5}, "damps"),
         ({"p": 0.1, "codec": "int8"}, "is not known"),
         ({"p": 0.1, "fragments": 3}, "fragments = 3"),
-        ({"p": 0.1, "seed": -1}, "negative"),
+        ({"p": 0.1, "fragments": 1.5}, "a whole number"),
+        ({"p": 0.1, "seed": -1}, "a whole number from 0"),
+        ({"p": 0.1, "seed": 1.5}, "a whole number from 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(given, sentence):
@@ -212,6 +264,80 @@ def test_a_checkpoint_without_its_model_is_noticed():
         trained(trained())
     with pytest.raises(ValueError, match="of another optimizer"):
         trained(torch.optim.SGD(parameters(1), 0.1).state_dict())
+
+
+def test_an_incomplete_state_is_refused_and_changes_nothing():
+    optimizer = Scaffnew(torch.optim.SGD(parameters(1), 0.1), period=2)
+
+    def without(state, *path):
+        *outer, last = path
+        for k in outer:
+            state = state[k]
+        del state[last]
+
+    def holding(state, value, *path):
+        *outer, last = path
+        for k in outer:
+            state = state[k]
+        state[last] = value
+
+    wrong = [
+        (b"pickled", "of another optimizer"),
+        (lambda s: without(s, "outer"), "outer is missing"),
+        (lambda s: without(s, "fragments", 0), "0 of 1 fragments"),
+        (lambda s: without(s, "fragments", 0, "h"), "h is missing"),
+        (lambda s: holding(s, [1.0, 2.0, 3.0], "fragments", 0, "h"), "has no numbers"),
+        (lambda s: holding(s, torch.zeros(4), "fragments", 0, "c"), "has 4 numbers"),
+        (lambda s: holding(s, {}, "optim"), "optim of the checkpoint does not fit"),
+    ]
+    for change, sentence in wrong:
+        state = change
+        if callable(change):
+            state = optimizer.state_dict()
+            state["fragments"][0]["x"] += 1.0
+            change(state)
+        with pytest.raises(ps.InputError, match=sentence):
+            optimizer.load_state_dict(state)
+        assert (optimizer.fragments[0].x == 1.0).all()
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_the_optimizer_itself_is_not_copied(copied):
+    with pytest.raises(ps.InputError, match="state_dict"):
+        copied(Scaffnew(torch.optim.SGD(parameters(1), 0.1), period=2))
+
+
+def test_momentum_that_a_scheduler_turns_on_is_refused_at_the_step():
+    (q,) = parameters(1)
+    optimizer = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    (q**2).sum().backward()
+    with pytest.raises(ps.InputError, match="needs SGD without momentum"):
+        optimizer.step()
+    assert (q == 1.0).all()
+    plain = Scaffnew(torch.optim.SGD([q], 0.1), period=2)
+    torch.optim.lr_scheduler.OneCycleLR(plain, max_lr=0.1, total_steps=10, cycle_momentum=False)
+    plain.step()
+
+
+def test_float64_beside_float32_keeps_its_digits():
+    a, b = torch.nn.Parameter(torch.tensor([1 / 3], dtype=torch.float64)), torch.nn.Parameter(torch.ones(1))
+    optimizer = Scaffnew(torch.optim.SGD([a, b], 0.0), period=1)
+    (a.sum() + b.sum()).backward()
+    optimizer.step()
+    assert a.item() == 1 / 3
+    assert b.dtype == torch.float32
+
+
+def test_natural_compression_reads_what_is_not_a_number_as_infinity():
+    from proxskip.torch.wire import Wire
+
+    v = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
+    wire = Wire(None, "natural", seed=5)
+    for r in range(50):
+        sent = wire.average([v], (0, r))[1][0]
+        assert sent.isinf().tolist() == [True, True, True, False]
+        assert sent[2] < 0
 
 
 def test_the_step_form_needs_plain_sgd():

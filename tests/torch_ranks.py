@@ -157,6 +157,109 @@ def rejoin(rank, n, found):
     found["error"] = float((x - solution(n)).abs().max())
 
 
+def sgd(point, group, **settings):
+    return Scaffnew(torch.optim.SGD([point.a, point.b], 0.12), group=group, **({"p": 0.2, "seed": 1} | settings))
+
+
+def outcome(optimizer, point, group, ranks, rank, rounds=150):
+    """Where a run ends: how far from the solution of these ranks, the sum of h, and what was said when they met."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        optimizer.meet()
+    x = descend(point, optimizer, *quadratic(rank), rounds=optimizer.rounds + rounds)
+    total = torch.cat([f.h for f in optimizer.fragments]).clone()
+    dist.all_reduce(total, group=group)
+    error = float((x - solution(ranks)).abs().max())
+    return {"error": error, "total": float(total.abs().max()), "said": [str(w.message) for w in said]}
+
+
+def fewer(rank, n, found):
+    """Three ranks save in the middle of a round and two load; then three, of which the last has no state."""
+    three, two = dist.new_group([0, 1, 2]), dist.new_group([0, 1])
+    if rank > 2:
+        return
+    for outer in (False, True):
+
+        def make(group, outer=outer):
+            point = Point()
+            outer_sgd = torch.optim.SGD([point.a, point.b], 0.7, momentum=0.5) if outer else None
+            return point, sgd(point, group, period=7, p=None, outer=outer_sgd)
+
+        point, optimizer = make(three)
+        descend(point, optimizer, *quadratic(rank), steps=38)
+        assert not optimizer.synchronized
+        saved = copy.deepcopy((point.state_dict(), optimizer.state_dict()))
+        for group, ranks in ((two, 2), (three, 3)):
+            if rank >= ranks:
+                continue
+            point, optimizer = make(group)
+            if (rank, ranks) != (2, 3):
+                point.load_state_dict(saved[0])
+                optimizer.load_state_dict(copy.deepcopy(saved[1]))  # PyTorch keeps its tensors
+            found[f"{ranks} outer" if outer else str(ranks)] = outcome(optimizer, point, group, ranks, rank)
+
+
+def one_file(rank, n, found):
+    """All ranks load what rank 0 saved; also without the numbers of the ranks, as 0.2 saved it."""
+    for name in ("now", "0.2"):
+        point = Point()
+        optimizer = sgd(point, None, period=5, p=None)
+        descend(point, optimizer, *quadratic(rank), steps=33)
+        file = Path(found["folder"]) / f"one_file {name}.pt"
+        if rank == 0:
+            state = optimizer.state_dict()
+            if name == "0.2":
+                state = {k: v for k, v in state.items() if k not in ("rank", "ranks")}
+                state["fragments"][0].pop("saved_at", None)
+            torch.save((point.state_dict(), state), file)
+        dist.barrier()
+        weights, state = torch.load(file, weights_only=True)
+        point = Point()
+        optimizer = sgd(point, None, period=5, p=None)
+        point.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        found[name] = outcome(optimizer, point, None, n, rank)
+
+
+def starts(rank, n, found):
+    """Ranks start from different parameters, some of them set after the optimizer was made."""
+    point = Point()
+    with torch.no_grad():
+        point.a += 5 * rank
+    optimizer = sgd(point, None)
+    with torch.no_grad():
+        point.b += 3 + rank
+    found["run"] = outcome(optimizer, point, None, n, rank)
+    again = Point()
+    with torch.no_grad():
+        again.a += 5 * rank
+    optimizer = sgd(again, None)
+    with torch.no_grad():
+        again.a.fill_(2.0)  # as weights that are loaded later: they are kept
+    optimizer.meet()
+    found["kept"] = bool((again.a == 2.0).all())
+
+
+def without_parameters(rank, n, found):
+    """A state of the middle of a round whose parameters were not loaded on one rank is refused on all of them."""
+    point = Point()
+    optimizer = sgd(point, None, period=5, p=None)
+    descend(point, optimizer, *quadratic(rank), steps=33)
+    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(point.state_dict())
+    point = Point()
+    optimizer = sgd(point, None, period=5, p=None)
+    if rank != 2:
+        point.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    try:
+        descend(point, optimizer, *quadratic(rank), steps=1)
+    except ValueError as error:
+        found["said"] = str(error)
+    point.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    found["later"] = outcome(optimizer, point, None, n, rank)["error"]
+
+
 def refuse(rank, n, found):
     """What would break the sum silently is refused on every rank."""
     point = Point()
@@ -164,12 +267,24 @@ def refuse(rank, n, found):
         Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, seed=rank).meet()
     except ValueError as error:
         found["seed"] = str(error)
+    try:
+        Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), p=0.2, fragments=1 + rank % 2).meet()
+    except ValueError as error:
+        found["fragments"] = str(error)
+    outer = torch.optim.SGD([point.a, point.b], 0.7 + rank)
+    try:
+        descend(
+            point, Scaffnew(torch.optim.SGD([point.a, point.b], 0.1), period=3, outer=outer), *quadratic(rank), steps=5
+        )
+    except ValueError as error:
+        found["outer"] = str(error)
     optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 0.1 * (1 + rank)), period=3)
     try:
         descend(point, optimizer, *quadratic(rank), steps=5)
     except ValueError as error:
         found["lr"] = str(error)
     optimizer = Scaffnew(torch.optim.SGD([point.a, point.b], 1e200), period=3)
+    optimizer.meet()
     x = torch.cat([f.x for f in optimizer.fragments]).clone()
     try:
         descend(point, optimizer, *quadratic(rank), steps=5)

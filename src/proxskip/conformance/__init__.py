@@ -25,27 +25,30 @@ def check_optimizer(
     steps: int = 800,
     plain: bool = True,
     tol: float = 1e-6,
+    timeout: float = 600.0,
 ) -> ConformanceReport:
-    """Check an optimizer or averager of PyTorch on quadratics, on ranks that are threads of this process.
+    """Check an optimizer or averager of PyTorch on quadratics, on ranks that are forked processes joined by gloo.
 
     Args:
         make: ``make(model, lr, period)`` for one rank: an optimizer that communicates in its ``step``; or a pair of an
             optimizer and an averager with ``average_parameters(params)``, as in ``torch.distributed``; or a pair of an
             optimizer and a context manager that hooks into its steps, as in torchft.
-        ranks: the number of simulated ranks. They are joined by ``torch.distributed``, as usual.
+            It is called on every rank, so it may be a lambda or a closure, and what it changes stays on that rank.
+        ranks: the number of ranks. They are joined by ``torch.distributed``, as usual.
         period: local steps between two communications, for ``make``. The points at which all ranks agree are found
             by looking, so that drawn periods may be checked too.
         steps: local steps of a run.
         plain: False if the inner optimizer is not SGD without momentum, so that corrections cannot be read off a step;
             the laws about them are then left out.
         tol: the relative error at which a run counts as having reached the solution.
+        timeout: seconds after which ranks that have not finished are ended. An error of one rank ends all at once.
     """
-    report: ConformanceReport = _optimizers().check_optimizer(make, ranks, period, lr, steps, plain, tol)
+    report: ConformanceReport = _optimizers().check_optimizer(make, ranks, period, lr, steps, plain, tol, timeout)
     return report
 
 
 def simulated_manager() -> Any:
-    """What torchft's classes ask of their ``Manager``, for the simulated ranks of ``check_optimizer``."""
+    """What torchft's classes ask of their ``Manager``, on the ranks of ``check_optimizer``."""
     return _optimizers().SimulatedManager()
 
 

@@ -1,31 +1,32 @@
-"""Optimizers and averagers of PyTorch on simulated ranks: the threads of one process.
-
-PyTorch's own threaded process group (from its tests) joins the threads, so that what is checked calls
-``torch.distributed`` as it does in a job.
-"""
+"""Optimizers and averagers of PyTorch on ranks that are forked processes, joined by gloo as in a job."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import multiprocessing as mp
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode
-from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
 from proxskip.conformance import laws
 from proxskip.conformance.laws import ConformanceReport, Law, ObservedRun
 from proxskip.problems.federated import Problem
+from proxskip.theory import positive
 from proxskip.types import Array, InputError
 
 Make = Callable[[Any, float, int], Any]
-_LOCK = threading.Lock()
-"""One group of simulated ranks at a time."""
 
 
 @runtime_checkable
@@ -114,17 +115,21 @@ class _Done:
 
 
 def check_optimizer(
-    make: Make, ranks: int, period: int, lr: float, steps: int, plain: bool, tol: float
+    make: Make, ranks: int, period: int, lr: float, steps: int, plain: bool, tol: float, timeout: float
 ) -> ConformanceReport:
     """See ``proxskip.conformance.check_optimizer``."""
     if ranks < 2 or period < 2:
         raise InputError(f"ranks = {ranks} and period = {period} must be at least 2, or there is nothing to check.")
-    if dist.is_available() and dist.is_initialized():
+    positive("timeout", timeout)
+    if "fork" not in mp.get_all_start_methods():
+        raise InputError("the ranks are forked, which this system cannot do; check the optimizer on Linux or macOS.")
+    if not (dist.is_available() and dist.is_gloo_available()):
+        raise InputError("this PyTorch was built without gloo, which joins the ranks; install another build.")
+    if dist.is_initialized():
         raise InputError("this process is a rank of a real group already; check the optimizer in a separate process.")
     unlike, alike = laws.unlike_clients(ranks), laws.like_clients(ranks)
-    seen = trajectories(make, unlike, period, lr, steps)
+    seen, same = trajectories(make, (unlike, alike), period, lr, steps, timeout)
     run = observed(unlike, seen, lr)
-    same = trajectories(make, alike, period, lr, steps)
     found: list[Law] = [together(seen, period), laws.sign(run)]
     found.append(laws.like(ObservedRun(alike, same[0]), tol))
     found += [laws.total(run), laws.controls(run, tol)] if plain else []
@@ -157,23 +162,24 @@ def observed(problem: Problem, seen: Array, lr: float) -> ObservedRun:
     return ObservedRun(problem, list(seen[0, agreed]), corrections)
 
 
-def trajectories(make: Make, problem: Problem, period: int, lr: float, steps: int) -> Array:
-    """The parameters of every rank after every step, (ranks, 1 + steps, d); nan after a rank that failed."""
-    seen = np.full((problem.n, 1 + steps, problem.d), np.nan)
+def trajectories(
+    make: Make, problems: Sequence[Problem], period: int, lr: float, steps: int, timeout: float
+) -> list[Array]:
+    """For each problem, the parameters of every rank after every step, (ranks, 1 + steps, d)."""
 
-    def rank(r: int) -> None:
+    def walk(problem: Problem, r: int) -> Array:
         model = QuadraticModule()
         step, around = _step_of(make(model, lr, period), model)
-        seen[r, 0] = model.flat()
-        with around:
-            for s in range(1, 1 + steps):
-                model.put_gradient(problem.clients[r].gradient(seen[r, s - 1]))
+        seen = [model.flat()]
+        with around, np.errstate(all="ignore"):
+            for _ in range(steps):
+                model.put_gradient(problem.clients[r].gradient(seen[-1]))
                 step()
-                seen[r, s] = model.flat()
+                seen.append(model.flat())
+        return np.stack(seen)
 
-    with np.errstate(all="ignore"):
-        _on_ranks(problem.n, rank)
-    return seen
+    by_rank = _on_ranks(problems[0].n, lambda r: [walk(problem, r) for problem in problems], timeout)
+    return [np.stack(seen) for seen in zip(*by_rank, strict=True)]
 
 
 def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
@@ -197,36 +203,76 @@ def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], Abst
     )
 
 
-def _on_ranks(n: int, body: Callable[[int], None]) -> None:
-    """Run it on n threads that are the ranks of one process group; the first error of a rank is raised."""
-    errors: list[BaseException] = []
-    store = dist.HashStore()
-
-    def thread(r: int) -> None:
+def _on_ranks(n: int, body: Callable[[int], Any], timeout: float) -> list[Any]:
+    """What it returns on each of n forked processes that form a group; the first error of a rank is raised."""
+    context = mp.get_context("fork")
+    ranks: list[Any] = []
+    pipes: list[Any] = []
+    answers: dict[int, Any] = {}
+    # PyTorch imports many modules for its first optimizer: here, or every rank would do it
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or the ranks would print it again
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            dist.init_process_group(backend="threaded", rank=r, world_size=n, store=store)
-            body(r)
-        except BaseException as error:  # what one rank raises must end the others, which wait for it
-            errors.append(error)
-            threaded.ProcessLocalGroup.exception_handle(error)
+            for r in range(n):
+                mine, theirs = context.Pipe(duplex=False)
+                rank = context.Process(target=_rank, args=(r, n, folder, body, theirs, timeout), daemon=True)
+                with warnings.catch_warnings():
+                    # a rank uses no thread of this process, of which the warning speaks
+                    warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+                    rank.start()
+                theirs.close()
+                ranks.append(rank)
+                pipes.append(mine)
+            end = time.monotonic() + timeout
+            while len(answers) < n:
+                waiting = [pipes[r] for r in range(n) if r not in answers]
+                heard = wait(waiting, max(0.0, end - time.monotonic()))
+                if not heard:
+                    raise TimeoutError(f"the ranks did not finish within {timeout:g} seconds; give a longer timeout.")
+                for r in sorted(pipes.index(pipe) for pipe in heard):
+                    answers[r] = _answer(r, pipes[r])
         finally:
-            dist.destroy_process_group()
+            for rank in ranks:
+                rank.kill()
+                rank.join()
+            for pipe in pipes:
+                pipe.close()
+    return [answers[r] for r in range(n)]
 
-    with _LOCK:
-        # threads get process groups of their own, as if they were processes
-        _set_thread_isolation_mode(True)
-        threaded._install_threaded_pg()
-        threaded.ProcessLocalGroup.reset()
-        try:
-            threads = [threading.Thread(target=thread, args=(r,), daemon=True) for r in range(n)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-        finally:
-            threaded.ProcessLocalGroup.reset()
-            threaded._uninstall_threaded_pg()
-            _set_thread_isolation_mode(False)
-    if errors:
-        # a rank that was ended for another's error raises SystemExit
-        raise next((e for e in errors if isinstance(e, Exception)), errors[0])
+
+def _answer(r: int, pipe: Connection) -> Any:
+    """What a rank returned; what it raised is raised here."""
+    try:
+        answer, error = pipe.recv()
+    except EOFError:
+        raise InputError(f"rank {r} ended before its last step.") from None
+    if error is not None:
+        raise error
+    return answer
+
+
+def _rank(r: int, n: int, folder: str, body: Callable[[int], Any], pipe: Connection, timeout: float) -> None:
+    """One rank: it says what it returned or raised, and stays until the caller has heard of all."""
+    torch.set_num_threads(1)  # the threads of the caller are not in this process
+    try:
+        store = dist.FileStore(f"{folder}/meet", n)
+        # longer than the caller waits, so that a hang is told in one sentence
+        patience = timedelta(seconds=2 * timeout)
+        dist.init_process_group("gloo", store=store, rank=r, world_size=n, timeout=patience)
+        message: tuple[Any, Any] = body(r), None
+    except Exception as error:
+        message = None, _portable(error)
+    pipe.send(message)
+    time.sleep(timeout)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error if it can be sent, with where it was raised; otherwise one with its words."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -19,6 +19,14 @@ from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 4096
 """Rows that a full loss or gradient passes through the module in one go."""
+BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+UNKEYED_DROPOUT = (
+    torch.nn.Dropout1d,
+    torch.nn.Dropout2d,
+    torch.nn.Dropout3d,
+    torch.nn.AlphaDropout,
+    torch.nn.FeatureAlphaDropout,
+)
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 """Constants of splitmix64 (Steele, Lea, Flood, 2014) as signed words."""
@@ -44,16 +52,19 @@ def convolved(
     With a kernel of its own for each client, ``conv2d`` becomes a convolution in groups, for which libraries have slow
     kernels only; products of many small matrices are fast.
     """
-    pair = torch.nn.modules.utils._pair
-    if input.ndim != 4 or isinstance(padding, str) or pair(dilation) != (1, 1) or groups != 1:
+    if input.ndim != 4 or isinstance(padding, str) or _pair(dilation) != (1, 1) or groups != 1:
         return torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    (down, right), (top, left), (O, _, a, b) = pair(stride), pair(padding), weight.shape
+    (down, right), (top, left), (O, _, a, b) = _pair(stride), _pair(padding), weight.shape
     padded = torch.nn.functional.pad(input, (left, left, top, top)) if top or left else input
     windows = padded.unfold(2, a, down).unfold(3, b, right)  # (B, C, H, W, a, b), a view
     B, C, H, W = windows.shape[:4]
     patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(B, C * a * b, H * W)
     out = (weight.reshape(O, -1) @ patches).reshape(B, O, H, W)
     return out if bias is None else out + bias[:, None, None]
+
+
+def _pair(v: Any) -> tuple[int, int]:
+    return (v, v) if isinstance(v, int) else tuple(v)
 
 
 class KeyedDropout(TorchFunctionMode):  # type: ignore[misc]
@@ -349,10 +360,10 @@ def _check(module: torch.nn.Module, names: tuple[str, ...], inputs: Any, targets
     if len(kinds) > 1:
         raise InputError(f"the parameters have the dtypes {', '.join(sorted(map(str, kinds)))}; give them one.")
     for m in module.modules():
-        if isinstance(m, torch.nn.modules.batchnorm._BatchNorm):
+        if isinstance(m, BATCH_NORMS):
             raise InputError(
                 "batch normalization keeps running means, which are not parameters and are not averaged; "
                 "use GroupNorm or LayerNorm."
             )
-        if isinstance(m, torch.nn.modules.dropout._DropoutNd) and not isinstance(m, torch.nn.Dropout):
+        if isinstance(m, UNKEYED_DROPOUT):
             raise InputError(f"{type(m).__name__} has no keyed masks; use nn.Dropout.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from proxskip import theory
 from proxskip.types import InputError
 
 try:
@@ -24,7 +26,7 @@ class Fragment:
         params: with the parameter group of each, for its learning rate.
 
     ``x`` is the last common point, ``h`` the control variate and ``c`` the sum of raw gradients since x, each one flat
-    vector in float32 (float64 for float64 parameters), whatever the precision of the local work.
+    vector in float32 (float64 if one of the parameters is), whatever the precision of the local work.
     """
 
     def __init__(self, number: int, params: list[tuple[Tensor, int]]) -> None:
@@ -43,11 +45,12 @@ class Fragment:
         self.round = self.local_step = self.taken = 0
         self.lr_sum: dict[int, float] = dict.fromkeys(self.groups, 0.0)
         self.K = 0
+        self.saved_at: int | None = None
 
     def flat(self) -> Tensor:
         """The parameters as one new vector."""
         parts = [local(q).detach().reshape(-1) for q in self.params]
-        precise = torch.float64 if all(v.dtype == torch.float64 for v in parts) else torch.float32
+        precise = torch.float64 if any(v.dtype == torch.float64 for v in parts) else torch.float32
         return torch.cat([v.to(precise) for v in parts])
 
     def views(self, v: Tensor) -> list[Tensor]:
@@ -63,6 +66,10 @@ class Fragment:
         """Whether the parameters are x, in their precision."""
         pairs = ((local(q), part) for q, part in zip(self.params, self.views(self.x), strict=True))
         return all(torch.equal(q, part.to(q.dtype)) for q, part in pairs)
+
+    def stands_where_saved(self) -> bool:
+        """Whether the parameters are those that belong to the state that was loaded."""
+        return digest(self.flat()) == self.saved_at if self.local_step else self.stands_at_x()
 
     def shift(self, keep_raw: bool) -> None:
         """Take h off the gradients, and add the raw ones to c where they are needed."""
@@ -121,18 +128,42 @@ class Fragment:
     def state(self) -> dict[str, Any]:
         """Everything but the parameters themselves, as tensors and numbers."""
         numbers = {"round": self.round, "local_step": self.local_step, "taken": self.taken}
+        numbers["saved_at"] = digest(self.flat()) if self.local_step else 0
         lrs = torch.tensor(list(self.lr_sum.values()), dtype=torch.float64)
         return {"x": self.x.clone(), "h": self.h.clone(), "c": self.c.clone(), "lr_sum": lrs, **numbers}
+
+    def check(self, state: Any) -> None:
+        """Refuse what ``load`` could not take."""
+        complete(state, "x", "h", "c", "lr_sum", "round", "local_step", "taken")
+        sizes = {"x": self.x.numel(), "h": self.x.numel(), "c": self.x.numel(), "lr_sum": len(self.lr_sum)}
+        for name, size in sizes.items():
+            saved = state[name]
+            if not isinstance(saved, Tensor) or saved.shape != (size,):
+                count = saved.numel() if isinstance(saved, Tensor) else "no"
+                raise InputError(f"the saved {name} has {count} numbers, and this network {size}.")
 
     def load(self, state: dict[str, Any]) -> None:
         """What ``state`` gave."""
         for name in ("x", "h", "c"):
-            kept, saved = getattr(self, name), state[name]
-            if saved.shape != kept.shape:
-                raise InputError(f"the saved {name} has {saved.numel()} numbers, and this network {kept.numel()}.")
-            kept.copy_(saved)
+            getattr(self, name).copy_(state[name])
         self.round, self.local_step, self.taken = (int(state[k]) for k in ("round", "local_step", "taken"))
         self.lr_sum = dict(zip(self.lr_sum, state["lr_sum"].tolist(), strict=True))
+        self.saved_at = state.get("saved_at")
+
+
+def complete(state: Any, *names: str) -> None:
+    """Refuse a state without one of these."""
+    missing = [name for name in names if not isinstance(state, dict) or name not in state]
+    if missing:
+        raise InputError(f"the checkpoint is incomplete ({missing[0]} is missing); load all that state_dict returned.")
+
+
+def digest(*parts: Tensor | str) -> int:
+    """A number that differs where the parts do."""
+    whole = hashlib.sha256()
+    for v in parts:
+        whole.update(v.encode() if isinstance(v, str) else v.cpu().view(torch.uint8).numpy())
+    return int.from_bytes(whole.digest()[:7], "little")
 
 
 def local(v: Tensor) -> Tensor:
@@ -143,7 +174,7 @@ def local(v: Tensor) -> Tensor:
 def fragments_of(optim: Any, count: int) -> list[Fragment]:
     """The trainable parameters in their order, cut into ``count`` parts of about the same size."""
     params = [(q, g) for g, group in enumerate(optim.param_groups) for q in group["params"] if q.requires_grad]
-    if not 1 <= count <= len(params):
+    if not theory.whole("fragments", count) <= len(params):
         raise InputError(f"fragments = {count} must be between 1 and the number of trainable tensors, {len(params)}.")
     # whole tensors only: a parameter that is averaged in two parts would have two clocks
     ends = np.cumsum([local(q).numel() for q, _ in params])

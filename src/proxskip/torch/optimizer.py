@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from proxskip.torch.fragment import Fragment, fragments_of, local
+from proxskip import theory
+from proxskip.torch.fragment import Fragment, complete, digest, fragments_of, local
 from proxskip.torch.wire import SynchronizationError, Wire
 from proxskip.types import InputError
 
 CONTROLS = ("step", "gradient", "none")
+
+
+class _Note(NamedTuple):
+    """What a rank tells the others when they meet, in numbers."""
+
+    astray: int
+    settings: int
+    shapes: int
+    loaded: int
+    rank: int
+    ranks: int
+    rounds: int
+    place: int
+    x: int
 
 
 class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
@@ -46,7 +60,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         group: the process group to average over; all ranks if not given.
         fragments: split the parameters into this many parts, which are averaged at different times.
         codec: "float32" (or float64 for such parameters), "bfloat16" (2 bytes) or "natural" (9 bits), for what is sent:
-            y - x, and c - h. Both go to zero at a solution, so that the rounding does too.
+            y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too.
     """
 
     _step_supports_amp_scaling = True
@@ -75,6 +89,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         self.fragments = fragments_of(optim, fragments)
         self._settings = f"{p} {period} {control} {chi} {seed} {fragments} {codec}"
         self._met = self._loaded = False
+        self._whose = (self.wire.rank, self.wire.n)
         for f in self.fragments:
             f.draw(seed, p, period, fragments)
 
@@ -123,10 +138,16 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         """As in the local optimizer."""
         self.optim.zero_grad(set_to_none)
 
+    def __getstate__(self) -> Any:
+        """Refused: a copy would lose the process group and the tie to the parameters."""
+        raise InputError("the optimizer cannot be pickled or copied; save what its state_dict() returns.")
+
     # -- steps ---------------------------------------------------------------------------------------------------------
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One local step, and the average if it is due."""
+        if self.control == "step":
+            _check_plain(self.optim)  # a scheduler may turn momentum on
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -184,8 +205,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
         f.draw(self.seed, self.p, self.period, len(self.fragments))
 
     def _compare(self, f: Fragment) -> None:
-        """Refuse learning rates that differ between the ranks: the sum of h would not stay zero."""
-        mine = torch.tensor(f.mean_lrs(), dtype=torch.float64, device=f.x.device)
+        """Refuse learning rates that differ between the ranks: the sum of h would not stay zero, or x be the same."""
+        outer = [] if self.outer is None else [float(g["lr"]) for g in self.outer.param_groups]
+        mine = torch.tensor([*f.mean_lrs(), *outer], dtype=torch.float64, device=f.x.device)
         if any(not torch.equal(other, mine) for other in self.wire.gather(mine)):
             raise InputError("the ranks have different learning rates; give all of them the same schedule.")
 
@@ -214,44 +236,92 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
     def meet(self) -> None:
         """Compare notes with the other ranks, and mend what differs; the first ``step`` does it by itself.
 
-        Ranks that were started anew, or stand at an older round, take over the x of the rank that is furthest. h keeps
+        Where all ranks go on from their own states of one round, nothing changes. Otherwise all take over the x of the
+        rank that is furthest (the first of several) and begin a round there: ranks without a state or with an older
+        one, with other parameters, or with states that were saved by other ranks or by another number of them. h keeps
         what each rank knows (nothing, on a new one), and its mean is then taken off, so that it sums to zero again.
         """
-        first = self.fragments[0]
-        where = [v for f in self.fragments for v in (f.round, f.local_step)]
-        astray = self._loaded and any(not f.local_step and not f.stands_at_x() for f in self.fragments)
-        shapes = _digest(str([f.shapes for f in self.fragments]))
-        tensors = [int(astray), _digest(self._settings), shapes, int(self._loaded), *where]
-        mine = torch.tensor(tensors, dtype=torch.int64, device=first.x.device)
-        notes = torch.stack(self.wire.gather(mine)).cpu()
+        astray = not self._met and not self._settle()
+        notes = self._notes(astray)
         # told to all ranks, or the others would wait for the one that raises
-        if notes[:, 0].any():
-            raise InputError("the parameters are not those of the checkpoint; load the state of the model, too.")
-        notes = notes[:, 1:]
-        for column, what in ((0, "settings of the optimizer"), (1, "shapes of the parameters")):
-            if (notes[:, column] != notes[0, column]).any():
+        if any(note.astray for note in notes):
+            raise InputError(
+                "the parameters of a rank are not those of its checkpoint; load the state of the model, too, of the "
+                "same rank and step."
+            )
+        for name, what in (("settings", "settings of the optimizer"), ("shapes", "shapes of the parameters")):
+            if len({getattr(note, name) for note in notes}) > 1:
                 raise InputError(f"the {what} differ between the ranks; make them equal.")
         self._met = True
-        if (notes[:, 2:] == notes[0, 2:]).all():
+        loaded = [note.loaded for note in notes]
+        everyone = {(r, self.wire.n) for r in range(self.wire.n)} == {(note.rank, note.ranks) for note in notes}
+        one_round = len({(note.loaded, note.place) for note in notes}) == 1
+        one_x = len({note.x for note in notes}) == 1
+        if everyone and one_round and one_x and (not any(loaded) or self._sums_to_zero()):
             return
-        self._take_over(notes[:, 3:])
-        if not self._loaded:
+        if self.outer is not None and not one_round:
+            self.outer.state.clear()  # its momentum must be the same on all ranks, and a new one has none
+        self._take_over([2 * note.rounds + note.loaded for note in notes])
+        if any(loaded) and not self._loaded:
             warnings.warn(
-                f"rank {self.wire.rank} joins at round {first.round} without a control variate; the others' sum to "
-                "zero without it from now on.",
+                f"rank {self.wire.rank} joins at round {self.fragments[0].round} without a control variate; the "
+                "others' sum to zero without it from now on.",
                 stacklevel=3,
             )
-        self._loaded = True
+        elif all(loaded) and self.wire.rank == 0:
+            warnings.warn(
+                f"the checkpoints do not fit these {self.wire.n} ranks; all begin a round at the same x, and the mean "
+                "of the control variates was taken off, so that they sum to zero.",
+                stacklevel=3,
+            )
+        self._loaded, self._whose = True, (self.wire.rank, self.wire.n)
 
-    def _take_over(self, where: Tensor) -> None:
+    def _settle(self) -> bool:
+        """Get ready to begin or to go on; False where the parameters are not those of the state that was loaded."""
+        for f in self.fragments:
+            if not self._loaded and not f.round and not f.local_step:
+                f.x.copy_(f.flat())  # the model may have got other weights since
+            elif f.local_step and f.saved_at is None:
+                # a state of 0.2 does not tell which parameters it belongs to, but knows x
+                f.restart()
+                f.put(f.x)
+        return not self._loaded or all(f.stands_where_saved() for f in self.fragments)
+
+    def _notes(self, astray: bool) -> list[_Note]:
+        """What each rank has, in the order of the ranks; the same on all of them."""
+        outer = None if self.outer is None else len(self.outer.param_groups)
+        mine = _Note(
+            astray=int(astray),
+            settings=digest(f"{self._settings} {outer}"),
+            shapes=digest(str([(f.shapes, f.groups, f.x.dtype) for f in self.fragments])),
+            loaded=int(self._loaded),
+            rank=self._whose[0],
+            ranks=self._whose[1],
+            rounds=self.rounds,
+            place=digest(str([(f.round, f.local_step) for f in self.fragments])),
+            x=digest(*(f.x for f in self.fragments)),
+        )
+        sent = torch.tensor(mine, dtype=torch.int64, device=self.fragments[0].x.device)
+        return [_Note(*v.tolist()) for v in self.wire.gather(sent)]
+
+    def _sums_to_zero(self) -> bool:
+        """Whether h does, up to rounding."""
+        wrong = False
+        for f in self.fragments:
+            total, size = self.wire.sum(f.h.clone()).norm(), self.wire.sum(f.h.abs()).norm()
+            wrong = wrong or bool(total > torch.finfo(f.h.dtype).eps ** 0.5 * size)
+        # what follows is collective, so that all ranks must come to the same answer
+        answers = self.wire.gather(torch.tensor([int(wrong)], device=self.fragments[0].x.device))
+        return not any(int(v) for v in answers)
+
+    def _take_over(self, how_far: list[int]) -> None:
         """Everybody at the x of the furthest rank, at the beginning of a round, with h summing to zero."""
-        # the furthest rank has seen everything that was committed; of equals, the first
-        leader = int(where[:, 0::2].sum(1).argmax())
-        for j, f in enumerate(self.fragments):
-            f.round = int(where[leader, 2 * j])
+        # the furthest rank has seen everything that was committed
+        leader = how_far.index(max(how_far))
+        for f in self.fragments:
+            f.round = int(self.wire.spread(torch.tensor([f.round], device=f.x.device), leader))
             self.wire.spread(f.x, leader)
-            total = torch.stack(self.wire.gather(f.h)).mean(0)
-            f.h -= total
+            f.h -= self.wire.sum(f.h.clone()) / self.wire.n
             f.restart()
             f.put(f.x)
             f.draw(self.seed, self.p, self.period, len(self.fragments))
@@ -265,24 +335,36 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             "outer": None if self.outer is None else self.outer.state_dict(),
             "fragments": [f.state() for f in self.fragments],
             "bytes_sent": self.wire.bytes_sent,
+            "rank": self.wire.rank,
+            "ranks": self.wire.n,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What ``state_dict`` gave; load the model's parameters as well. The run goes on bit by bit."""
-        if "settings" not in state_dict:
+        if not isinstance(state_dict, dict) or "settings" not in state_dict:
             raise InputError("the checkpoint is of another optimizer; give what the state_dict of this one returned.")
+        complete(state_dict, "optim", "outer", "fragments", "bytes_sent")
         if state_dict["settings"] != self._settings or (state_dict["outer"] is None) != (self.outer is None):
             raise InputError(
                 f"the checkpoint is of an optimizer with other settings ({state_dict['settings']}) than this one "
                 f"({self._settings}); make it with the same."
             )
+        if len(state_dict["fragments"]) != len(self.fragments):
+            raise InputError(f"the checkpoint has {len(state_dict['fragments'])} of {len(self.fragments)} fragments.")
+        # all of it is looked at before anything changes
+        for f, saved in zip(self.fragments, state_dict["fragments"], strict=True):
+            f.check(saved)
+        for optim, name in ((self.optim, "optim"), (self.outer, "outer")):
+            if optim is None:
+                continue
+            try:
+                optim.load_state_dict(state_dict[name])
+            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise InputError(f"the {name} of the checkpoint does not fit this optimizer ({error}).") from None
+        self.wire.bytes_sent = int(state_dict["bytes_sent"])
+        self._whose = state_dict.get("rank", self.wire.rank), state_dict.get("ranks", self.wire.n)
         for f, saved in zip(self.fragments, state_dict["fragments"], strict=True):
             f.load(saved)
-        self.optim.load_state_dict(state_dict["optim"])
-        if self.outer is not None:
-            self.outer.load_state_dict(state_dict["outer"])
-        self.wire.bytes_sent = int(state_dict["bytes_sent"])
-        for f in self.fragments:
             f.draw(self.seed, self.p, self.period, len(self.fragments))
         self._met, self._loaded = False, True
 
@@ -293,24 +375,28 @@ def _check(optim: Any, p: float | None, period: int | None, control: str, chi: f
         raise InputError(f"{type(optim).__name__} cannot be the local optimizer; give one that takes single steps.")
     if (p is None) == (period is None):
         raise InputError("give p, the probability of a communication, or period, the number of local steps.")
-    if p is not None and not 0 < p <= 1:
-        raise InputError(f"p = {p} must be above 0 and at most 1.")
-    if period is not None and (int(period) != period or period < 1):
-        raise InputError(f"period = {period} must be a whole number, at least 1.")
+    if p is not None:
+        theory.probability("p", p)
+    if period is not None:
+        theory.whole("period", period)
     if control not in CONTROLS:
         raise InputError(f'control = "{control}" is not known; use {", ".join(CONTROLS)}.')
-    if not 0 <= chi <= 1:
+    if theory.nonnegative("chi", chi) > 1:
         raise InputError(f"chi = {chi} must be between 0 and 1.")
-    if seed < 0:
-        raise InputError(f"seed = {seed} must not be negative.")
-    plain = type(optim) is torch.optim.SGD and not any(g["momentum"] or g["maximize"] for g in optim.param_groups)
-    if control == "step" and not plain:
-        raise InputError(
-            'control="step" reads the gradient off the steps, so it needs SGD without momentum; use control="gradient" '
-            f"with {type(optim).__name__}."
-        )
+    theory.whole_seed(seed)
+    if control == "step":
+        _check_plain(optim)
     if control != "step" and chi != 1.0:
         raise InputError('chi damps control="step" only; leave it out.')
+
+
+def _check_plain(optim: Any) -> None:
+    if type(optim) is not torch.optim.SGD or any(g["momentum"] or g["maximize"] for g in optim.param_groups):
+        raise InputError(
+            'control="step" reads the gradient off the steps, so it needs SGD without momentum, also after a scheduler '
+            'has acted (OneCycleLR: cycle_momentum=False); use control="gradient" with '
+            f"{type(optim).__name__}."
+        )
 
 
 def _trainable(optim: Any) -> set[int]:
@@ -323,7 +409,3 @@ def _check_outer(optim: Any, outer: Any) -> None:
         raise InputError("outer is the local optimizer itself; make another one over the same parameters.")
     if outer is not None and _trainable(outer) != _trainable(optim):
         raise InputError("outer has other parameters than the local optimizer; make it over the same ones.")
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")

@@ -52,7 +52,7 @@ class Wire:
         if self.codec == "float32":
             sent = flat
             self.bytes_sent += flat.numel() * flat.element_size()
-            mean = self._reduced(flat.clone()).div_(self.n) if self.n > 1 else flat
+            mean = self.sum(flat.clone()).div_(self.n)
         else:
             payload = self._encode(flat, key)
             self.bytes_sent += payload.numel()
@@ -81,9 +81,11 @@ class Wire:
                 dist.broadcast(v, group=self.group, group_src=source)
         return v
 
-    def _reduced(self, v: Tensor) -> Tensor:
-        with _sentence():
-            dist.all_reduce(v, group=self.group)
+    def sum(self, v: Tensor) -> Tensor:
+        """The sum of v over the ranks, in its place."""
+        if self.n > 1:
+            with _sentence():
+                dist.all_reduce(v, group=self.group)
         return v
 
     # -- codecs --------------------------------------------------------------------------------------------------------
@@ -96,14 +98,15 @@ class Wire:
         """Natural compression (Horvath et al., 2019, arXiv:1905.10988): sign and exponent, randomly rounded.
 
         The mantissa is the probability of the next power of two, which makes it unbiased; zeros stay zeros, and
-        subnormal numbers become 0 or the smallest normal one.
+        subnormal numbers become 0 or the smallest normal one. What is not a number is read as infinity.
         """
         fragment, round = key
         bits = v.view(torch.int32)
         words = codec_words(v.numel(), "rounding", self.seed, round, 1 + self.rank, exchange=fragment)
         draw = (words >> np.uint64(41)).astype(np.int32)  # 23 bits, as many as the mantissa has
         up = (bits & _MANTISSA) > torch.from_numpy(draw).to(v.device)
-        exponent = ((bits >> 23) & _EXPONENT) + up
+        # inf and nan have the largest exponent already, and both are read as inf
+        exponent = (((bits >> 23) & _EXPONENT) + up).clamp(max=_EXPONENT)
         return torch.cat([exponent.to(torch.uint8), _packed(bits < 0)])
 
     def _decode(self, payload: Tensor, like: Tensor) -> Tensor:

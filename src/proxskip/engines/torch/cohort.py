@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from proxskip.engines.local import Sender, check_descent, key_of
-from proxskip.engines.torch.combination import Combination, column
+from proxskip.engines.torch.device_vectors import DeviceVectors, column
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.randomness import anchor_coin
 from proxskip.seam import Anchor, Pull, Request, look
@@ -46,10 +46,10 @@ class DeviceCohort(Sender):
         return column(mine, self.like) if mine.ndim == 1 else self.engine.there(mine)
 
     def stack(self, v: Any) -> torch.Tensor:
-        """A new or borrowed ``(c, D)`` tensor of what was written down."""
+        """A borrowed ``(c, D)`` tensor, of a vector in all its rows."""
         shape = (len(self.members), self.engine.family.D)
         # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
-        found = v.plain() if isinstance(v, Combination) else torch.full((1, 1), float(v)).to(self.like)
+        found = v.tensor if isinstance(v, DeviceVectors) else torch.full((1, 1), float(v)).to(self.like)
         return found.expand(shape)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
@@ -60,10 +60,10 @@ class DeviceCohort(Sender):
         rows = self.engine.family.sizes[self.members]
         if where is None:
             self.gradients += int(rows.sum())
-            return Combination(self.engine.problem.d, (1.0, G))
+            return DeviceVectors(self.engine.problem.d, G)
         wanted = where.reshape(-1) != 0 if isinstance(where, torch.Tensor) else torch.full((len(G),), bool(where))
         self.gradients += int(rows[wanted.cpu().numpy()].sum())
-        return Combination(self.engine.problem.d, (1.0, torch.where(wanted.to(G.device)[:, None], G, 0.0)))
+        return DeviceVectors(self.engine.problem.d, torch.where(wanted.to(G.device)[:, None], G, 0.0))
 
     def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
         """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step."""
@@ -98,19 +98,19 @@ class DeviceCohort(Sender):
         engine, c, d = self.engine, len(self.members), self.engine.problem.d
         gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
         plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))
-        # what the engine has graphs and fused kernels for; all other steps take the loops below
+        # what the engine has graphs for; all other steps take the loops below
         if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
             rows = engine.problem.batch or engine.family.sizes[self.members]
             self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
             Y = engine.local_steps(self, x, h, gamma, int(K))
             self.step += int(K)
-            return Combination(d, (1.0, Y))
+            return DeviceVectors(d, Y)
         check_descent(pull, None if isinstance(momentum, torch.Tensor) else momentum, anchor, until)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (c,))
         if anchor is not None:
             return self._anchored(self.stack(x), self.stack(h), gamma, steps, anchor)
         y, taken = self._guided(self.stack(x), self.stack(h), gamma, steps, pull, momentum, until)
-        found = Combination(d, (1.0, y))
+        found = DeviceVectors(d, y)
         return found if until is None else (found, taken)
 
     def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: float | None) -> Any:
@@ -188,7 +188,7 @@ class DeviceCohort(Sender):
                 # the anchor moves to the x from which this step starts, as on the reference engine
                 w, gw = (torch.where(self._mask(moved), a, b) for a, b in ((x, w), (full, gw)))
             x = torch.where(self._mask(active), x - gamma * (g - h), x)
-        return tuple(Combination(d, (1.0, v)) for v in (x, w, gw))
+        return tuple(DeviceVectors(d, v) for v in (x, w, gw))
 
     def _mask(self, which: Any) -> torch.Tensor:
         return torch.as_tensor(np.asarray(which)).to(self.like.device)[:, None]

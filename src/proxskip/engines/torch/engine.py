@@ -11,7 +11,7 @@ import torch
 
 from proxskip.engines.torch import draws
 from proxskip.engines.torch.cohort import DeviceCohort
-from proxskip.engines.torch.combination import Combination, column
+from proxskip.engines.torch.device_vectors import DeviceVectors, column
 from proxskip.engines.torch.families import Networks, family_of, groups
 from proxskip.engines.torch.shelf import Shelf
 from proxskip.engines.torch.steps import StackedSteps, repeatable
@@ -67,7 +67,7 @@ class TorchEngine(Engine):
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
         if problem.draws_bundles:
             raise InputError('the torch engine draws minibatches row by row; use draw = "rows", or engine = "cpu".')
-        self.draw = draws.fastest(seed, self.device, problem.sampling)
+        self.draw = draws.drawing(seed, self.device, problem.sampling)
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, self.draw, problem.batch, graphs)
         self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)
@@ -84,12 +84,12 @@ class TorchEngine(Engine):
         """That of the family's precision."""
         return float(torch.finfo(self.family.dtype).eps)
 
-    def there(self, v: Any) -> Combination:
+    def there(self, v: Any) -> DeviceVectors:
         """A vector or stack on the device."""
-        if isinstance(v, Combination):
+        if isinstance(v, DeviceVectors):
             return v
         moved = torch.tensor(v).to(self.device, self.family.dtype)
-        return Combination(self.problem.d, (1.0, self.family.inside(moved)))
+        return DeviceVectors(self.problem.d, self.family.inside(moved))
 
     def here(self, v: torch.Tensor) -> Array:
         """And back."""
@@ -101,7 +101,7 @@ class TorchEngine(Engine):
 
     def fetch(self, v: Any) -> Array:
         """And back."""
-        return self.here(v.plain()) if isinstance(v, Combination) else np.asarray(v)
+        return self.here(v.tensor) if isinstance(v, DeviceVectors) else np.asarray(v)
 
     def wait(self) -> None:
         """Until the device has done all it was asked for."""
@@ -177,16 +177,16 @@ class TorchEngine(Engine):
         """What goes up, off the device where that may be too small for the whole cohort."""
         if not self.shelf.spills:
             return v
-        return Combination(self.problem.d, (1.0, self.shelf.aside(client.stack(v))))
+        return DeviceVectors(self.problem.d, self.shelf.aside(client.stack(v)))
 
     def _written(self, memory: Any) -> Any:
         return WrittenMemory(memory, self.problem.d)
 
-    def local_steps(self, client: DeviceCohort, x: Combination, h: Any, gamma: Any, K: int) -> torch.Tensor:
+    def local_steps(self, client: DeviceCohort, x: DeviceVectors, h: Any, gamma: Any, K: int) -> torch.Tensor:
         """K plain steps of these members from x, as a new stack."""
         no_h = isinstance(h, (int, float)) and h == 0
         H = None if no_h else client.stack(h)
-        return self.as_fits(lambda: self._stepped(client, x.plain(), H, gamma, K), len(client.members))
+        return self.as_fits(lambda: self._stepped(client, x.tensor, H, gamma, K), len(client.members))
 
     def as_fits(self, act: Callable[[], Any], count: int) -> Any:
         """``act()`` on ``count`` clients, with fewer of them at once as long as the device's memory is too small.
@@ -229,7 +229,7 @@ class TorchEngine(Engine):
         if self.device.type == "cpu" and self.family.dtype == torch.float64:
             total = self.there(weighted_sum(w, self.fetch_rows(U)))
         else:
-            total = Combination(self.problem.d, (1.0, U.mean(self._weights(w))))
+            total = DeviceVectors(self.problem.d, U.mean(self._weights(w)))
         return total if self.far else self.fetch(total)
 
     def _weights(self, w: Array) -> torch.Tensor:
@@ -240,7 +240,7 @@ class TorchEngine(Engine):
 
     def fetch_rows(self, U: Any) -> Array:
         """What came up, one row for each member."""
-        rows = (np.broadcast_to(self.here(p.plain()), (c, p.d)) for p, c in zip(U.pieces, U.counts, strict=True))
+        rows = (np.broadcast_to(self.here(p.tensor), (c, p.d)) for p, c in zip(U.pieces, U.counts, strict=True))
         return np.concatenate(list(rows))
 
     def mix(self, graph: Mixer, U: Any) -> Any:
@@ -288,15 +288,15 @@ class WrittenMemory(dict[str, Any]):
         super().__init__()
         self.memory, self.d = memory, d
 
-    def __missing__(self, name: str) -> Combination:
-        self[name] = found = Combination(self.d, (1.0, self.memory[name]))
+    def __missing__(self, name: str) -> DeviceVectors:
+        self[name] = found = DeviceVectors(self.d, self.memory[name])
         return found
 
 
 class Shares:
     """What came up, share by share."""
 
-    def __init__(self, pieces: Sequence[Combination], counts: Sequence[int]) -> None:
+    def __init__(self, pieces: Sequence[DeviceVectors], counts: Sequence[int]) -> None:
         self.pieces, self.counts = pieces, counts
 
     @property

@@ -13,7 +13,6 @@ import scipy.sparse
 import torch
 from torch.func import grad, vmap
 
-from proxskip.engines.torch.fused_update import fused_update
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
@@ -135,7 +134,6 @@ class Networks(_Rows):
         # half precisions compute in the module alone: what is remembered would lose small steps in them
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
         self.is_random, self.many = first.is_random, device.type in CONVOLVE_BY_PRODUCTS
-        self.fused = fused_update(device)
         self.l2 = first.l2
         self._lay_out(first.shapes, device)
         slopes = grad(self._loss)
@@ -209,11 +207,6 @@ class Networks(_Rows):
         # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
         if self.l2:
             Y.mul_(1.0 - gamma * self.l2)
-        # the kernel has one gamma for all rows; a gamma for each client takes the operations of PyTorch below
-        if one and self.fused is not None and all(self.fused.fits(Y, g, H) for g in slopes):
-            for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
-                self.fused(Y, g, H, gamma, lo, hi - lo)
-            return
         for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
             part, g = Y[:, lo:hi], g.reshape(len(Y), -1)
             if one:
@@ -238,9 +231,9 @@ def _batched(call: Any, *given: Any) -> Any:
     try:
         return call(*given)
     except RuntimeError as error:
-        if "Batching rule" not in str(error):
+        if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise
-        said = str(error).split(". ")[0]
+        said = str(error).splitlines()[0].split(". ")[0].rstrip(".")
         raise InputError(f'PyTorch cannot batch this module ({said}); use engine="cpu".') from error
 
 

@@ -61,7 +61,7 @@ class WholeNetwork:
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
         # a leaf of its own, so that the gradient comes in the layout with gaps
-        flat = engine.there(x).plain().clone().requires_grad_(True)
+        flat = engine.there(x).tensor.clone().requires_grad_(True)
         weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
         value, gradient = 0.0, torch.zeros_like(flat)
         everyone = np.arange(engine.problem.n)
