@@ -113,8 +113,8 @@ class Clients(Sequence[Oracle]):
         parts = [(f.A, w * f.s) for w, f in zip(weights, models, strict=True)]
         return spectrum.largest_of_sum(parts, models[0].curvature, reg)
 
-    def L_rows(self, bundled: bool = False) -> Array:
-        """The largest smoothness of the function of one row, or of one bundle of rows, of each client."""
+    def L_rows(self) -> Array:
+        """The largest smoothness of the function of one row of each client."""
         found = np.empty(len(self))
         for i, f in enumerate(self):
             if not isinstance(f, LinearModel):
@@ -122,12 +122,12 @@ class Clients(Sequence[Oracle]):
                 raise InputError(
                     f"client {i} knows its L = {L:g} but not that of a minibatch; give the method a gamma."
                 )
-            found[i] = f.L_bundles if bundled else f.L_rows
+            found[i] = f.L_rows
         return found
 
-    def spreads(self, x: Array, bundled: bool = False) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j, or the bundles of rows, of each client."""
-        return np.array([f.gradient_variance(x, bundled=bundled) for f in self if isinstance(f, LinearModel)])
+    def spreads(self, x: Array) -> Array:
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
+        return np.array([f.gradient_variance(x) for f in self if isinstance(f, LinearModel)])
 
     # -- values and gradients ------------------------------------------------------------------------------------------
     def gradients(self, x: Array, lo: int, hi: int) -> Array:

@@ -15,38 +15,6 @@ from proxskip.types import Indices
 
 MASK32 = 0xFFFFFFFF
 _CARD = """
-template <typename T> T minibatch_row(T q, T step, T round, T client, T m, T low_seed, T high_seed) {
-  unsigned int keys[12];
-  for (int block = 0; block < 3; ++block) {
-    unsigned int c0 = block, c1 = (unsigned int)step, c2 = (unsigned int)round, c3 = (unsigned int)client;
-    unsigned int k0 = (unsigned int)low_seed, k1 = (unsigned int)high_seed;
-    for (int i = 0; i < 10; ++i) {
-      unsigned long long p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
-      c0 = (unsigned int)(p1 >> 32) ^ c1 ^ k0; c1 = (unsigned int)p1;
-      c2 = (unsigned int)(p0 >> 32) ^ c3 ^ k1; c3 = (unsigned int)p0;
-      k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
-    }
-    keys[4 * block] = c0; keys[4 * block + 1] = c1; keys[4 * block + 2] = c2; keys[4 * block + 3] = c3;
-  }
-  int bits = 6;
-  while ((1ll << bits) < (long long)m) ++bits;
-  int low = bits / 2;
-  unsigned int low_mask = (1u << low) - 1u, high_mask = (1u << (bits - low)) - 1u, v = (unsigned int)q;
-  do {
-    unsigned int half[2] = {v & low_mask, v >> low};
-    for (int k = 0; k < 12; ++k) {
-      unsigned int u = (half[k & 1] ^ keys[k]) * 0x9E3779B1u;
-      u = (u ^ (u >> 15)) * 0x85EBCA77u;
-      half[1 - (k & 1)] ^= (u ^ (u >> 13)) & (k & 1 ? low_mask : high_mask);
-    }
-    v = (half[1] << low) | half[0];
-  } while ((long long)v >= (long long)m);
-  return (T)v;
-}
-"""
-"""One row of a minibatch of version 1; the other forms are in ``randomness`` and ``engines.cpu.minibatches``."""
-
-_CARD_2 = """
 template <typename T> T minibatch_number(T i, T step, T round, T client, T m, T n, T low_seed, T high_seed) {
   auto philox = [&](unsigned int c0, unsigned int more, unsigned int* out) {
     unsigned int c1 = (unsigned int)step, c2 = (unsigned int)round, c3 = (unsigned int)client;
@@ -70,7 +38,7 @@ template <typename T> T minibatch_number(T i, T step, T round, T client, T m, T 
   return (T)(product >> 32);
 }
 """
-"""The number from which Floyd's algorithm makes draw i of a minibatch of version 2."""
+"""The number from which Floyd's algorithm makes draw i of a minibatch."""
 
 Draw = Callable[[int, Any, int, Indices, Indices, int], torch.Tensor]
 """``draw(count, step0, round, clients, sizes, b)``: the rows of ``count`` steps as ``(count, c, b)``."""
@@ -82,31 +50,31 @@ def _fill(out: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any,
     for j in range(members):
         for k in range(steps):
             # in the order of the draws where these are the rows, as in ``randomness``
-            if room[0] > 1 and 2 * b <= sizes[j]:
-                subset(seed, clients[j], round, step0[j] + k, sizes[j], b, room[6], picks)
+            if 2 * b <= sizes[j]:
+                subset(seed, clients[j], round, step0[j] + k, sizes[j], b, room[0], picks)
             else:
                 draw_rows(seed, clients[j], round, step0[j] + k, 0, sizes[j], b, picks, room)
             for q in range(b):
                 out[k, j, q] = picks[q]
 
 
-def here(seed: int, device: torch.device, sampling: int) -> Draw:
+def here(seed: int, device: torch.device) -> Draw:
     """Drawn by the processor and moved."""
 
     def draw(count: int, step0: Any, round: int, clients: Indices, sizes: Indices, b: int) -> torch.Tensor:
         # step0 is one number for all clients, or one for each
         first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
-        out, drawing = np.empty((count, len(clients), b), dtype=np.int64), Drawing(sampling, b, int(sizes.max()))
+        out, drawing = np.empty((count, len(clients), b), dtype=np.int64), Drawing(b, int(sizes.max()))
         _fill(out, np.uint64(seed), round, clients, first, sizes, drawing.picks(), drawing.room())
         return torch.as_tensor(out).to(device, non_blocking=True)
 
     return draw
 
 
-def on_card(seed: int, device: torch.device, sampling: int) -> Draw:
+def on_card(seed: int, device: torch.device) -> Draw:
     """Drawn by the card, with the same numbers; by the processor where the rows that are left out would be drawn."""
-    kernel = torch.cuda.jiterator._create_jit_fn(_CARD if sampling == 1 else _CARD_2)
-    plain = here(seed, device, sampling)
+    kernel = torch.cuda.jiterator._create_jit_fn(_CARD)
+    plain = here(seed, device)
     # the two halves of the seed are the key of Philox
     words = [torch.tensor(v, device=device) for v in (seed & MASK32, seed >> 32)]
     known: dict[str, Any] = {}
@@ -120,17 +88,13 @@ def on_card(seed: int, device: torch.device, sampling: int) -> Draw:
         return found
 
     def draw(count: int, step0: Any, round: int, clients: Indices, sizes: Indices, b: int) -> torch.Tensor:
-        if sampling > 1 and 2 * b > int(sizes.min()):
+        if 2 * b > int(sizes.min()):
             return plain(count, step0, round, clients, sizes, b)
         first = there("first", step0).reshape(1, -1, 1)
         # numbers of rows, steps and clients broadcast to (count, c, b): one launch draws them all
         steps = first + torch.arange(count, device=device).reshape(-1, 1, 1)
         q, r = torch.arange(b, device=device), torch.full((), round, device=device, dtype=torch.int64)
         who, m = there("clients", clients).reshape(1, -1, 1), there("sizes", sizes).reshape(1, -1, 1)
-        found: torch.Tensor
-        if sampling == 1:
-            found = kernel(q, steps, r, who, m, *words)
-            return found
         return resolved(kernel(q, steps, r, who, m, torch.full_like(r, b), *words), m)
 
     return draw
@@ -157,15 +121,14 @@ def resolved(numbers: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
     return torch.where(takes_last.gather(-1, link), last, numbers)
 
 
-def fastest(seed: int, device: torch.device, sampling: int) -> Draw:
+def fastest(seed: int, device: torch.device) -> Draw:
     """On the card where it draws the same numbers, which is tried; here otherwise."""
-    plain = here(seed, device, sampling)
+    plain = here(seed, device)
     if device.type != "cuda":
         return plain
-    # sizes below, at and above 2^6, the smallest set of numbers that is permuted
     clients, sizes = np.arange(3), np.array([20, 64, 1000])
     try:
-        card = on_card(seed, device, sampling)
+        card = on_card(seed, device)
         same = torch.equal(card(2, 5, 9, clients, sizes, 6), plain(2, 5, 9, clients, sizes, 6))
     except RuntimeError:
         return plain
