@@ -321,8 +321,9 @@ def test_a_server_goes_on_from_its_folder(clock: Clock, tmp_path: Path) -> None:
 def test_a_folder_with_other_minibatches_is_refused(begun: int | None, clock: Clock, tmp_path: Path) -> None:
     """0.1 wrote no number; 3 were the bundles of 0.2."""
     problem = rows()
-    grid, given = Here(app_of(problem), 4), {"batch": 3, "folder": tmp_path / "server"}
-    Federated(METHODS["scaffnew"](problem), 4, **given).start(grid, num_rounds=2)
+    method, grid = ps.Scaffnew.theory(problem.with_batch(3)), Here(app_of(problem), 4)
+    given: dict[str, Any] = {"batch": 3, "folder": tmp_path / "server"}
+    Federated(method, 4, **given).start(grid, num_rounds=2)
     saved = checkpoint.load(tmp_path / "server", name="server")
     assert saved.meta["config"]["sampling"] == 2
     saved.meta["config"] |= {"sampling": begun}
@@ -330,7 +331,7 @@ def test_a_folder_with_other_minibatches_is_refused(begun: int | None, clock: Cl
         del saved.meta["config"]["sampling"]
     checkpoint.save(tmp_path / "server", saved.arrays, saved.meta, name="server")
     with pytest.raises(ps.InputError, match=rf"by sampling {begun or 1}, .*; finish it with the version that began it"):
-        Federated(METHODS["scaffnew"](problem), 4, **given).start(grid, num_rounds=4)
+        Federated(method, 4, **given).start(grid, num_rounds=4)
 
 
 def test_a_client_refuses_a_server_with_other_minibatches(clock: Clock) -> None:
@@ -342,7 +343,7 @@ def test_a_client_refuses_a_server_with_other_minibatches(clock: Clock) -> None:
 
     problem = rows()
     with pytest.raises(ps.InputError, match=r"by sampling 1, .*; finish it with the version that began it"):
-        Federated(METHODS["scaffnew"](problem), 4, batch=3).start(Here(app_of(problem), 4, old), num_rounds=2)
+        Federated(ps.Scaffnew.theory(problem.with_batch(3)), 4, batch=3).start(Here(app_of(problem), 4, old))
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
