@@ -6,7 +6,6 @@ python benchmarks/cases.py OUT.npz SRC FOLDERS [--engines cpu,ray] [--quick]
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import sys
@@ -28,11 +27,6 @@ import trees
 from case_table import ENTRIES, NAMED, Case, run, run_entry
 
 import proxskip as ps
-
-with contextlib.suppress(ImportError):  # the first release has no such module, and no other version of minibatches
-    from proxskip import randomness
-
-    randomness.SAMPLING = 1
 
 RESUMED = (
     "gd", "fista", "scaffold", "scaffold-cohort", "fedlin", "s-local-gd-q", "sproxskip", "scaffnew-own",

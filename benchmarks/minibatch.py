@@ -20,7 +20,7 @@ import numpy as np
 import proxskip as ps
 
 CLIENTS = 20
-BARS: dict[str, dict[int, float]] = {"cpu": {2000: 1.15, 400: 0.35, 32: 0.08}, "gpu": {2000: 2.0, 400: np.inf, 32: 1.0}}
+BARS: dict[str, dict[int, float]] = {"cpu": {2000: 1.3, 400: 0.75, 32: 0.1}, "gpu": {2000: 2.0, 400: np.inf, 32: 1.0}}
 """The most that a step may cost, by the rows of the minibatch."""
 
 
@@ -43,8 +43,7 @@ def on_cpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
 
     engine = CpuEngine(1)
     act = steps_of(engine, problem, K)
-    bundled = getattr(engine.shards, "tiles", None) is not None
-    return act, "bundles" if bundled else type(engine.shards).__name__.lower()
+    return act, type(engine.shards).__name__.lower()
 
 
 def on_gpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
@@ -75,9 +74,6 @@ def main() -> int:
     options.add_argument("--engine", choices=BARS, default="cpu")
     options.add_argument("--steps", type=int, default=200, metavar="K", help="steps of a call (200)")
     options.add_argument("--turns", type=int, default=15, help="of which the least time counts (15)")
-    options.add_argument(
-        "--draw", choices=("rows", "bundles"), default="rows", help="what minibatches are made of (rows)"
-    )
     options.add_argument("--batches", type=int, nargs="*", help="other sizes of minibatches, without a bar")
     o = options.parse_args()
     full, name = problem_of_20()
@@ -85,7 +81,7 @@ def main() -> int:
     make = on_gpu if o.engine == "gpu" else on_cpu
     acts, kinds = {}, {}
     for b in (0, *bars):
-        acts[b], kinds[b] = make(full.with_batch(b or None, o.draw), o.steps)
+        acts[b], kinds[b] = make(full.with_batch(b or None), o.steps)
     times = {b: np.array([]) for b in acts}
     clock = time.perf_counter if o.engine == "gpu" else time.thread_time  # on a busy machine, the time of this thread
     for _ in range(o.turns):

@@ -1,14 +1,14 @@
 """Does this tree compute what an earlier one computed? Both run the same cases, and every byte is compared.
 
-    python benchmarks/same_bytes.py                               against the first release
+    python benchmarks/same_bytes.py                               against release 0.2
     python benchmarks/same_bytes.py --base REV --engines cpu      another revision, some of the engines
     python benchmarks/same_bytes.py --quick                       about every fifth case
 
 The cases are in ``cases.py``, ``cases_solo.py`` and ``cases_protocol.py``. They run once on the package as it was and
 once as it is, each in a process of its own: every column of the trace but ``seconds``, with a record a round; x, the
 server's vectors, the clients' memory, the totals and the messages of the result. Folders that the earlier tree wrote in
-the middle of a run are also resumed by this one. Minibatches are drawn by version 1, that of the first release. What
-this tree has in addition, methods, columns or fields, is not compared.
+the middle of a run are also resumed by this one. What this tree has in addition, methods, columns or fields, is not
+compared.
 
 The exit status is 1 if anything differs, is missing, or could not be run.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trees import FIRST_RELEASE, ROOT, exported, python
+from trees import LAST_RELEASE, ROOT, exported, python
 
 ENGINES = ("reference", "cpu", "minimize", "protocol", "ray", "gpu")
 SHOWN = 20
@@ -126,7 +126,7 @@ def collect(source: Path, out: Path, engines: str, quick: bool, folders: Path) -
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--base", default=FIRST_RELEASE, metavar="REV", help="the earlier tree (the first release)")
+    options.add_argument("--base", default=LAST_RELEASE, metavar="REV", help="the earlier tree (release 0.2)")
     options.add_argument(
         "--new", type=Path, default=ROOT / "src", metavar="SRC", help="the later one (this tree's src)"
     )

@@ -1,6 +1,6 @@
 """Is this tree as fast as an earlier one? Both time the same jobs in turns, on the same machine, in the same minutes.
 
-    python benchmarks/same_speed.py                               against the first release, about 4 minutes
+    python benchmarks/same_speed.py                               against release 0.2, about 4 minutes
     python benchmarks/same_speed.py --base REV --alternations 40
     python benchmarks/same_speed.py --write                       the table goes to benchmarks/RESULTS.md, too
 
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trees import FIRST_RELEASE, ROOT, exported, python
+from trees import LAST_RELEASE, ROOT, exported, python
 
 ALLOWED = 0.03
 """By which a median may differ from one."""
@@ -157,7 +157,7 @@ def page(rows: Sequence[Row], base: str, alternations: int, seconds: float) -> s
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--base", default=FIRST_RELEASE, metavar="REV", help="the earlier tree (the first release)")
+    options.add_argument("--base", default=LAST_RELEASE, metavar="REV", help="the earlier tree (release 0.2)")
     options.add_argument(
         "--new", type=Path, default=ROOT / "src", metavar="SRC", help="the later one (this tree's src)"
     )

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FIRST_RELEASE = "53ebe1b56033b7c50af6ac1f3d7ac33f10ef3ab9"
-"""The last commit of the first release: what later states are held against unless another one is named."""
+LAST_RELEASE = "c75dcb44b911957965e6f096a3b97381f33f3c0b"
+"""The last commit of release 0.2: what later states are held against unless another one is named."""
 ROOT = Path(__file__).resolve().parents[1]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

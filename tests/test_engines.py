@@ -230,9 +230,8 @@ def test_philox_is_philox() -> None:
     ]
     for counter, key, answer in known:
         assert philox4x32(counter, key) == answer
-        out = np.zeros(4, dtype=np.uint64)
-        minibatches.philox4x32(*counter, np.uint64(key), out)
-        assert tuple(int(v) for v in out) == answer
+        words = [minibatches.philox_word(*np.array(counter, np.uint32), np.uint64(key), k) for k in range(4)]
+        assert tuple(int(word) for word in words) == answer
 
 
 @settings(max_examples=draws(200))
@@ -249,22 +248,18 @@ def test_compiled_minibatches_are_the_plain_ones(
 ) -> None:
     b = max(1, int(share * size))
     key = (seed, client, round, step)
-    for sampling in (1, 2):
-        plain = minibatch(*key, size, b, sampling)
-        drawing = Drawing(sampling, b, size)
-        out, room = drawing.picks(), drawing.room()
-        minibatches.draw_rows(*key, 0, size, b, out, room)
-        # version 2 is read in the order of the rows, unless they are few of many
-        in_order = sampling == 2 and size <= minibatches.ROWS_PER_PICK * b
-        assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
-        assert not room[6].any()  # ready for the next draw
-        assert not room[7].any()
-        assert len(set(plain.tolist())) == b
-        assert plain.min() >= 0
-        assert plain.max() < size
-    old, others = Drawing(1, size - b, size), np.empty(size - b, dtype=np.uint32)
-    minibatches.minibatch(*key, size, b, size - b, others, old.room()[1:6])
-    assert np.array_equal(np.sort(np.concatenate([minibatch(*key, size, b, 1), others])), np.arange(size))
+    plain = minibatch(*key, size, b)
+    drawing = Drawing(b, size)
+    out, room = drawing.picks(), drawing.room()
+    minibatches.draw_rows(*key, 0, size, b, out, room)
+    # read in the order of the rows, unless they are few of many
+    in_order = size <= minibatches.ROWS_PER_PICK * b
+    assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
+    assert not room[0].any()  # ready for the next draw
+    assert not room[1].any()
+    assert len(set(plain.tolist())) == b
+    assert plain.min() >= 0
+    assert plain.max() < size
 
 
 @pytest.mark.parametrize(("m", "n"), [(5, 2), (6, 3), (7, 1), (4, 0)])
@@ -295,31 +290,26 @@ def test_numbers_that_are_drawn_again_are_the_plain_ones() -> None:
     for step in range(20):
         out = np.empty(67, np.uint32)
         minibatches.subset(9, 1, 2, step, m, 64, seen, out)
-        assert np.array_equal(out[:64], minibatch(9, 1, 2, step, m, 64, 2))
+        assert np.array_equal(out[:64], minibatch(9, 1, 2, step, m, 64))
 
 
-def drawn(seed: int, step: int, m: int, b: int, sampling: int = 2) -> np.ndarray:
+def drawn(seed: int, step: int, m: int, b: int) -> np.ndarray:
     """A compiled minibatch, which is the plain one and quicker."""
-    drawing = Drawing(sampling, b, m)
+    drawing = Drawing(b, m)
     out = drawing.picks()
     minibatches.draw_rows(seed, 1, step // 100, step % 100, 0, m, b, out, drawing.room())
     return out[:b]
 
 
 def test_minibatches_are_uniform() -> None:
-    """Every ordered pair of 5 rows, every set of 2 or of 3, and every first row of 100, equally often."""
+    """Every set of 2 or of 3 rows of 5, and every row of 100, equally often."""
     draws = 20_000
-    pairs = np.array([drawn(3, k, 5, 2, 1) for k in range(draws)])
-    cells = np.bincount(5 * pairs[:, 0] + pairs[:, 1], minlength=25)
-    assert np.all(cells[::6] == 0)
-    assert scipy.stats.chisquare(np.delete(cells, range(0, 25, 6))).pvalue > 1e-3
     for b in (2, 3):
         sets = Counter(frozenset(drawn(3, k, 5, b).tolist()) for k in range(draws))
         assert len(sets) == 10
         assert scipy.stats.chisquare(list(sets.values())).pvalue > 1e-3
-    for sampling in (1, 2):
-        firsts = np.array([drawn(4, k, 100, 1, sampling)[0] for k in range(draws)])
-        assert scipy.stats.chisquare(np.bincount(firsts, minlength=100)).pvalue > 1e-3
+    firsts = np.array([drawn(4, k, 100, 1)[0] for k in range(draws)])
+    assert scipy.stats.chisquare(np.bincount(firsts, minlength=100)).pvalue > 1e-3
 
 
 def test_minibatches_of_clients_rounds_steps_and_seeds_differ() -> None:

@@ -26,6 +26,7 @@ from conftest import WEIGHTS, quadratics, thinned  # noqa: E402
 from proxskip import flower, registry  # noqa: E402
 from proxskip.flower import Federated, client_app, find_clients, from_arrays, from_svmlight, strategy  # noqa: E402
 from proxskip.flower.envelope import wrap  # noqa: E402
+from proxskip.results import checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.flower
 
@@ -345,6 +346,35 @@ def test_a_server_goes_on_from_its_folder(clock: Clock, tmp_path: Path) -> None:
     assert np.array_equal(out.x, ps.run(method, problem, rounds=12, seed=3).x)
     with pytest.raises(ps.InputError, match="holds another run: seed: saved 3, now 4"):
         Federated(method, 4, **{**given, "seed": 4}).start(grid, num_rounds=12)
+
+
+@pytest.mark.parametrize("begun", [None, 3])
+def test_a_folder_with_other_minibatches_is_refused(begun: int | None, clock: Clock, tmp_path: Path) -> None:
+    """0.1 wrote no number; 3 were the bundles of 0.2."""
+    problem = rows()
+    method, grid = ps.Scaffnew.theory(problem.with_batch(3)), Here(app_of(problem), 4)
+    given: dict[str, Any] = {"batch": 3, "folder": tmp_path / "server"}
+    Federated(method, 4, **given).start(grid, num_rounds=2)
+    saved = checkpoint.load(tmp_path / "server", name="server")
+    assert saved.meta["config"]["sampling"] == 2
+    saved.meta["config"] |= {"sampling": begun}
+    if begun is None:
+        del saved.meta["config"]["sampling"]
+    checkpoint.save(tmp_path / "server", saved.arrays, saved.meta, name="server")
+    with pytest.raises(ps.InputError, match=rf"by sampling {begun or 1}, .*; finish it with the version that began it"):
+        Federated(method, 4, **given).start(grid, num_rounds=4)
+
+
+def test_a_client_refuses_a_server_with_other_minibatches(clock: Clock) -> None:
+    def old(node: int, message: Message) -> bool:
+        words = json.loads(str(message.content["proxskip"]["words"]))
+        if words.pop("sampling", None) is not None:
+            message.content["proxskip"] = ConfigRecord({"words": json.dumps(words)})
+        return False
+
+    problem = rows()
+    with pytest.raises(ps.InputError, match=r"by sampling 1, .*; finish it with the version that began it"):
+        Federated(ps.Scaffnew.theory(problem.with_batch(3)), 4, batch=3).start(Here(app_of(problem), 4, old))
 
 
 # -- time --------------------------------------------------------------------------------------------------------------

@@ -493,7 +493,7 @@ extern "C" void draw(u32 m, u32 n, u32 size, u32 step, u32 round, u32 client, u6
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_draws_are_resolved_as_floyds_algorithm_does(tmp_path: Any) -> None:
     """Whatever the order in which threads enter their draws into the table."""
-    philox = cuda.SOURCE[cuda.SOURCE.index("__device__ void philox(") : cuda.SOURCE.index("// the round function")]
+    philox = cuda.SOURCE[cuda.SOURCE.index("__device__ void philox(") : cuda.SOURCE.index("// Floyd's algorithm")]
     draws_ = cuda.SOURCE[cuda.SOURCE.index("#define NOBODY") : cuda.SOURCE.index("// ---- means")]
     (tmp_path / "draws.cpp").write_text(ONE_THREAD + philox + draws_ + ALL_DRAWS)
     library = tmp_path / "draws.so"

@@ -419,7 +419,7 @@ def worker(first: int = 1, m: int = 3) -> tuple[ActorWorker, ps.Problem]:
     made = ActorWorker(0)
     made.take(first, part.clients)
     zeros = {k: np.zeros((m, problem.d)) for k in ("h", "xhat")}
-    made.begin("r", 5, 0, problem.d, None, problem.sampling, Census.of(problem), zeros)
+    made.begin("r", 5, 0, problem.d, None, Census.of(problem), zeros)
     return made, problem
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import METHODS, NAMED, WEIGHTS, Row, difference, draws, quadratics, thinned
-from proxskip.results import folder
+from proxskip.results import checkpoint, folder
 from proxskip.types import InputError
 
 R = 14
@@ -295,21 +295,27 @@ def test_warm_start_from_a_method_with_controls_to_one_without() -> None:
 
 
 # -- minibatches -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("sampling", [1, 2])
-def test_a_run_goes_on_with_the_minibatches_it_began_with(sampling: int, tmp_path: Path) -> None:
-    """The newest problem resumes a folder of either version; the folders of 0.1 have no number, and draw by 1."""
+def test_a_run_goes_on_with_the_minibatches_it_began_with(tmp_path: Path) -> None:
     row = NAMED["scaffnew"]
     problem = row.rows(sparse=True).with_batch(3)
-    old = problem.with_sampling(sampling)
-    straight = ps.run(row.make(problem), old, rounds=6)
-    ps.run(row.make(problem), old, rounds=3, out=tmp_path / "run")
-    assert ("sampling" in (tmp_path / "run" / "spec.toml").read_text()) == (sampling > 1)
+    straight = ps.run(row.make(problem), problem, rounds=6)
+    ps.run(row.make(problem), problem, rounds=3, out=tmp_path / "run")
+    assert "sampling = 2\n" in (tmp_path / "run" / "spec.toml").read_text()  # as 0.2 wrote it
     same(ps.resume(tmp_path / "run", problem, rounds=6), straight)
-    other = ps.run(row.make(problem), problem.with_sampling(3 - sampling), rounds=6)
-    assert not np.array_equal(straight.x, other.x)
 
 
-def test_an_unknown_version_of_minibatches_is_refused() -> None:
-    problem = NAMED["scaffnew"].rows(sparse=True).with_batch(3)
-    with pytest.raises(InputError, match="sampling = 4 is not known"):
-        problem.with_sampling(4)
+@pytest.mark.parametrize("begun", [None, 3, 4])
+def test_a_run_with_other_minibatches_is_refused_and_kept(begun: int | None, tmp_path: Path) -> None:
+    """The folders of 0.1 have no number; 3 were the bundles of 0.2."""
+    row = NAMED["scaffnew"]
+    problem = row.rows(sparse=True).with_batch(3)
+    ps.run(row.make(problem), problem, rounds=3, out=tmp_path / "run")
+    saved = checkpoint.load(tmp_path / "run")
+    saved.meta["config"]["problem"] |= {"sampling": begun}
+    if begun is None:
+        del saved.meta["config"]["problem"]["sampling"]
+    checkpoint.save(tmp_path / "run", saved.arrays, saved.meta)
+    before = checkpoint.load(tmp_path / "run").meta
+    with pytest.raises(InputError, match=rf"by sampling {begun or 1}, .*; finish it with the version that began it"):
+        ps.resume(tmp_path / "run", problem, rounds=6)
+    assert checkpoint.load(tmp_path / "run").meta == before

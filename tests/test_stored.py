@@ -77,20 +77,17 @@ def test_nothing_is_copied_into_memory(tmp_path: Path, batch: int | None) -> Non
         clients.store.A.data[0] += 1.0
 
 
-def test_bundles_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path) -> None:
+def test_minibatches_of_rows_on_disk_are_those_of_rows_in_memory(tmp_path: Path) -> None:
     A, b, g = rows()
     some = tmp_path / "some.npz"
     np.savez(some, values=A.data, indices=A.indices, indptr=A.indptr, label=b, client=g % 9)  # 9 to 25 rows each
     ps.write_clients(tmp_path / "store", [some], features=D)
-    stored = ps.open_clients(tmp_path / "store", l2=0.1, batch=8, draw="bundles")
-    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g % 9, batch=8, draw="bundles")
+    stored = ps.open_clients(tmp_path / "store", l2=0.1, batch=8)
+    here = ps.split(ps.Logistic(A, b, l2=0.1), by="group", groups=g % 9, batch=8)
     assert stored.es_A == pytest.approx(here.es_A, rel=1e-12)
     method = ps.Scaffnew(0.3 / here.es_A, p=0.4)
     runs = [ps.run(method, p, rounds=5, seed=1, engine=e).x for p in (stored, here) for e in ("cpu", "reference")]
     assert all(np.allclose(x, runs[0], rtol=1e-11) for x in runs)
-    packed = pack(stored)
-    assert isinstance(packed, Rows)
-    assert packed.tiles is None  # they would be a second copy of the data, in memory
 
 
 def test_the_next_cohort_is_read_while_one_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -399,7 +399,7 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
         stand_in_for_graphs(monkeypatch)
     problem = NAMED["scaffnew"].rows().with_batch(batch)
     there, members = torch.device(device), np.arange(problem.n)
-    family, draw = family_of(problem, there), draws.drawing(3, there, problem.sampling)
+    family, draw = family_of(problem, there), draws.drawing(3, there)
     plain, graphs = (StackedSteps(family, 3, draw, batch, use_graphs) for use_graphs in (False, True))
     numbers = torch.as_tensor(members).to(there)
     stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
@@ -422,13 +422,12 @@ def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, dev
 
 # -- draws -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("sampling", [1, 2])
-def test_rows_are_those_of_the_reference(device: str, sampling: int) -> None:
+def test_rows_are_those_of_the_reference(device: str) -> None:
     clients, sizes = np.array([0, 3, 70000]), np.array([9, 64, 5000])
     for seed in (0, 7, 2**40 + 3):
-        draw = draws.drawing(seed, torch.device(device), sampling)
+        draw = draws.drawing(seed, torch.device(device))
         for b in (4, 8):  # at most half of the rows of each, and most of the first client's
             found = draw(3, 11, 5, clients, sizes, b).cpu().numpy()
             for k in range(3):
                 for j, i in enumerate(clients):
-                    assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), b, sampling))
+                    assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), b))

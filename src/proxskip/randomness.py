@@ -28,18 +28,13 @@ Cohorts. ``subset`` draws c of n with O(c) words of the stream: numbers below n 
 By symmetry every set of c is equally likely. Problems of fewer than ``FEW_CLIENTS`` clients, and runs that were begun
 before there was a choice, draw by scheme 1 instead: the first c of a permutation of all n.
 
-Minibatches have a version, ``SAMPLING``, which a run's description records. The code here is the plain form, against
-which the compiled ones (``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The
-words of all versions are Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011).
-
-1. The first b values of a keyed permutation of 0..m-1: an alternating Feistel network on the smallest power of two that
-   holds m, iterated until it lands below m ("cycle walking"); its round keys are twelve words. Compare Mitchell et al.,
-   "Bandwidth-optimal random shuffling for GPUs", 2021, who shuffle with the same construction. Nearly uniform.
-2. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the ACM, 1987)
-   draws b rows, or, if b > m/2, the m - b rows that are left out. One word for each row; a word that would favor some
-   rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words
-   are uniform, every subset is exactly equally likely.
-3. Bundles of eight rows (``problems.bundles``), drawn as version 2 draws rows: for problems with ``draw="bundles"``.
+Minibatches. Floyd's algorithm for a random subset (Bentley and Floyd, "A sample of brilliance", Communications of the
+ACM, 1987) draws b of m rows, or, if b > m/2, the m - b rows that are left out. Each row takes one word of
+Philox4x32-10, key = seed and counter = (block, step, round, client) (Salmon et al., 2011). A word that would favor some
+rows is drawn again (Lemire, "Fast random integer generation in an interval", 2019, arXiv:1805.10941). If the words are
+uniform, every subset is exactly equally likely. The code here is the plain form, against which the compiled ones
+(``engines.cpu.minibatches``, ``engines.gpu.cuda``, ``engines.torch.draws``) are tested. The description of a run
+records their version, ``SAMPLING``.
 """
 
 from __future__ import annotations
@@ -57,15 +52,7 @@ from proxskip.types import Indices
 Words = npt.NDArray[np.uint64]
 
 SAMPLING = 2
-"""The version by which the minibatches of a new problem are drawn; 1 is that of version 0.1 of the package."""
-BUNDLES = 3
-"""The version of problems whose minibatches are drawn in bundles of rows."""
-DRAWS = {"rows": SAMPLING, "bundles": BUNDLES}
-"""What minibatches may be made of, and the version by which each is drawn."""
-ROWS_PER_BUNDLE = 8
-FEISTEL_ROUNDS = 12
-SMALLEST_BITS = 6
-"""Networks on fewer than 6 bits are visibly not uniform, so fewer than 64 rows walk through one of 6 bits."""
+"""The version by which minibatches are drawn, written with a run so that no later version resumes it with others."""
 MASK32 = 0xFFFFFFFF
 FEW_CLIENTS = 10_000
 """Problems of fewer clients draw their cohorts by scheme 1, as every version did; the others by scheme 2."""
@@ -100,45 +87,13 @@ def philox4x32(counter: tuple[Any, int, int, int], seed: int) -> tuple[Any, Any,
     return c0, c1, c2, c3
 
 
-def round_keys(seed: int, client: int, round: int, step: int) -> list[int]:
-    """The keys of the Feistel network of one minibatch."""
-    return [w for block in range(FEISTEL_ROUNDS // 4) for w in philox4x32((block, step, round, client), seed)]
-
-
-def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int, sampling: int | None = None) -> Indices:
-    """b different rows out of m.
-
-    Args:
-        sampling: the version, by default ``SAMPLING``. In version 1 the rows come in the order of their draws, in
-            version 2 so if b <= m/2, and in ascending order otherwise. Version 3 draws places in the order of bundles,
-            and fewer than b where the last bundle, which may be shorter, is among them.
-    """
-    if (SAMPLING if sampling is None else sampling) == 1:
-        return _permuted(seed, client, round, step, m, b)
-    if sampling == BUNDLES:
-        drawn = minibatch(seed, client, round, step, int(bundle_count(m)), b // ROWS_PER_BUNDLE)
-        places = (drawn[:, None] * ROWS_PER_BUNDLE + np.arange(ROWS_PER_BUNDLE)).ravel()
-        return places[places < m]
+def minibatch(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
+    """b different rows out of m: in the order of their draws if b <= m/2, and in ascending order otherwise."""
     if 2 * b <= m:
         return _subset(seed, client, round, step, m, b)
     kept = np.ones(m, dtype=bool)
     kept[_subset(seed, client, round, step, m, m - b)] = False
     return np.flatnonzero(kept)
-
-
-def bundle_count(m: Any) -> Any:
-    """The number of bundles of m rows."""
-    return -(-m // ROWS_PER_BUNDLE)
-
-
-def bundle_share(m: Any, b: int) -> Any:
-    """The weight of each row in a minibatch of b rows in bundles, which makes it unbiased: B / (m b/8)."""
-    return bundle_count(m) / (m * (b // ROWS_PER_BUNDLE))
-
-
-def shuffled(m: int) -> Indices:
-    """A permutation of 0..m-1 that is always the same."""
-    return _permuted(0, 0, 0, 0, m, m)
 
 
 def _subset(seed: int, client: int, round: int, step: int, m: int, n: int) -> Indices:
@@ -171,39 +126,6 @@ def _floyd(numbers: list[int], m: int) -> Indices:
     for last, t in enumerate(numbers, m - len(numbers)):
         drawn[last if t in drawn else t] = None
     return np.fromiter(drawn, dtype=np.int64, count=len(drawn))
-
-
-def _permuted(seed: int, client: int, round: int, step: int, m: int, b: int) -> Indices:
-    """The first b values of a keyed permutation of 0..m-1."""
-    keys = round_keys(seed, client, round, step)
-    bits = max(SMALLEST_BITS, (m - 1).bit_length())
-    v = _feistel(np.arange(b, dtype=np.uint64), keys, bits)
-    # Cycle walking: a value at or above m is mapped again. A permutation brings every one of them below m in the end.
-    while (out := v >= m).any():
-        v[out] = _feistel(v[out], keys, bits)
-    return np.asarray(v, dtype=np.int64)
-
-
-def _feistel(v: Words, keys: list[int], bits: int) -> Words:
-    """A permutation of 0..2^bits - 1, applied to each entry of v."""
-    low = np.uint64(bits // 2)
-    low_mask = np.uint64((1 << (bits // 2)) - 1)
-    high_mask = np.uint64((1 << (bits - bits // 2)) - 1)
-    # The halves differ by one bit where ``bits`` is odd; each is changed by a hash of the other, so every step inverts.
-    left, right = v >> low, v & low_mask
-    for k in range(0, FEISTEL_ROUNDS, 2):
-        left = left ^ (_scramble(right, keys[k]) & high_mask)
-        right = right ^ (_scramble(left, keys[k + 1]) & low_mask)
-    return (left << low) | right
-
-
-def _scramble(v: Words, key: int) -> Words:
-    """A 32-bit hash of v and the key: multiply, shift, multiply, shift, as the compiled forms do."""
-    mask = np.uint64(MASK32)
-    v = ((v ^ np.uint64(key)) * np.uint64(0x9E3779B1)) & mask
-    v = v ^ (v >> np.uint64(15))
-    v = (v * np.uint64(0x85EBCA77)) & mask
-    return v ^ (v >> np.uint64(13))
 
 
 def stream(seed: int, round: int, name: str, into: np.random.Generator | None = None) -> np.random.Generator:

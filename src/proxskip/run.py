@@ -23,7 +23,6 @@ from proxskip.loop.simulated_time import Clock, asked_by
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_oracle
-from proxskip.randomness import BUNDLES
 from proxskip.results import description, folder
 from proxskip.results.result import Result
 from proxskip.seam import Engine, Method
@@ -159,9 +158,7 @@ def _reopened(
     with restored.of_a_run():
         restored.check_numbers(keep.config)
         keep.config = description.with_defaults(keep.config)
-        begun = keep.config["problem"].get("sampling", 1)
-        if problem.batch is not None and BUNDLES not in (begun, problem.sampling):
-            problem = problem.with_sampling(begun)  # a run goes on with the minibatches that it began with
+        description.check_sampling(keep.config["problem"])
         folder.same_run({"problem": keep.config.get("problem")}, {"problem": description.identity(problem)})
         method, participation = description.revive(keep.config)
         limits = {k: keep.config["stop"].get(k) for k in RUN_RULES} | more

@@ -26,7 +26,6 @@ from proxskip.links.codecs.text import FORMS
 from proxskip.links.graphs import NAMES as GRAPHS
 from proxskip.links.profiles import NAMED
 from proxskip.prox.text import forms as prox_forms
-from proxskip.randomness import DRAWS
 from proxskip.registry import METHODS
 from proxskip.report.plots import X_AXES, Y_AXES
 from proxskip.types import InputError
@@ -222,8 +221,6 @@ def _problem_flags() -> Parser:
     mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; default: 1"
     add("--personal", mixed, probability("personal"), "ALPHA")
     add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
-    drawn = "what minibatches are made of: rows drawn one by one, or bundles of eight, which is faster; default: rows"
-    add("--draw", drawn, choices=tuple(DRAWS))
     # the defaults are those of the library, and of a run folder that leaves a flag out
     parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
     return parent

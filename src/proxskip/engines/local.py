@@ -11,7 +11,7 @@ from proxskip.links.codecs import Codec, Identity, Key, read_back
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
 from proxskip.problems.oracles import is_random
-from proxskip.randomness import BUNDLES, anchor_coin, bundle_share, minibatch
+from proxskip.randomness import anchor_coin, minibatch
 from proxskip.seam import Anchor, Pull, Request, Size, look
 from proxskip.types import Array, InputError
 
@@ -73,8 +73,7 @@ class OneClient(Sender):
     def __init__(self, problem: Problem, i: int, seed: int, request: Request, place: int = 0, number0: int = 0) -> None:
         self.oracle: Any = problem.clients[i]
         self.i, self.seed, self.request, self.place = number0 + i, seed, request, place
-        self.batch, self.sampling = problem.batch, problem.sampling
-        self.rows = int(problem.rows_each[i])
+        self.batch, self.rows = problem.batch, int(problem.rows_each[i])
         self.random = problem.is_random and is_random(self.oracle)
 
     def keys(self, vector: int) -> Sequence[Key]:
@@ -151,16 +150,14 @@ class OneClient(Sender):
     def _rows(self) -> Any:
         """The next minibatch; they are numbered through a half, whatever its number of descents."""
         assert self.batch is not None
-        picks = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch, self.sampling)
+        rows = minibatch(self.seed, self.i, self.request.round, self.step, self.rows, self.batch)
         self.step += 1
-        return self.oracle.bundle_order[picks] if self.sampling == BUNDLES else picks
+        return rows
 
     def _sampled(self, x: Array, rows: Any) -> Array:
         if self.random:  # after ``_rows``: the masks of the k-th step are numbered k + 1
             key = (self.seed, self.i, self.request.round, self.step)
             return np.asarray(self.oracle.random_gradient(x, rows, key))
-        if self.batch is not None and self.sampling == BUNDLES:
-            return np.asarray(self.oracle.minibatch_gradient(x, rows, bundle_share(self.rows, self.batch)))
         return np.asarray(self.oracle.minibatch_gradient(x, rows))
 
     def gradient(self, x: Array, where: Any = None) -> Array:

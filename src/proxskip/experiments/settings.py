@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     **{"own_steps": None, "graph": None, "decay": None, "personal": None, "s": None, "chi": None, "codec": None},
     **{"label": None, "columns": None, "group": None},
     **{"rounds": None, "iterations": None, "seconds": None, "tol": None, "target": None, "every": None},
-    **{"network": None, "draw": None},
+    "network": None,
 }
 """What holds for a flag that is not given."""
 LIMITS = ("rounds", "iterations", "seconds", "tol", "target")
@@ -130,8 +130,6 @@ def _one_function(name: str) -> bool:
 # -- the problem -------------------------------------------------------------------------------------------------------
 def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
     """Everything that determines the problem, as plain data; files by their absolute path."""
-    if o.draw is not None and o.batch is None:
-        raise InputError("--draw says what minibatches are made of, and there are none; give --batch.")
     # a data set keeps its name, and a file is found again from any folder
     is_file = o.data not in datasets.KNOWN and os.path.isfile(o.data)
     clients = 1 if any(_one_function(name) for name in names) else o.clients
@@ -146,7 +144,7 @@ def spec_of(names: Sequence[str], o: Namespace) -> dict[str, Any]:
         "clients": clients,
         "weights": o.weights or ("equal" if equal else "rows"),
         # written only where they are given, so that other folders stay as they were
-        **{k: vars(o)[k] for k in ("personal", "draw", *_OF_A_TABLE) if vars(o)[k] is not None},
+        **{k: vars(o)[k] for k in ("personal", *_OF_A_TABLE) if vars(o)[k] is not None},
     }
 
 
@@ -155,7 +153,7 @@ def problem_of(spec: Mapping[str, Any]) -> tuple[Problem, dict[str, int] | None]
     data = datasets.load(spec["data"], data_dir=spec["data_dir"], **{k: spec.get(k) for k in _OF_A_TABLE})
     given = {k: spec[k] for k in ("l2", "l2_relative", "intercept", "dtype")}
     model = LOSSES[spec["loss"]](data.A, data.b, **given)
-    more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")} | {"draw": spec.get("draw") or "rows"}
+    more = {k: spec[k] for k in ("weights", "L", "alpha", "batch")}
     info = {"data": data.name or os.path.basename(spec["data"]), "data_sha256": data.sha256}
     problem = split(
         model, spec["clients"], spec["split"], groups=data.group, seed=spec["split_seed"], info=info, **more

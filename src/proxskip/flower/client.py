@@ -75,9 +75,10 @@ def client_app(
         if raw is None:
             raise InputError("a train message came without its bytes.")
         i, run = int(words["client"]), bytes.fromhex(words["run"])
+        description.check_sampling(words)
         method, _ = description.revive({**words, "cohort": {"everyone": None}})
         # a worker is made for every message: all that it must not forget is in the memory on disk
-        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"], sampling=words.get("sampling", 1))
+        worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
         folder = memory.folder_of(context, memory_folder) if on_disk else None
         before = memory.load(context, folder, run, i)

@@ -24,7 +24,6 @@ from proxskip.links.cohorts import with_scheme
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
-from proxskip.randomness import SAMPLING
 from proxskip.results import checkpoint, description
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
@@ -85,7 +84,7 @@ class FederationRun:
         self.source = {} if source is None else {"source": source}
         self.words: dict[str, Any] = {
             "method": server.method.name, "parameters": description.parameters(server.method), "seed": server.seed,
-            "batch": strategy.batch, "sampling": SAMPLING, "itemsize": server.itemsize,
+            "batch": strategy.batch, **description.sampling(strategy.batch), "itemsize": server.itemsize,
         }  # fmt: skip
 
     def go(self) -> FederationResult:
@@ -105,8 +104,7 @@ class FederationRun:
         if self.folder is not None and (self.folder / "server").exists():
             saved = checkpoint.load(self.folder, name="server")
             self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
-            # a run goes on with the minibatches that it began with; version 0.1 wrote no number
-            self.words["sampling"] = saved.meta["config"].get("sampling", 1) if self.batch else SAMPLING
+            description.check_sampling(saved.meta["config"])
             cohort = self.server.cohort
             if cohort.scheme_for(self.server.problem.n) != 1 and saved.meta["config"].get("cohort") == repr(cohort):
                 self.server = replace(self.server, cohort=with_scheme(cohort, 1))
@@ -130,14 +128,9 @@ class FederationRun:
             each = {k: _short(repr(v)) for k, v in each.items()}
         return {
             "method": self.server.method.name, **self.source, "parameters": parameters, "seed": self.server.seed,
-            **each, "closing": self.server.closing, "batch": self.batch, **self._sampling(),
+            **each, "closing": self.server.closing, "batch": self.batch, **description.sampling(self.batch),
             "itemsize": self.server.itemsize, "psi": repr(self.server.problem.psi), "cohort": self._cohort(),
         }  # fmt: skip
-
-    def _sampling(self) -> dict[str, int]:
-        """The version by which minibatches are drawn, unless there are none or it is that of version 0.1."""
-        sampling = self.words["sampling"]
-        return {"sampling": sampling} if self.batch is not None and sampling > 1 else {}
 
     def _cohort(self) -> str:
         """The rule; a folder that names no scheme was written by a version that had one."""

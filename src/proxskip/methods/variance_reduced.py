@@ -141,7 +141,6 @@ def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
     s, total = problem.solution, 0.0
     if s is None or problem.batch is None:
         return None
-    parts, taken = problem.sampled_parts()
     for i, f in enumerate(problem.clients):
         if not isinstance(f, LinearModel):
             return None
@@ -149,7 +148,7 @@ def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
         if not gw.any():
             w = np.broadcast_to(x, memory["w"].shape)[i]
             gw = f.gradient(w)
-        noise = theory.minibatch_variance(int(parts[i]), taken, f.gradient_variance(w, s.x, problem.draws_bundles))
+        noise = theory.minibatch_variance(f.N, problem.batch, f.gradient_variance(w, s.x))
         total += float(problem.weights[i]) * (float(np.sum((gw - s.h[i]) ** 2)) + noise)
     return total
 

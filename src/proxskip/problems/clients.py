@@ -117,13 +117,11 @@ class Clients(Sequence[Oracle]):
         parts = [(f.A, w * f.s) for w, f in zip(weights, models, strict=True)]
         return spectrum.largest_of_sum(parts, models[0].curvature, reg)
 
-    def L_rows(self, bundled: bool = False) -> Array:
-        """The largest smoothness of the function of one row, or of one bundle of rows, of each client."""
+    def L_rows(self) -> Array:
+        """The largest smoothness of the function of one row of each client."""
         found = np.empty(len(self))
         for i, f in enumerate(self):
-            if isinstance(f, LinearModel) and bundled:
-                found[i] = f.L_bundles
-            elif (rows := oracles.row_smoothness_of(f)) is not None:
+            if (rows := oracles.row_smoothness_of(f)) is not None:
                 found[i] = rows
             else:
                 L = float(f.L)  # says itself that it is unknown, where it is
@@ -133,13 +131,13 @@ class Clients(Sequence[Oracle]):
                 )
         return found
 
-    def spreads(self, x: Array, bundled: bool = False) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j, or the bundles of rows, of each client.
+    def spreads(self, x: Array) -> Array:
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client.
 
         It is nan for a client that does not say.
         """
         if self.are_linear():
-            return np.array([f.gradient_variance(x, bundled=bundled) for f in self])  # type: ignore[attr-defined]
+            return np.array([f.gradient_variance(x) for f in self])  # type: ignore[attr-defined]
         known = [oracles.gradient_variance_of(f) for f in self]
         return np.array([np.nan if variance is None else float(variance(x)) for variance in known])
 

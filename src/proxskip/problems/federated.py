@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -11,14 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip import display, randomness
+from proxskip import display
 from proxskip.problems import oracles, solve
-from proxskip.problems.bundles import Draw, draw_version
 from proxskip.problems.clients import Clients, Listed, expected_smoothness, minibatch_smoothness
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.operators import as_operator
 from proxskip.prox import as_prox
-from proxskip.randomness import BUNDLES, ROWS_PER_BUNDLE, bundle_count
 from proxskip.types import Array, Indices, InputError, Oracle, Prox
 
 LKind = Literal["max", "global"]
@@ -43,8 +40,6 @@ class Problem:
         whole: sum_i w_i f_i as a single oracle, where there is one; faster for many small clients.
         d: the number of unknowns, needed only if no client has an attribute d.
         info: anything to keep with the problem; it is written to the description of a run.
-        sampling: the version by which minibatches are drawn (see ``randomness``); a resumed run keeps its own. 3 draws
-            rows in bundles of eight (see ``with_batch``).
 
     >>> from proxskip.problems.quadratic import Quadratic
     >>> problem = Problem([Quadratic([1.0, 2.0], [1.0, 1.0]), Quadratic([3.0, 1.0], [0.0, 1.0])])
@@ -61,7 +56,6 @@ class Problem:
     whole: Any = None
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
-    sampling: int = field(default_factory=lambda: randomness.SAMPLING)
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -91,15 +85,6 @@ class Problem:
             raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
-        if self.sampling not in (1, 2, BUNDLES):
-            raise InputError(f"sampling = {self.sampling} is not known; this version draws minibatches by 1, 2 or 3.")
-        if self.draws_bundles and not self._clients.are_linear():
-            raise InputError('draw = "bundles" is for linear models (Logistic, LeastSquares, Softmax); use "rows".')
-        if self.draws_bundles and self.batch % ROWS_PER_BUNDLE:
-            raise InputError(
-                f"batch = {self.batch} is no number of whole bundles of {ROWS_PER_BUNDLE} rows; choose a multiple of "
-                f'{ROWS_PER_BUNDLE}, or draw = "rows".'
-            )
         if self.batch > sizes.min():
             i = int(np.argmin(sizes))
             raise InputError(
@@ -129,7 +114,6 @@ class Problem:
             each = f", {fewest:,} to {most:,} of a client" if fewest < most else f", {most:,} of each client"
             each = each if self.n > 1 else ""
             batch = "" if self.batch is None else f", minibatches of {self.batch}"
-            batch += " in bundles" if self.draws_bundles else ""
             rows.append(("rows", f"{self.N:,}{each}{batch}"))
         source = [str(self.info[k]) for k in ("data",) if self.info.get(k)]
         source += [f"split by {self.info['split']}"] if self.info.get("split") else []
@@ -322,32 +306,12 @@ class Problem:
         return solve.Solution(x, exact.value(x), partial(self.client_gradients, x), y, certificate)
 
     # -- variants ------------------------------------------------------------------------------------------------------
-    def with_batch(self, batch: int | None, draw: Draw | None = None) -> Problem:
-        """The same problem with gradients from minibatches of this many rows, drawn without replacement.
-
-        Args:
-            draw: "rows" one by one, so that every subset is equally likely, or "bundles" of eight rows, always the same
-                eight, which takes less time on a processor; by default as it is.
-        """
-        other = replace(self, batch=batch, sampling=self.sampling if draw is None else draw_version(draw))
+    def with_batch(self, batch: int | None) -> Problem:
+        """The same problem with gradients from minibatches of this many rows, drawn without replacement."""
+        other = replace(self, batch=batch)
         if "solution" in self.__dict__:
             other.__dict__["solution"] = self.solution  # sampling does not change the minimizer
         return other
-
-    def with_sampling(self, sampling: int) -> Problem:
-        """The same problem with minibatches drawn by this version of ``randomness``."""
-        if (sampling == BUNDLES) != self.draws_bundles:
-            return replace(self, sampling=sampling)
-        other = copy(self)  # with all constants that are known: the distribution is the same
-        object.__setattr__(other, "sampling", sampling)
-        if self.batch is not None:
-            other._check_batch()
-        return other
-
-    @property
-    def draws_bundles(self) -> bool:
-        """Whether minibatches are made of bundles of rows, see ``bundles``."""
-        return self.batch is not None and self.sampling == BUNDLES
 
     def with_psi(self, psi: Prox | None, D: Any = None) -> Problem:
         """The same smooth part with a regularizer psi(x), or psi(D x)."""
@@ -356,11 +320,11 @@ class Problem:
     @cached_property
     def _sampling(self) -> tuple[Array, Array]:
         """(A, C) of expected smoothness for the minibatches of each client; C is nan if the solution is unknown."""
-        parts, taken = self.sampled_parts()
+        assert self.batch is not None
         # without x* the noise there is unknown, and so is C
         x = None if self.solution is None else self.solution.x
-        spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x, self.draws_bundles)
-        return expected_smoothness(parts, taken, self.L_i, self._L_parts(), spreads)
+        spreads = np.full(self.n, np.nan) if x is None else self._clients.spreads(x)
+        return expected_smoothness(self.rows_each, self.batch, self.L_i, self._L_rows(), spreads)
 
     @cached_property
     def es_A_i(self) -> Array:
@@ -372,18 +336,11 @@ class Problem:
         """L_b of each client:  E |g_j(x) - g_j(x*)|^2 <= 2 L_b D_f(x, x*)  over minibatches j; L_i with all rows."""
         if self.batch is None:
             return self.L_i
-        return minibatch_smoothness(*self.sampled_parts(), self.L_i, self._L_parts())
+        return minibatch_smoothness(self.rows_each, self.batch, self.L_i, self._L_rows())
 
-    def sampled_parts(self) -> tuple[Indices, int]:
-        """What minibatches are made of: the rows or bundles of each client, and how many of them are drawn."""
-        assert self.batch is not None
-        if self.draws_bundles:
-            return bundle_count(self.rows_each), self.batch // ROWS_PER_BUNDLE
-        return self.rows_each, self.batch
-
-    def _L_parts(self) -> Array:
-        """The largest smoothness of the function of one row, or of one bundle, of each client."""
-        return self._clients.L_rows(self.draws_bundles)
+    def _L_rows(self) -> Array:
+        """The largest smoothness of the function of one row of each client."""
+        return self._clients.L_rows()
 
     @cached_property
     def es_A(self) -> float:

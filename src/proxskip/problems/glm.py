@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxskip.on_demand import scipy
-from proxskip.problems import bundles, spectrum
+from proxskip.problems import spectrum
 from proxskip.problems.operators import check_adjoint, is_complex, is_operator
 from proxskip.types import Array, Indices, InputError, is_sparse
 
@@ -146,25 +146,12 @@ class LinearModel:
         """N s_j: f is the plain mean of the functions  N s_j loss(a_j' x, b_j) + regularizer.  1 for equal weights."""
         return 1.0 if np.ptp(self.s) == 0 else self.N * self.s
 
-    @cached_property
-    def L_bundles(self) -> float:
-        """The largest smoothness of the function of one bundle of rows, see ``bundles``."""
-        self._need_rows()
-        factors = np.broadcast_to(self.row_factors, (self.N,))
-        return self.curvature * float(bundles.largest_squares(self.A, np.array([0, self.N]), factors)[0]) + self.l2
-
-    @cached_property
-    def bundle_order(self) -> Indices:
-        """The rows in the order in which they are cut into bundles."""
-        self._need_rows()
-        return bundles.order(bundles.lengths(self.A), np.array([0, self.N]))
-
-    def _in_batch(self, slopes: Array, rows: Indices, share: float | None) -> Array:
+    def _in_batch(self, slopes: Array, rows: Indices) -> Array:
         """The slopes of a uniformly drawn minibatch with their weights in its mean, which is then unbiased."""
         factors = self.row_factors
         if not isinstance(factors, float):
             slopes = factors[rows].reshape(-1, *[1] * (slopes.ndim - 1)) * slopes
-        return np.asarray(slopes / len(rows) if share is None else slopes * share)
+        return np.asarray(slopes / len(rows))
 
     @property
     def row_squares(self) -> Array:
@@ -203,16 +190,12 @@ class LinearModel:
         c = self.s * self.slopes(self.margins(x), self.b)
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
-    def minibatch_gradient(self, x: Array, rows: Indices, share: float | None = None) -> Array:
-        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat.
-
-        Args:
-            share: the weight of each row in the place of one over their number, for bundles of rows.
-        """
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
+        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
         self._need_rows()
         B = self.A[rows]
         z = np.asarray(B @ x.astype(self.dtype, copy=False), dtype=np.float64)
-        c = self._in_batch(self.slopes(z, self.b[rows]), rows, share)
+        c = self._in_batch(self.slopes(z, self.b[rows]), rows)
         return np.asarray(B.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
     def hessian(self, x: Array) -> Array:
@@ -224,22 +207,19 @@ class LinearModel:
         c = self.s * self.curvatures(self.margins(x)) * self.margins(v)
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * v
 
-    def gradient_variance(self, x: Array, less: Array | None = None, bundled: bool = False) -> float:
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
         """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there.
 
-        f = mean_j f_j, see ``row_factors``. With ``bundled`` over the bundles of rows.
+        f = mean_j f_j, see ``row_factors``.
         """
         c = self.slopes(self.margins(x), self.b)
         c = self.row_factors * (c if less is None else c - self.slopes(self.margins(less), self.b))
         mean = np.asarray(self.A.T @ (c / self.N), dtype=np.float64)
         # grad f_j - grad f  =  c_j a_j - mean: the regularizer cancels
-        return max(self._mean_square(c, bundled) - float(mean @ mean), 0.0)
+        return max(self._mean_square(c) - float(mean @ mean), 0.0)
 
-    def _mean_square(self, c: Array, bundled: bool) -> float:
-        """mean_j |c_j a_j|^2  over the rows, where c_j may be one number or one per class; or over bundles of them."""
-        self._need_rows()
-        if bundled:
-            return float(bundles.mean_squares(self.A, np.array([0, self.N]), c)[0])
+    def _mean_square(self, c: Array) -> float:
+        """mean_j |c_j a_j|^2  over the rows, where c_j may be one number or one per class."""
         squares = c * c if c.ndim == 1 else np.sum(c * c, axis=1)
         return float(np.mean(squares * self.row_squares))
 
@@ -285,7 +265,7 @@ class LinearModel:
         return _matrix(A, self.intercept, self.dtype)
 
 
-_CACHED = ("L", "L0", "mu", "L_rows", "L_bundles", "bundle_order", "reg")
+_CACHED = ("L", "L0", "mu", "L_rows", "reg")
 """Cached properties, which a copy with other rows or weights must compute again."""
 
 

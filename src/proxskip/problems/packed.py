@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 
 from proxskip.on_demand import scipy
-from proxskip.problems import bundles, oracles
+from proxskip.problems import oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
@@ -187,29 +187,22 @@ class Packed(Clients):
             return smallest_each(self.store, self.row0)
         return np.full(len(self), float(self.store.reg.min()))
 
-    def L_rows(self, bundled: bool = False) -> Array:
-        """The largest smoothness of the function of one row, or of one bundle of rows, of each client."""
+    def L_rows(self) -> Array:
+        """The largest smoothness of the function of one row of each client."""
         found = []
         for sub, row0 in self._parts(0, len(self)):
-            factors = _row_factors(sub, row0)
-            if bundled:
-                largest = bundles.largest_squares(sub.A, row0, factors)
-            else:
-                largest = np.maximum.reduceat(factors * sub.row_squares, row0[:-1])
+            largest = np.maximum.reduceat(_row_factors(sub, row0) * sub.row_squares, row0[:-1])
             found.append(sub.curvature * largest + sub.l2)
         return np.concatenate(found)
 
-    def spreads(self, x: Array, bundled: bool = False) -> Array:
-        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j, or the bundles of rows, of each client."""
+    def spreads(self, x: Array) -> Array:
+        """mean_j |grad f_ij(x) - grad f_i(x)|^2  over the rows j of each client."""
         found = []
         for sub, row0 in self._parts(0, len(self)):
             sizes = np.diff(row0)
             c = sub.row_slopes(x).reshape(sub.N, -1) * _row_factors(sub, row0)[:, None]
             means = _products(sub, row0, c / np.repeat(sizes, sizes)[:, None])
-            if bundled:
-                squares = bundles.mean_squares(sub.A, row0, c)
-            else:
-                squares = np.add.reduceat(np.sum(c * c, axis=1) * sub.row_squares, row0[:-1]) / sizes
+            squares = np.add.reduceat(np.sum(c * c, axis=1) * sub.row_squares, row0[:-1]) / sizes
             found.append(np.maximum(squares - np.sum(means * means, axis=1), 0.0))
         return np.concatenate(found)
 

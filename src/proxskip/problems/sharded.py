@@ -363,7 +363,7 @@ class Sharded(Elsewhere):
         """Not computed: it would take thousands of passes over all shards."""
         return None
 
-    def _L_parts(self) -> Array:
+    def _L_rows(self) -> Array:
         return np.array([f.fact.L_rows for f in self.clients if isinstance(f, RemoteClient)])
 
     def here(self) -> Problem:
@@ -375,9 +375,7 @@ class Sharded(Elsewhere):
             data, _ = look_at(self.source, i)
             width = features_of(self.source, known)
             made.append(load_client(self.source, i, data, width, known.classes))
-        return Problem(
-            made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info, sampling=self.sampling
-        )
+        return Problem(made, self.weights, self.psi, self.D, self.batch, self.L_kind, info=self.info)
 
 
 def features_of(source: Source, known: Fact) -> int:

@@ -69,15 +69,11 @@ class Softmax(LinearModel):
         """The gradient of f at x."""
         return self._fold(self.A, self.s[:, None] * self.row_slopes(x)) + self.reg * x
 
-    def minibatch_gradient(self, x: Array, rows: Indices, share: float | None = None) -> Array:
-        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat.
-
-        Args:
-            share: the weight of each row in the place of one over their number, for bundles of rows.
-        """
+    def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
+        """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
         self._need_rows()
         B = self.A[rows]
-        slopes = self._in_batch(self._slopes(self._scores(B, x), self.b[rows]), rows, share)
+        slopes = self._in_batch(self._slopes(self._scores(B, x), self.b[rows]), rows)
         return self._fold(B, slopes) + self.reg * x
 
     def hessp(self, x: Array, v: Array) -> Array:
@@ -93,14 +89,14 @@ class Softmax(LinearModel):
         # symmetric, so that its columns are its rows
         return np.stack([self.hessp(x, e) for e in np.eye(self.d)])
 
-    def gradient_variance(self, x: Array, less: Array | None = None, bundled: bool = False) -> float:
+    def gradient_variance(self, x: Array, less: Array | None = None) -> float:
         """mean_j |grad f_j(x) - grad f(x)|^2  over the rows j; with ``less``, of the gradients' change from there."""
         factors = self.row_factors
         G = self.row_slopes(x) if less is None else self.row_slopes(x) - self.row_slopes(less)
         G = G if isinstance(factors, float) else factors[:, None] * G
         mean = self._fold(self.A, G / self.N)
         # The gradient of row j is the outer product of its slopes and a_j (the regularizer cancels).
-        return max(self._mean_square(G, bundled) - float(mean @ mean), 0.0)
+        return max(self._mean_square(G) - float(mean @ mean), 0.0)
 
     def accuracy(self, x: Array, A: Any, labels: npt.ArrayLike) -> float:
         """The share of held-out rows that are classified correctly."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from proxskip.problems.bundles import Draw, draw_version
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import PACKED_FROM, Packed, sums
@@ -29,7 +28,6 @@ def split(
     alpha: float = 0.5,
     seed: int = 0,
     batch: int | None = None,
-    draw: Draw = "rows",
     info: dict[str, Any] | None = None,
 ) -> Problem:
     """Split the rows of a model among clients.
@@ -46,8 +44,6 @@ def split(
         alpha: the concentration of the Dirichlet split; the smaller, the more the clients differ.
         seed: of the random splits.
         batch: rows of a minibatch, see ``Problem``.
-        draw: "rows" draws the rows of a minibatch one by one, "bundles" eight at a time, always the same eight, which
-            takes less time on a processor.
 
     >>> import numpy as np
     >>> from proxskip.problems.glm import Logistic
@@ -78,7 +74,7 @@ def split(
     shards: Sequence[Any] = Packed.of(model, order, row0)
     # few clients are made at once: then each of them is there, and knows its own constants
     shards = shards if len(shards) >= PACKED_FROM else tuple(shards)
-    return Problem(shards, w, batch=batch, L_kind=L, whole=whole, info=about, sampling=draw_version(draw))
+    return Problem(shards, w, batch=batch, L_kind=L, whole=whole, info=about)
 
 
 def arrangement(

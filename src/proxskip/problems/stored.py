@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from proxskip.problems import oracles
-from proxskip.problems.bundles import Draw, draw_version
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
@@ -116,7 +115,6 @@ def open_clients(
     weights: Literal["rows", "equal"] = "rows",
     L: LKind = "max",
     batch: int | None = None,
-    draw: Draw = "rows",
 ) -> Problem:
     """The problem of the clients in a folder that ``write_clients`` made; its rows stay on disk until they are used.
 
@@ -130,7 +128,6 @@ def open_clients(
         weights: as in ``split``.
         L: as in ``split``.
         batch: rows of a minibatch, see ``Problem``.
-        draw: as in ``split``.
     """
     from proxskip.data.client_store import ClientStore
 
@@ -144,4 +141,4 @@ def open_clients(
     w: Array = np.ones(len(sizes)) if equal else sizes.astype(np.float64)
     whole = clients.store.reweighted(np.repeat(1.0 / len(sizes) / sizes, sizes) if equal else np.full(N, 1.0 / N))
     about = {"data": str(files.folder), "data_sha256": files.about["sha256"], "split": "group", "weights": weights}
-    return Problem(clients, w, batch=batch, L_kind=L, whole=whole, info=about, sampling=draw_version(draw))
+    return Problem(clients, w, batch=batch, L_kind=L, whole=whole, info=about)

@@ -30,14 +30,10 @@ class Worker(OneClient):
         i: its number in the federation, which keys its minibatches.
         seed: the run's seed.
         batch: rows of a minibatch, or None for full gradients.
-        sampling: the version by which minibatches are drawn (see ``randomness``); by default the newest.
     """
 
-    def __init__(
-        self, oracle: Oracle, i: int, seed: int = 0, batch: int | None = None, d: int = 0, sampling: int | None = None
-    ) -> None:
+    def __init__(self, oracle: Oracle, i: int, seed: int = 0, batch: int | None = None, d: int = 0) -> None:
         alone = Problem([oracle], batch=batch if isinstance(oracle, LinearModel) else None, d=d)
-        alone = alone if sampling is None else alone.with_sampling(sampling)
         nobody = Request(no_half, np.zeros(1, np.int64), 0)
         super().__init__(alone, 0, seed, nobody, 0, i)
         self.d, self.batch = alone.d, batch

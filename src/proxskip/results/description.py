@@ -24,6 +24,7 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
+from proxskip.randomness import SAMPLING
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
 from proxskip.types import Array, InputError, is_sparse
@@ -77,13 +78,27 @@ def identity(problem: Problem) -> dict[str, Any]:
         "lambda": problem.l2,
         "dtype": str(dtype_of(f)),
         "batch": problem.batch,
-        # version 1 is not written, so that the folders of 0.1 can be resumed
-        **({"sampling": problem.sampling} if problem.batch is not None and problem.sampling > 1 else {}),
+        **sampling(problem.batch),
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),
         "fingerprint": fingerprint(problem),
     }
+
+
+def sampling(batch: int | None) -> dict[str, int]:
+    """The version by which minibatches are drawn, where there are some."""
+    return {} if batch is None else {"sampling": SAMPLING}
+
+
+def check_sampling(saved: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose minibatches were drawn in another way; 0.1 wrote no version."""
+    begun = saved.get("sampling", 1)
+    if saved.get("batch") is not None and begun != SAMPLING:
+        raise InputError(
+            f"this run draws its minibatches by sampling {begun!r}, which this version of proxskip does not have; "
+            "finish it with the version that began it."
+        )
 
 
 def weighting(problem: Problem) -> str:
@@ -258,7 +273,6 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     # a graph has its own fields below, and ``a`` follows from the cohorts
     own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
     own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
-    own |= {"draw": "bundles"} if problem.draws_bundles else {}
     return {
         **asked,
         **own,

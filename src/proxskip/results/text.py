@@ -50,7 +50,6 @@ def _data(s: Mapping[str, Any]) -> str:
         "one client" if s["clients"] == 1 else f"{s['clients']} clients split by {s['split']}, weights: {s['weights']}"
     )
     batch = f", minibatches of {s['batch']}" if s["batch"] else ""
-    batch += " in bundles" if s.get("draw") == "bundles" else ""
     return f"{s['data']}, {s['samples']:,} rows, {s['d']:,} unknowns, {clients}{batch}"
 
 

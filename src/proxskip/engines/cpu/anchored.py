@@ -7,8 +7,10 @@ For each client j in [lo, hi) of the cohort, with the same minibatch at both poi
 where gw_j is the full gradient at w_j.
 """
 
+import numpy as np
+
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
-from proxskip.engines.cpu.minibatches import draw_rows, philox4x32, row_share
+from proxskip.engines.cpu.minibatches import draw_rows, philox_word
 from proxskip.on_demand.kernels import njit
 from proxskip.randomness import STREAMS
 
@@ -29,10 +31,10 @@ def rows_gradient(rows, factor, picks, first, x, per_block, data, g, part, p):
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def coin(seed, client, round, step, words):
+def coin(seed, client, round, step):
     """``randomness.anchor_coin``."""
-    philox4x32(_COIN, step, round, client, seed, words)
-    return words[0] / 4294967296.0
+    counter = np.uint32(_COIN), np.uint32(step), np.uint32(round), np.uint32(client)
+    return philox_word(*counter, np.uint64(seed), 0) / 4294967296.0
 
 
 @njit(**_FAST)
@@ -47,13 +49,12 @@ def descend_anchored(
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         x, w, gw, h = X[j], W[j], GW[j], H[j]
-        factor = row_share(room[0], m, batch)
         for k in range(K[j]):
             number = step0[j] + k
-            taken = draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
-            rows_gradient(taken, factor, picks, first, x, per_block, data, at_x, part, p)
-            rows_gradient(taken, factor, picks, first, w, per_block, data, at_w, part, p)
-            moves = coin(seed, number0 + i, round, number, room[1]) < q[j]
+            draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
+            rows_gradient(batch, 1.0 / batch, picks, first, x, per_block, data, at_x, part, p)
+            rows_gradient(batch, 1.0 / batch, picks, first, w, per_block, data, at_w, part, p)
+            moves = coin(seed, number0 + i, round, number) < q[j]
             for c in range(d):
                 slope = at_x[c] - at_w[c] + reg[c] * (x[c] - w[c]) + gw[c] - h[c]
                 if moves:

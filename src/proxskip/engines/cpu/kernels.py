@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from proxskip.engines.cpu.minibatches import draw_rows, row_share, weigh_rows
+from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
 from proxskip.on_demand.kernels import njit
 
 LOGISTIC, SQUARED = 0, 1
@@ -111,11 +111,11 @@ def slopes(loss, z, b, scale, m, safe, bits, power):
 # shorter than the longest of its group is filled up with index d, where x is zero. Where all stored values are one,
 # ``values`` is empty and nothing is multiplied.
 @njit(**_FAST)
-def margins(x, n, first, picks, tiles, index, values, z):
-    """z <- A x for n groups of eight rows each: those of ``picks``, or without any those from ``first`` on."""
-    unit, picked = values.shape[0] == 0, picks.shape[0] > 0
+def margins(x, n, first, tiles, index, values, z):
+    """z <- A x for n groups of eight rows each, from ``first`` on."""
+    unit = values.shape[0] == 0
     for a in range(n):
-        q = np.int64(picks[a]) if picked else first + a
+        q = first + a
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = z.dtype.type(0.0)
         if unit:
             for e in range(tiles[q], tiles[q + 1]):
@@ -209,7 +209,7 @@ def block_tiles(u, x, d, groups, row_data, column_data, b, scale, at, loss, long
     first, last = groups[u], groups[u + 1]
     m = 8 * (last - first)
     z[m] = 0.0  # what the columns' missing entries read
-    margins(x, last - first, first, NO_PICKS, tiles, index, values, z)
+    margins(x, last - first, first, tiles, index, values, z)
     # |a_r' x| <= |a_r| |x| for all rows; ``longest`` is the largest |a_r|^2
     safe = squared_norm(x, d) * longest < SAFE_MARGIN * SAFE_MARGIN
     slopes(loss, z, b[8 * first :], scale[8 * (first - at) :], m, safe, bits, power)
@@ -387,13 +387,13 @@ def descend_rows(
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         taken = batch if batch > 0 else m
-        blocks, factor = max(1, taken // per_block), row_share(room[0], m, batch)
+        blocks, factor = max(1, taken // per_block), 1.0 / taken
         x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]
         for k in range(K[j]):
             if batch > 0:
-                taken = draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
+                draw_rows(seed, number0 + i, round, step0[j] + k, first, m, batch, picks, room)
             # the first block's gradient into ``total``, the others' added one after another
             block_gradient(0, blocks, taken, picks, first, x, kind, dense, sparse, b, factor, loss, C, total, p)
             for q in range(1, blocks):

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from proxskip.engines.cpu import anchored, kernels
-from proxskip.engines.cpu.bundle_kernels import descend_bundles
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.kernels import NO_PICKS
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
-from proxskip.engines.cpu.tiles import ROWS_PER_TILE, BundleTiles, row_tiles, width
+from proxskip.engines.cpu.tiles import ROWS_PER_TILE, row_tiles, width
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.on_demand import scipy
 from proxskip.problems.federated import Problem
@@ -35,7 +34,7 @@ MIN_ENTRIES_PER_COLUMN = 4.0
 """With fewer entries per column and client, gathering columns costs more than scattering rows."""
 MAX_ROWS_PER_BLOCK = 1 << 14
 """Rows of a block of tiles: their slopes stay in a core's cache, and 16 bits are enough to number them."""
-MIN_BATCH_SHARE, MIN_BUNDLES_SHARE = 0.4, 0.6
+MIN_BATCH_SHARE = 0.4
 """The share of a client's rows from which a minibatch is a full gradient whose other rows have weight zero."""
 ENTRIES_PER_BLOCK = 1 << 20
 """Stored entries of a block of ``Rows``, about: a client of at least two blocks may be spread over threads."""
@@ -94,8 +93,7 @@ def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Ti
     first: Any = problem.clients[0]
     if _is_mapped(problem):  # tiles would be a second copy of the data, in memory
         return Rows(problem, census, number0)
-    least = MIN_BUNDLES_SHARE if problem.draws_bundles else MIN_BATCH_SHARE
-    most_rows = problem.batch is None or problem.batch * census.clients >= least * census.rows
+    most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
     if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
         if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
             return Tiles(problem, census, number0)
@@ -149,7 +147,7 @@ class Rows:
         sizes = problem.rows_each
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
-        self.drawing = Drawing.of(problem, sizes)
+        self.drawing = Drawing(self.batch, int(sizes.max()))
         self.reg = first.reg.astype(self.dtype)
         sparse = is_sparse(first.A)
         self.kind = kernels.SOFTMAX if self.C else kernels.SPARSE if sparse else kernels.DENSE
@@ -163,15 +161,10 @@ class Rows:
         entries_per_row = max(1.0, float(census.entries) / max(1, census.rows))
         self.per_block = max(1, int(ENTRIES_PER_BLOCK / entries_per_row))
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
-        self.tiles: BundleTiles | None = None
-        if problem.draws_bundles and self.kind == kernels.SPARSE and not self.mapped and self.most_blocks == 1:
-            indptr, indices, values = self.sparse
-            order, length = self.drawing.order(self.row0), np.diff(indptr.astype(np.int64))
-            self.tiles = BundleTiles(order, self.row0, length, indices, values, self.b, problem.d, self.dtype)
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
         indptr, indices, values = _stacked(matrices)
-        if self.drawing.sampling == 2 and self.kind == kernels.SPARSE and not self.mapped:
+        if self.batch and self.kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
@@ -201,21 +194,13 @@ class Rows:
         """
         first_step, d = _per_member(step0, len(cohort)), X.shape[1]
 
-        def bundled(lo: int, hi: int) -> None:
-            assert self.tiles is not None
-            buffers = self.tiles.buffers(self.batch, d, self.dtype)
-            descend_bundles(
-                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.tiles.data(), self.reg, self.loss, self.batch, seed,
-                round, self.number0, buffers, self.drawing.room(), first_step,
-            )  # fmt: skip
-
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
                 lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
                 self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(d), first_step,
             )  # fmt: skip
 
-        return work if self.tiles is None else bundled
+        return work
 
     def descend_anchored(
         self, cohort: Indices, X: Array, H: Array, gamma: Array, K: Indices, anchor: tuple[Array, Array, Array],
@@ -255,11 +240,11 @@ class Rows:
         parts, total = np.empty((len(owner), X.shape[1]), self.dtype), np.empty(X.shape[1], self.dtype)
         picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
         numbers, one = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
-        factor = self.drawing.shares(m)
+        factor = 1.0 / taken
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
-                taken[j] = draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
+                draw_rows(seed, who, round, number, int(first[j]), int(m[j]), self.batch, picks[j], room)
 
             def blocks(lo: int, hi: int, k: int = k) -> None:
                 kernels.sum_rows(
@@ -293,7 +278,7 @@ class Tiles:
         self.reg = first.reg.astype(self.dtype)
         indptr, indices, values = _stacked([f.A for f in models])
         sizes = problem.rows_each
-        self.drawing = Drawing.of(problem, sizes)
+        self.drawing = Drawing(self.batch, int(sizes.max()))
         owner = np.repeat(np.arange(problem.n), sizes)
         b = joined([f.b for f in models])
         # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
@@ -330,8 +315,6 @@ class Tiles:
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         if self.batch:
             self.place = self._places(slot[np.argsort(order)][group], live)
-            if problem.draws_bundles:
-                self.place = self.place[self.drawing.order(self.row0)]
             self.count = np.zeros(len(self.b), self.dtype)
             self.count[slot] = count
 

@@ -28,7 +28,7 @@ memory holds the products of a mean.
 
 Macros: REAL, INDEX, UNIT (all stored values are one), LOSS (0 logistic, 1 squared, 2 softmax), CL (blocks per cluster),
 GRID (groups meet in global memory), ROWS (row by row), DG (data read from global memory), SG (x and h there too), ZG (z
-there too), DRAW (the version of the minibatches, or 0), DRAWG (their table is in global memory), STAGED (the first
+there too), DRAW (minibatches), DRAWG (their table is in global memory), STAGED (the first
 STAGE entries of a minibatch's rows are read in the step before), DRAWERS (warps that draw and do nothing else),
 THREADS, PACK, TAIL (the launch holds a whole round), BLOCKS (that a multiprocessor should then hold).
 """
@@ -235,31 +235,8 @@ __device__ void philox(u32 c0, u32 c1, u32 c2, u32 c3, u64 seed, u32* out) {
     }
     out[0] = c0; out[1] = c1; out[2] = c2; out[3] = c3;
 }
-// the round function of a Feistel network
-__device__ __forceinline__ u32 scramble(u32 v, u32 key) {
-    v = (v ^ key) * 0x9E3779B1u;
-    v ^= v >> 15;
-    v *= 0x85EBCA77u;
-    return v ^ (v >> 13);
-}
-// value v of the permutation of 0..m-1: through the network, which permutes a power of two, until it lands below m
-__device__ u32 permuted(u32 v, const u32* keys, u32 m) {
-    int bits = 6;
-    while (((u64)1 << bits) < m) ++bits;
-    int low = bits / 2;
-    u32 low_mask = (1u << low) - 1, high_mask = (1u << (bits - low)) - 1;
-    do {
-        u32 left = v >> low, right = v & low_mask;
-        for (int k = 0; k < 12; k += 2) {
-            left ^= scramble(right, keys[k]) & high_mask;
-            right ^= scramble(left, keys[k + 1]) & low_mask;
-        }
-        v = (left << low) | right;
-    } while (v >= m);
-    return v;
-}
 
-// Version 2, Floyd's algorithm for n of m rows. Draw i has a number from 0 to m - n + i; it takes that row, unless the
+// Floyd's algorithm for n of m rows. Draw i has a number from 0 to m - n + i; it takes that row, unless the
 // row is taken, and then its last row, m - n + i. All draws are resolved at once: a table with open addressing holds
 // the first draw of every number, and whether a row is taken follows from it. An entry is a draw and the step's mark:
 // what earlier steps left is free, so that the table is made empty once in `marks` steps only.
@@ -479,12 +456,9 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
         const real* shares = (const real*)plan[SHARES] + first;
         const int batch = want_gradient ? 0 : (int)plan[BATCH], chunk = (int)plan[CHUNK], writers = (int)plan[WRITERS];
         // of more than half of the rows, all are read, and those that are drawn are left out
-        const bool rest = DRAW == 2 && 2 * (i64)batch > m;
+        const bool rest = DRAW && 2 * (i64)batch > m;
         const i64 taken = batch && !rest ? batch : m;
         const i64 q0 = taken * rank / G, q1 = taken * (rank + 1) / G;
-#if DRAW == 1
-        __shared__ u32 keys[12];
-#endif
         // starts, lengths and labels of this step's rows; staged, those of the next step too, in turn
         i64* starts = (i64*)take(top, (1 + STAGED) * chunk * 8);
         int* lengths = (int*)take(top, (1 + STAGED) * chunk * 4);
@@ -551,7 +525,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #endif
         for (i64 c = tid; c < (i64)writers * d; c += THREADS) own[c] = 0;
 #endif
-#if DRAW == 2
+#if DRAW
         // the draws of a step do not depend on x: they are made while the steps before are done
 #if !ROWS
         const i64* row0 = (const i64*)plan[ROW0] + client;
@@ -653,7 +627,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 #else
         __syncthreads();
 #endif
-#if DRAW == 2
+#if DRAW
 #if !ROWS
         if (K > 0) resolve();
         meet_drawers();
@@ -702,13 +676,6 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
 
         for (int k = 0; k < K; ++k) {
 #if ROWS
-#if DRAW == 1
-            // the minibatch's keys: three threads, four words each
-            if (batch && tid < 3)
-                philox(tid, (steps0 ? steps0[j] : step01) + (u32)k, rounds ? rounds[j] : round1, client,
-                       seeds ? seeds[j] : seed1, keys + 4 * tid);
-            __syncthreads();
-#endif
 #if STAGED
             // margins and slopes: eight lanes per row, four rows per warp at a time
             const int now = (k & 1) * chunk;
@@ -771,10 +738,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 for (int i0 = (tid >> 5) * 4; i0 < size; i0 += WARPS * 4) {
                     const int i = i0 + (lane >> 3);
                     const bool live = i < size;
-#if DRAW == 1
-                    const i64 r = !live ? 0 : batch ? permuted((u32)(base + i), keys, (u32)m) : base + i;
-                    const bool read = live;
-#elif DRAW == 2
+#if DRAW
                     const i64 r = !live ? 0 : batch && !rest ? row_of(draws, (u32)(base + i)) : base + i;
                     const bool read = live && !(batch && rest && is_drawn(draws, (u32)r));
 #else
@@ -832,7 +796,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
                 __syncthreads();
             }
-#if DRAW == 2 && !DRAWG
+#if DRAW && !DRAWG
             if (batch && k + 1 < K) draw(k + 1);
 #endif
 #endif
@@ -862,7 +826,7 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 const bool lead = (lane & ((1 << log) - 1)) == 0 && o < (tile.z >> 3);
                 // a row's weight: zero unless it is in the minibatch
                 auto weight = [&](int s) {
-#if DRAW == 2
+#if DRAW
                     return (PEEK(draws.taken + numbers[s]) == draws.mark) == rest ? (real)0 : w[s];
 #else
                     return w[s];
@@ -887,11 +851,11 @@ descend(const i64* plan, /*GIVEN*/, const int* Ks, int K1, const int* members, c
                 }
 #endif
             }
-#if DRAW == 2
+#if DRAW
             if (k + 1 < K) draw(k + 1);
 #endif
             __syncthreads();
-#if DRAW == 2 && !DRAWG
+#if DRAW && !DRAWG
             if (k + 1 < K) resolve();
 #endif
             // columns: the block's part of the gradient; colmap says which column an output is

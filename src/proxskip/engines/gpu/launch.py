@@ -121,17 +121,14 @@ class LocalSteps:
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
         self.batch = 0 if full else problem.batch or 0
-        if self.batch and problem.draws_bundles:
-            raise InputError('the gpu engine draws minibatches row by row; use draw = "rows", or engine = "cpu".')
         if self.batch and not has_even_rows(problem.clients):
             raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
         self.data = data or ClientRows.of(models, problem.rows_each)
         self.unit = self.data.unit
-        self.draw = problem.sampling if self.batch else 0
         few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
         small = self.batch * self.n < MIN_BATCH_SHARE * len(self.data.labels)
-        self.by_rows = few_rows or self.draw == 1 or (self.draw > 1 and small)
+        self.by_rows = few_rows or (self.batch > 0 and small)
         self.writers = 0
         self.reg = np.stack([f.reg for f in models])
         if np.all(self.reg == self.reg[0]):
@@ -163,7 +160,7 @@ class LocalSteps:
 
         A table with a place for every row has no collisions; where that is too large, it is twice as large as needed.
         """
-        if self.draw < 2:
+        if not self.batch:
             return 0
         sizes = np.diff(self.data.row0)
         most = max(1, int(np.minimum(self.batch, sizes - self.batch).max()))
@@ -188,7 +185,7 @@ class LocalSteps:
 
     def _add_drawers(self) -> int:
         """Warps that draw the next rows while the others do the step; none where blocks share the draws."""
-        if self.draw < 2 or self.grid:
+        if not self.batch or self.grid:
             return 0
         warps = max(0, min(-(-int(self.kept["most_draws"]) // 32), (MOST_THREADS - self.threads) // 32))
         self.threads += 32 * warps
@@ -197,7 +194,7 @@ class LocalSteps:
     def _staged(self, rows: int, index: int) -> int:
         """Bytes of a block's rows of a small minibatch that is read before its step begins; 0 if it is not small."""
         sizes = np.diff(self.data.row0)
-        if self.draw < 2 or rows > ROWS_PER_CHUNK or 2 * self.batch > int(sizes.min()):
+        if not self.batch or rows > ROWS_PER_CHUNK or 2 * self.batch > int(sizes.min()):
             return 0
         entry = index + (0 if self.unit else self.r)
         turns = 2 * (_up(rows * 8) + _up(rows * 4) + _up(rows * self.r))
@@ -248,7 +245,7 @@ class LocalSteps:
     def _plan_tiles(self) -> None:
         """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
         blocks, threads, grid = self.asked
-        data = self.data.sampled(self.batch) if self.draw else self.data.merged()
+        data = self.data.sampled(self.batch) if self.batch else self.data.merged()
         draws = self._plan_draws()
         nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
         mean = max(1, len(data.indices) // self.n)
@@ -276,7 +273,7 @@ class LocalSteps:
             self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
             layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
             bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
-            bytes_ = bytes_ + (4 * m + 32 if self.draw else 0)  # the rows' numbers
+            bytes_ = bytes_ + (4 * m + 32 if self.batch else 0)  # the rows' numbers
             z = _up(1) + (m + 1) * self.Q * self.r
             self.shared = self._state(1 if self.grid else C) + draws + int((bytes_ + z).max())
             if self.grid or self.shared <= limit:
@@ -326,7 +323,7 @@ class LocalSteps:
         # the logistic loss's labels, +1 and -1, are the signs of the weights
         put("w", layout.shares * layout.labels if self.loss == 0 else layout.shares)
         put("colmap", layout.colmap)
-        if self.draw:
+        if self.batch:
             put("numbers", layout.numbers)
             put("row0", self.data.row0)
         put("row_warps", layout.rows.warps)
@@ -382,7 +379,7 @@ class LocalSteps:
             "THREADS": self.threads,
             "PACK": PACK,
             "BLOCKS": self._blocks_together(),
-            "DRAW": self.draw,
+            "DRAW": int(self.batch > 0),
             "STAGE": STAGE,
             "DRAWG": int(self.draws_global),
             **macros,

@@ -237,7 +237,7 @@ class Talk:
         start = self.count[a] - len(self.log[a])
         problem = self.problem
         return self.pool.handles[a].begin.remote(
-            self.run_id, start, self.seed, problem.d, problem.batch, problem.sampling, self.census, memory
+            self.run_id, start, self.seed, problem.d, problem.batch, self.census, memory
         )
 
     def lay(self, graph: Graph) -> None:

@@ -177,13 +177,11 @@ class ActorWorker:
         return found, np.stack(rows) if gradients else None
 
     # -- a run ---------------------------------------------------------------------------------------------------------
-    def begin(
-        self, run: str, start: int, seed: int, d: int, batch: int | None, sampling: int, census: Census, memory: Vectors
-    ) -> str:
+    def begin(self, run: str, start: int, seed: int, d: int, batch: int | None, census: Census, memory: Vectors) -> str:
         """Stand before operation ``start`` of a run, with this memory; on which machine."""
-        key = (batch, sampling, census, seed)
+        key = (batch, census, seed)
         if self.packed != key:
-            problem = Problem(self.clients, batch=batch, d=d, sampling=sampling)
+            problem = Problem(self.clients, batch=batch, d=d)
             self.engine.open(problem, memory, seed, self.first, census)
             self.packed = key
         self.engine.kept = {k: np.array(v) for k, v in memory.items()}

@@ -65,9 +65,7 @@ class TorchEngine(Engine):
         self.problem, self.seed, self.far = problem, seed, problem.psi is None
         self.family: Any = family_of(problem, self.device)
         self.zero = torch.zeros((), dtype=self.family.dtype, device=self.device)
-        if problem.draws_bundles:
-            raise InputError('the torch engine draws minibatches row by row; use draw = "rows", or engine = "cpu".')
-        self.draw = draws.drawing(seed, self.device, problem.sampling)
+        self.draw = draws.drawing(seed, self.device)
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, self.draw, problem.batch, graphs)
         self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)

@@ -38,13 +38,12 @@ class ShuffledRows:
     def batches(self, seed: int, round: int, step: int, b: int) -> Indices:
         """The rows of a minibatch for each client, (n, b); rows repeat where a client has fewer than b."""
         n, m = self.clients.shape
-        few = min(b, m)
-        # version 1, by which the published curves were made
-        drawn, room = np.empty((n, few), dtype=np.uint32), Drawing(1, few, m).room()
+        rest = b % m
+        drawn, room = np.empty((n, b + 3), dtype=np.uint32), Drawing(rest, m).room()
         for i in range(n):
-            draw_rows(seed, i, round, step, 0, m, few, drawn[i], room)
-        # a client with fewer than b rows sees all of them, in the order drawn, again and again
-        return np.take_along_axis(self.clients, np.tile(drawn.astype(np.int64), (1, -(-b // m)))[:, :b], axis=1)
+            draw_rows(seed, i, round, step, 0, m, rest, drawn[i], room)
+        drawn[:, rest:b] = np.tile(np.arange(m), b // m)  # all rows, as often as they fit into b
+        return np.take_along_axis(self.clients, drawn[:, :b].astype(np.int64), axis=1)
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------
