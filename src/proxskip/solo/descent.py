@@ -117,6 +117,7 @@ class Descent:
         # g, and the gradients that a first guess of L took, are counted
         self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
         self.client.at, self.client.g = x0, g
+        self.first = (x0, g)
         self.notes: list[str] = []
         self._set_method()
         self.solo = SoloExchange(self.client, self.problem, task.shape, seed, inner_tol)

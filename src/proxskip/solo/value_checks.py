@@ -1,0 +1,166 @@
+"""Whether a user's gradient and prox belong to their values: a few values at points that the run has anyway.
+
+At x a convex function F with the (sub)gradient s has, in every direction v and for every h > 0,
+
+    (F(x) - F(x - h v)) / h  <=  <s, v>  <=  (F(x + h v) - F(x)) / h.
+
+For f, s is its gradient, and h so small that the two ends nearly agree. For u = prox_{t psi}(w), s = (w - u)/t is a
+subgradient of psi at u, and the direction is u itself: along it a norm is linear, and kinks such as zeros stay kinks.
+What the library has itself is trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from proxskip.prox import Checked, ProxWarning
+from proxskip.prox.adapted import Adapted
+from proxskip.prox.parts import Operator, name_of
+from proxskip.randomness import generator
+from proxskip.solo.descent import Descent, Point
+from proxskip.types import Array, GradientWarning
+
+MAX_EXTRA_VALUES = 5
+"""Values of f and psi together that the checks of one run may take."""
+DOUBLE, SINGLE = float(np.finfo(np.float64).eps), float(np.finfo(np.float32).eps)
+VALUE_ULPS = 100.0
+"""Units of rounding by which a value may be off, relative to |f|, |grad f|^2/L and L |x|^2."""
+PROX_STEP = 0.01
+"""h for psi, relative to |u|."""
+PROX_SLACK = 0.05
+"""By how much (relative) a slope of psi may differ: a prox may be inexact and not say so."""
+
+Fault = tuple[str, type[UserWarning]]
+
+
+def fault(run: Descent, point: Point, f_value: float, psi_value: float) -> Fault | None:
+    """A sentence on what contradicts its own values, with the kind of warning; None if nothing does."""
+    task, extra = run.task, _Extra()
+    if not math.isfinite(f_value):
+        return f"f is {f_value} at the x that is returned; its value must be finite there.", GradientWarning
+    # a set that is met only up to a tolerance, by an inner solver or as D x, may have the value infinity
+    only_near = psi_value == math.inf and (task.D is not None or run.solo.inner is not None or run.solo.last is None)
+    if not (math.isfinite(psi_value) or only_near):
+        return _not_finite(task.psi, psi_value), ProxWarning
+    own_psi = task.psi is not None and not _is_ours(task.psi)
+    with np.errstate(all="ignore"):
+        if not _is_ours(task.f.of):
+            here, first = (point.x, run.client.g, f_value), (*run.first, None)
+            # without psi the gradient vanishes at the end, and so does an error in its scale
+            places = [here] if own_psi else [first, here] if task.psi is None else [here, first]
+            for place in places if run.client.at is point.x else []:
+                if said := _wrong_gradient(extra, task.f.value, *place, run.f.L or 1.0, run.client.eps > DOUBLE):
+                    return said, GradientWarning
+        if own_psi and (said := _wrong_prox(extra, run)):
+            return said, ProxWarning
+    return None
+
+
+class _Extra:
+    """Extra values, as long as there are some left."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EXTRA_VALUES
+
+    def of(self, value: Callable[[Array], Any], x: Array) -> float:
+        """The value at x; NaN, which proves nothing, where it cannot be computed."""
+        self.left -= 1
+        try:
+            return float(value(x))
+        except (ArithmeticError, ValueError):
+            return math.nan
+
+
+def _is_ours(given: Any) -> bool:
+    """Whether f or psi, and all that psi is made of, are the library's own."""
+    if isinstance(given, Checked):
+        return _is_ours(given.psi)
+    parts = given._parts() if isinstance(given, Operator) else ()
+    ours = type(given).__module__.startswith("proxskip.") and not isinstance(given, Adapted)
+    return ours and all(map(_is_ours, parts))
+
+
+def _wrong_gradient(
+    extra: _Extra, value: Callable[[Array], float], x: Array, g: Array, at: float | None, L: float, single: bool
+) -> str:
+    """What contradicts the gradient g at x; values in single precision need a larger h."""
+    if extra.left < (2 if at is not None else 3):
+        return ""
+    at = extra.of(value, x) if at is None else at
+    # the gradient finds a wrong sign or scale best; random numbers find a coordinate that was forgotten
+    v = generator(0).standard_normal(len(x))
+    v /= np.linalg.norm(v)
+    if np.any(g):
+        v += g / np.linalg.norm(g)
+    slope = float(g @ v)
+    size = abs(at) + float(g @ g) / L + L * float(x @ x)
+    scales = [SINGLE] if single or _is_single(g) or _is_single(at) else [DOUBLE, SINGLE]
+    for eps in scales:
+        if extra.left < 2 or not 0 < size < math.inf:
+            return ""
+        h, noise = math.cbrt(eps) * math.sqrt(size / L), VALUE_ULPS * eps * size
+        up, down = extra.of(value, x + h * v), extra.of(value, x - h * v)
+        low, high = sorted([(at - down) / h, (up - at) / h])
+        slack = high - low + noise / h
+        if not (slope < low - slack or slope > high + slack):
+            return ""
+        # values that bend like no function with this L have more rounding than their type says
+        if eps == SINGLE or noise < up - 2 * at + down <= 4 * L * h * h:
+            middle = (low + high) / 2
+            sign = ", as if its sign were wrong" if abs(slope + middle) < 0.1 * abs(slope) else ""
+            return (
+                f"the gradient of f does not belong to its value: in one direction the slope is {middle:.6g} by the "
+                f"values and {slope:.6g} by the gradient{sign}."
+            )
+    return ""
+
+
+def _wrong_prox(extra: _Extra, run: Descent) -> str:
+    """What contradicts the last prox of the iterates."""
+    task, call = run.task, run.solo.call
+    if call is None or extra.left < 3 or not all(np.isfinite(v).all() for v in call[:2]):
+        return ""
+    (w, u, t), off, psi = call, run.solo.call_error, task.psi
+
+    def value(x: Array) -> float:
+        return float(psi(x.reshape(task.shape) if task.D is None else x))
+
+    s = (w - u) / t
+    at = extra.of(value, u)
+    if not math.isfinite(at):
+        return _not_finite(psi, at) if run.solo.inner is None and not math.isnan(at) else ""
+    moved, size = float(np.linalg.norm(w - u)), float(np.linalg.norm(u))
+    # at zero there is no direction but that of the prox
+    along, length = (u, size) if size > 1e-6 * moved else (w - u, moved)
+    if length == 0:
+        return ""
+    v, h = along / length, PROX_STEP * length
+    slope = float(s @ v)
+    low, high = (at - extra.of(value, u - h * v)) / h, (extra.of(value, u + h * v) - at) / h
+    seen = [b for b in (low, high) if math.isfinite(b)]
+    eps = 10 * (SINGLE if _is_single(u) else DOUBLE)
+    slack = PROX_SLACK * max(map(abs, [slope, *seen]))
+    slack += off / t + 2 * float(np.linalg.norm(s)) * off / h
+    slack += eps * (float(np.linalg.norm(w)) + size) / t + 10 * SINGLE * abs(at) / h
+    if slope < low - slack or slope > high + slack:
+        return (
+            f"the prox of {name_of(psi)} does not belong to its value: at step {t:.3g} the slope of psi in the "
+            f"direction of x is {min(seen, key=lambda b: abs(b - slope)):.6g} by the values and {slope:.6g} by the prox."
+        )
+    return ""
+
+
+def _not_finite(psi: Any, value: float) -> str:
+    return (
+        f"{name_of(psi)} is {value} at a point that its own prox returned; mend one of the two, or allow for rounding "
+        "where psi tells inside from outside."
+    )
+
+
+def _is_single(v: Array | float) -> bool:
+    """Whether these numbers could come from single precision."""
+    return bool(np.array_equal(np.asarray(v, dtype=np.float32), v))
