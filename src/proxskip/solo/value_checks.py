@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.prox import Checked, ProxWarning
+from proxskip.prox import ProxWarning
 from proxskip.prox.adapted import Adapted
 from proxskip.prox.parts import Operator, name_of
 from proxskip.randomness import generator
@@ -38,6 +38,11 @@ PROX_STEP = 0.01
 PROX_SLACK = 0.05
 """By how much (relative) a slope of psi may differ: a prox may be inexact and not say so."""
 
+SMALL_SLOPE = 1e-4
+"""A slope this small beside the whole subgradient proves nothing, since an inexact prox could explain it."""
+EDGE = 1e-6
+"""How far inside (relative to x) a set is tried where x is outside."""
+
 Fault = tuple[str, type[UserWarning]]
 
 
@@ -47,10 +52,11 @@ def fault(run: Descent, point: Point, f_value: float, psi_value: float) -> Fault
     if not math.isfinite(f_value):
         return f"f is {f_value} at the x that is returned; its value must be finite there.", GradientWarning
     # a set that is met only up to a tolerance, by an inner solver or as D x, may have the value infinity
-    only_near = psi_value == math.inf and (task.D is not None or run.solo.inner is not None or run.solo.last is None)
-    if not (math.isfinite(psi_value) or only_near):
+    up_to_tol = task.D is not None or run.solo.inner is not None or run.solo.call is None
+    if not (math.isfinite(psi_value) or (psi_value == math.inf and (up_to_tol or _at_edge(extra, run, point.x)))):
         return _not_finite(task.psi, psi_value), ProxWarning
-    own_psi = task.psi is not None and not _is_ours(task.psi)
+    checked = run.solo.checked
+    own_psi = checked is not None and not checked.said and not _is_ours(checked.psi)
     with np.errstate(all="ignore"):
         if not _is_ours(task.f.of):
             place = _place(run, point, f_value, own_psi)
@@ -78,8 +84,6 @@ class _Extra:
 
 def _is_ours(given: Any) -> bool:
     """Whether f or psi, and all that psi is made of, are the library's own."""
-    if isinstance(given, Checked):
-        return _is_ours(given.psi)
     parts = given._parts() if isinstance(given, Operator) else ()
     ours = type(given).__module__.startswith("proxskip.") and not isinstance(given, Adapted)
     return ours and all(map(_is_ours, parts))
@@ -135,15 +139,13 @@ def _wrong_prox(extra: _Extra, run: Descent) -> str:
     task, call = run.task, run.solo.call
     if call is None or extra.left < 3 or not all(np.isfinite(v).all() for v in call[:2]):
         return ""
-    (w, u, t), off, psi = call, run.solo.call_error, task.psi
-
-    def value(x: Array) -> float:
-        return float(psi(x.reshape(task.shape) if task.D is None else x))
-
+    (w, u, t), off, value = call, run.solo.call_error, _psi_of(run)
     s = (w - u) / t
     at = extra.of(value, u)
+    if at == math.inf and run.solo.inner is None and not _at_edge(extra, run, u):
+        return _not_finite(task.psi, at)
     if not math.isfinite(at):
-        return _not_finite(psi, at) if run.solo.inner is None and not math.isnan(at) else ""
+        return ""
     moved, size = float(np.linalg.norm(w - u)), float(np.linalg.norm(u))
     # at zero there is no direction but that of the prox
     along, length = (u, size) if size > 1e-6 * moved else (w - u, moved)
@@ -154,15 +156,32 @@ def _wrong_prox(extra: _Extra, run: Descent) -> str:
     low, high = (at - extra.of(value, u - h * v)) / h, (extra.of(value, u + h * v) - at) / h
     seen = [b for b in (low, high) if math.isfinite(b)]
     eps = 10 * (SINGLE if _is_single(u) else DOUBLE)
-    slack = PROX_SLACK * max(map(abs, [slope, *seen]))
-    slack += off / t + 2 * float(np.linalg.norm(s)) * off / h
+    slack = PROX_SLACK * max(map(abs, [slope, *seen])) + SMALL_SLOPE * moved / t
+    slack += off / t + 2 * (moved / t) * off / h
     slack += eps * (float(np.linalg.norm(w)) + size) / t + 10 * SINGLE * abs(at) / h
     if slope < low - slack or slope > high + slack:
         return (
-            f"the prox of {name_of(psi)} does not belong to its value: at step {t:.3g} the slope of psi in the "
+            f"the prox of {name_of(task.psi)} does not belong to its value: at step {t:.3g} the slope of psi in the "
             f"direction of x is {min(seen, key=lambda b: abs(b - slope)):.6g} by the values and {slope:.6g} by the prox."
         )
     return ""
+
+
+def _at_edge(extra: _Extra, run: Descent, x: Array) -> bool:
+    """Whether psi is finite a little further inside: rounding has put x out of a set whose edge it is on."""
+    assert run.solo.call is not None
+    w, u, _ = run.solo.call
+    moved = float(np.linalg.norm(w - u))
+    if moved == 0:
+        return False
+    inwards = (EDGE * max(moved, float(np.linalg.norm(x))) / moved) * (u - w)
+    return math.isfinite(extra.of(_psi_of(run), x + inwards))
+
+
+def _psi_of(run: Descent) -> Callable[[Array], float]:
+    """psi of a flat vector, before D."""
+    psi, shape = run.task.psi, run.solo.shape
+    return lambda x: float(psi(x if shape is None else x.reshape(shape)))
 
 
 def _not_finite(psi: Any, value: float) -> str:
