@@ -16,8 +16,6 @@ from proxskip.prox import Inner, ProxWarning
 from proxskip.solo.value_checks import MAX_EXTRA_VALUES
 from proxskip.types import Array, GradientWarning
 
-NOTICED = (GradientWarning, ProxWarning)
-
 
 # -- problems at random ------------------------------------------------------------------------------------------------
 class Own:
@@ -279,3 +277,79 @@ def test_nothing_is_said_about_right_problems() -> None:
 @pytest.mark.slow
 def test_nothing_is_said_about_500_right_problems() -> None:
     assert [said for seed in range(500) for said in alarm(seed)] == []
+
+
+# -- what it costs, and single cases -----------------------------------------------------------------------------------
+A = np.random.default_rng(0).standard_normal((30, 8))
+F = ps.LeastSquares(A, A.sum(axis=1), l2=0.1)
+L1 = prox.L1(0.1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("psi", [L1, OwnProx(L1, L1.prox), OwnProx(L1, lambda x, t: x), None])
+@pytest.mark.parametrize("method", ["fista", "apda"])
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_take_five_values_at_most_and_no_gradient_or_prox(method: str, psi: Any, sign: float) -> None:
+    f = Own(F.value, lambda x: sign * F.gradient(x), F.L).counted()
+    counted = None if psi is None else OwnProx(psi, psi.prox)
+    res = ps.minimize(f, counted, np.ones(8), method, max_iter=300)
+    assert f.values - 1 + (0 if counted is None else counted.values - 1) <= MAX_EXTRA_VALUES
+    assert f.gradients == res.ngrad
+    assert counted is None or counted.proxes == res.nprox
+
+
+def test_what_the_library_has_itself_is_not_evaluated_again(monkeypatch: Any) -> None:
+    values = []
+    monkeypatch.setattr(prox.L1, "__call__", lambda psi, x: values.append(x) or 0.0)
+    ps.minimize(F, L1)
+    assert len(values) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_no_success(value: float) -> None:
+    with pytest.warns(GradientWarning, match=f"f is {value}"):
+        res = ps.minimize((lambda x: value, F.gradient), L1, np.zeros(8))
+    assert (res.success, res.status) == (False, ps.Status.INEXACT)
+    with pytest.warns(ProxWarning, match=f"OwnProx is {value} at a point that its own prox returned"):
+        res = ps.minimize(F, OwnProx(lambda x: value, L1.prox))
+    assert (res.success, res.status) == (False, ps.Status.INEXACT)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_wrong_sign_is_not_answered_with_a_smaller_gamma(known: bool) -> None:
+    with pytest.warns(GradientWarning, match="by the gradient, as if its sign were wrong") as seen:
+        res = ps.minimize((F.value, lambda x: -F.gradient(x)), L1, np.zeros(8), L=F.L if known else None)
+    assert (res.success, res.status) == (False, ps.Status.DIVERGED)
+    assert res.message == str(seen[0].message)
+    assert res.message in res.warnings
+
+
+def test_both_numbers_are_named() -> None:
+    with pytest.warns(ProxWarning, match=r"is 0\.1 by the values, and at least 0\.3 by the prox"):
+        ps.minimize(F, OwnProx(L1, prox.L1(0.3).prox), method="proxgd", x0=np.eye(8)[0], L=1e9, max_iter=1)
+
+
+def test_a_set_whose_edge_is_missed_by_rounding_is_right() -> None:
+    a = np.random.default_rng(3).standard_normal(8)
+
+    def project(x: Array, t: float) -> Array:
+        return x - max(0.0, a @ x + 5.0) / (a @ a) * a
+
+    strict = OwnProx(lambda x: 0.0 if a @ x < -5.0 else np.inf, project)
+    res = ps.minimize(F, strict, tol=1e-7)
+    assert res.success
+    assert a @ res.x == pytest.approx(-5.0)
+    with pytest.warns(ProxWarning, match="is inf at a point"):
+        assert not ps.minimize(F, OwnProx(strict, lambda x, t: x), tol=1e-7).success
+
+
+def test_rounding_between_close_iterates_is_no_curvature() -> None:
+    """Most of b is orthogonal to A: the gradient rounds like b, and is much smaller."""
+    for seed in (6, 19, 33):
+        rng = np.random.default_rng(seed)
+        B = rng.standard_normal((60, 8))
+        Q = np.linalg.qr(B, mode="complete")[0]
+        b = 1e-3 * B @ rng.standard_normal(8) + Q[:, 8:] @ rng.standard_normal(52) * 10 ** rng.uniform(0, 4)
+        f = ps.LeastSquares(B, b)
+        for g in (f, Own(f.value, f.gradient, f.L)):
+            assert ps.minimize(g, None, np.zeros(8), "proxgd", tol=1e-12, max_iter=1000).warnings == ()

@@ -39,7 +39,8 @@ class Minimum:
 
     Args:
         x: the point with the smallest certificate, in the shape of x0.
-        fun: f(x) + psi(D x) there; with D it may be infinite for the indicator of a set that D x meets only up to tol.
+        fun: f(x) + psi(D x) there; it may be infinite for the indicator of a set that D x, or the x of an inexact prox,
+            meets only up to tol, or x up to rounding.
         nit, ngrad, nprox: iterations, gradients (full or of a minibatch) and proxes; those of certificates are
             included.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)

@@ -24,9 +24,9 @@ class FederatedClassifier(LinearClassifier):
     """Logistic regression (softmax for several classes) trained with local steps by one client per group.
 
     The objective is that of all rows together,  mean_j loss((a_j - m)' w + c, b_j) + lambda/2 (|w|^2 + c^2),  whatever
-    the groups are. The intercept c is penalized too, so that the problem is strongly convex and the theorems apply; m is
-    the mean of all rows, so that an offset of the features changes nothing. Without an intercept, and for a sparse X,
-    which would be filled, m is zero.
+    the groups are. The intercept c is penalized too, so that the problem is strongly convex and the theorems apply. The
+    mean m of all rows is subtracted, so that an offset of the features changes nothing; it is left out without an
+    intercept, and for a sparse X, which it would fill.
 
     Args:
         method: a method of ``proxskip.run``, with its theorem's parameters if it is given by name.

@@ -254,7 +254,8 @@ class SoloExchange:
         """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
         self.call: tuple[Array, Array, float] | None = None
-        """The last (x, prox(x, t), t) of psi itself, also where ``last`` is of psi*."""
+        self.earlier: tuple[Array, Array, float] | None = None
+        """The last (x, prox(x, t), t) of psi itself, also where ``last`` is of psi*, and the one before."""
         self.call_error = 0.0
         """The certified error of that call; 0 where psi says nothing about it."""
         self.spoiled = 0.0
@@ -289,14 +290,16 @@ class SoloExchange:
 
     def prox(self, x: Array, t: float) -> Array:
         new = self._exact(x, t) if self.inner is None else self._prox(x, t, self.L + abs(self.L - 1.0 / t))
-        self.last = self.call = (x, new, t)
+        self.earlier, self.last = self.call, (x, new, t)
+        self.call = self.last
         return new
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
         u = y / t  # Moreau: prox_{t psi*}(y) = y - t prox_{psi/t}(y/t)
         w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
         new = y - t * w
-        self.last, self.call = (y, new, t), (u, w, 1.0 / t)
+        self.last = (y, new, t)
+        self.earlier, self.call = self.call, (u, w, 1.0 / t)
         return new
 
     @property

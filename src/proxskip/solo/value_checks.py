@@ -5,7 +5,7 @@ At x a convex function F with the (sub)gradient s has, in every direction v and 
     (F(x) - F(x - h v)) / h  <=  <s, v>  <=  (F(x + h v) - F(x)) / h.
 
 For f, s is its gradient, and h so small that the two ends nearly agree. For u = prox_{t psi}(w), s = (w - u)/t is a
-subgradient of psi at u, and the direction is u itself: along it a norm is linear, and kinks such as zeros stay kinks.
+subgradient of psi at u, and v is u or -u: along them a norm is linear, and zeros stay zero.
 What the library has itself is trusted.
 """
 
@@ -57,12 +57,14 @@ def fault(run: Descent, point: Point, f_value: float, psi_value: float) -> Fault
         return _not_finite(task.psi, psi_value), ProxWarning
     checked = run.solo.checked
     own_psi = checked is not None and not checked.said and not _is_ours(checked.psi)
+    known = psi_value if task.D is None and run.solo.call is not None and run.solo.call[1] is point.x else None
+    needed = (3 if known is None else 2) if own_psi else 0
     with np.errstate(all="ignore"):
         if not _is_ours(task.f.of):
-            place = _place(run, point, f_value, own_psi)
+            place = _place(run, point, f_value, extra.left - needed)
             if said := _wrong_gradient(extra, task.f.value, *place, run.f.L or 1.0, run.client.eps > DOUBLE):
                 return said, GradientWarning
-        if own_psi and (said := _wrong_prox(extra, run)):
+        if extra.left >= needed > 0 and (said := _wrong_prox(extra, run, known)):
             return said, ProxWarning
     return None
 
@@ -89,14 +91,13 @@ def _is_ours(given: Any) -> bool:
     return ours and all(map(_is_ours, parts))
 
 
-def _place(run: Descent, point: Point, f_value: float, own_psi: bool) -> tuple[Array, Array, float | None]:
+def _place(run: Descent, point: Point, f_value: float, left: int) -> tuple[Array, Array, float | None]:
     """Where the gradient is checked: a point with its gradient, and with the value of f if that is known."""
-    here = (point.x, run.client.g, f_value) if run.client.at is point.x else None
-    # where the gradient vanishes, so does an error in its scale; a psi of one's own needs the values that are left
-    for x, g, value in filter(None, (here, (*run.early, None))):
-        if own_psi or float(np.linalg.norm(g)) > VANISHED * run.first_gradient:
-            return x, g, value
-    return (*run.first, None)
+    if left < 3 and run.client.at is point.x:
+        return point.x, run.client.g, f_value
+    # soon after the start no part of f is zero by chance; where the gradient vanishes, so does an error in its scale
+    x, g = run.early
+    return (x, g, None) if float(np.linalg.norm(g)) > VANISHED * run.first_gradient else (*run.first, None)
 
 
 def _wrong_gradient(
@@ -134,37 +135,42 @@ def _wrong_gradient(
     )
 
 
-def _wrong_prox(extra: _Extra, run: Descent) -> str:
-    """What contradicts the last prox of the iterates."""
+def _wrong_prox(extra: _Extra, run: Descent, at: float | None) -> str:
+    """What contradicts the last prox of the iterates; ``at`` is psi there, if it is known."""
     task, call = run.task, run.solo.call
-    if call is None or extra.left < 3 or not all(np.isfinite(v).all() for v in call[:2]):
+    if call is None or not all(np.isfinite(v).all() for v in call[:2]):
         return ""
     (w, u, t), off, value = call, run.solo.call_error, _psi_of(run)
-    s = (w - u) / t
-    at = extra.of(value, u)
+    s, moved, size = (w - u) / t, float(np.linalg.norm(w - u)), float(np.linalg.norm(u))
+    at = extra.of(value, u) if at is None else at
     if at == math.inf and run.solo.inner is None and not _at_edge(extra, run, u):
         return _not_finite(task.psi, at)
     if not math.isfinite(at):
         return ""
-    moved, size = float(np.linalg.norm(w - u)), float(np.linalg.norm(u))
-    # at zero there is no direction but that of the prox
-    along, length = (u, size) if size > 1e-6 * moved else (w - u, moved)
-    if length == 0:
-        return ""
-    v, h = along / length, PROX_STEP * length
-    slope = float(s @ v)
-    low, high = (at - extra.of(value, u - h * v)) / h, (extra.of(value, u + h * v) - at) / h
-    seen = [b for b in (low, high) if math.isfinite(b)]
     eps = 10 * (SINGLE if _is_single(u) else DOUBLE)
-    slack = PROX_SLACK * max(map(abs, [slope, *seen])) + SMALL_SLOPE * moved / t
-    slack += off / t + 2 * (moved / t) * off / h
-    slack += eps * (float(np.linalg.norm(w)) + size) / t + 10 * SINGLE * abs(at) / h
-    if slope < low - slack or slope > high + slack:
-        return (
-            f"the prox of {name_of(task.psi)} does not belong to its value: at step {t:.3g} the slope of psi in the "
-            f"direction of x is {min(seen, key=lambda b: abs(b - slope)):.6g} by the values and {slope:.6g} by the prox."
-        )
+    for along in _directions(u, w - u, None if run.solo.earlier is None else run.solo.earlier[1]):
+        length = float(np.linalg.norm(along))
+        v, h = along / length, PROX_STEP * length
+        slope, seen = float(s @ v), (extra.of(value, u + h * v) - at) / h
+        slack = PROX_SLACK * max(abs(slope), abs(seen)) + SMALL_SLOPE * moved / t
+        slack += off / t + 2 * (moved / t) * off / h
+        slack += eps * (float(np.linalg.norm(w)) + size) / t + 10 * SINGLE * abs(at) / h
+        if seen < slope - slack:
+            return (
+                f"the prox of {name_of(task.psi)} does not belong to its value: in one direction the slope of psi is "
+                f"{seen:.6g} by the values, and at least {slope:.6g} by the prox with step {t:.3g}."
+            )
     return ""
+
+
+def _directions(u: Array, step: Array, earlier: Array | None) -> list[Array]:
+    """Two directions for psi at u: back and forth along u, or at a corner what the prox has taken away."""
+    # entries that stay where they are may be at a kink or a bound
+    free = u if earlier is None else np.where(u == earlier, 0.0, u)
+    if np.linalg.norm(free) > 1e-6 * np.linalg.norm(step):
+        return [free, -free]
+    pair = [np.maximum(step, 0.0), np.minimum(step, 0.0)] if np.any(step) else [u, -u]
+    return [v for v in pair if np.any(v)]
 
 
 def _at_edge(extra: _Extra, run: Descent, x: Array) -> bool:
