@@ -100,6 +100,22 @@ def test_the_groups_do_not_change_the_federated_solution(labels: Any) -> None:
         FederatedClassifier().fit(X, labels, groups=groups[:-1])
 
 
+def test_an_offset_of_the_features_changes_nothing_for_the_federated_classifier() -> None:
+    X, y = CANCER
+    plain, shifted = (FederatedClassifier(warm_start=True).fit(X + offset, y) for offset in (0.0, 1000.0))
+    np.testing.assert_allclose(shifted.coef_, plain.coef_, rtol=1e-6)
+    assert np.array_equal(shifted.predict(X + 1000.0), plain.predict(X))
+    # the intercept that a warm start begins with is that of the centred rows
+    assert shifted.fit(X + 1000.0, y).n_iter_ == 1
+
+
+def test_a_sparse_offset_is_warned_about() -> None:
+    X, y = CANCER
+    FederatedClassifier(tol=1e-2).fit(scipy.sparse.csr_matrix(X), y)
+    with pytest.warns(UserWarning, match="far from zero beside their spread"):
+        FederatedClassifier(tol=1e-2).fit(scipy.sparse.csr_matrix(X + 1000.0), y)
+
+
 def test_pipelines_and_grid_searches() -> None:
     X, y = CANCER
     pipeline = make_pipeline(StandardScaler(), ProxClassifier(tol=1e-4))

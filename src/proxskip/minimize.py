@@ -21,7 +21,7 @@ from proxskip.results import description
 from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
-from proxskip.solo import functions, setup
+from proxskip.solo import functions, setup, value_checks
 from proxskip.solo.auto import AutoDescent, Choice
 from proxskip.solo.descent import Descent, Point, Task, skip_probability
 from proxskip.solo.functions import Smooth
@@ -39,7 +39,8 @@ class Minimum:
 
     Args:
         x: the point with the smallest certificate, in the shape of x0.
-        fun: f(x) + psi(D x) there; with D it may be infinite for the indicator of a set that D x meets only up to tol.
+        fun: f(x) + psi(D x) there; it may be infinite for the indicator of a set that D x, or the x of an inexact prox,
+            meets only up to tol, or x up to rounding.
         nit, ngrad, nprox: iterations, gradients (full or of a minibatch) and proxes; those of certificates are
             included.
         certificate: |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma at x with gamma = 1/L; for psi(D x)
@@ -366,11 +367,19 @@ def _record(run: Descent, track: bool, callback: Any) -> bool:
 
 def _result(run: Descent, name: str, status: Status, message: str, point: Point, certificate: float) -> Minimum:
     inner, D, dual, counts = run.solo.inner, run.task.D, point.dual, run.ledger
+    f_value, psi_value = run.task.f.value(point.x), run.task.psi_at(point.x)
+    if fault := value_checks.fault(run, point, f_value, psi_value):
+        sentence, kind = fault
+        warnings.warn(sentence, kind, stacklevel=4)
+        run.notes.append(sentence)
+        # a certificate or an advice on gamma means nothing where f or psi contradicts itself
+        message = sentence if status in (Status.CONVERGED, Status.DIVERGED) else f"{message} {sentence}"
+        status = Status.INEXACT if status is Status.CONVERGED else status
     if dual is None and isinstance(run, AutoDescent) and run.client.at is point.x:
         dual = run.client.g  # FISTA has no h, but what h tends to
     return Minimum(
         x=point.x.reshape(run.task.shape).copy(),
-        fun=run.task.value(point.x),
+        fun=f_value + psi_value,
         nit=counts.iterations,
         ngrad=counts.local_steps,
         nprox=counts.prox_evals,

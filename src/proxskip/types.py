@@ -45,6 +45,10 @@ class NoTheoremWarning(UnsafeStepWarning):
     """No theorem covers this combination; the run goes on, and its summary repeats the sentence."""
 
 
+class GradientWarning(UserWarning):
+    """The gradient of a function does not belong to its value."""
+
+
 @runtime_checkable
 class Oracle(Protocol):
     """A smooth convex function; anything with these four members can be a client.

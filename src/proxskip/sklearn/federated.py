@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,19 @@ from proxskip.problems.split import split
 from proxskip.results.result import Result
 from proxskip.run import run
 from proxskip.sklearn.conventions import LinearClassifier, classified, seed_of, warn_unless
+from proxskip.types import Array
+
+FAR_FROM_ZERO = 100.0
+"""A sparse X whose squared means are this many times its variances is warned about."""
 
 
 class FederatedClassifier(LinearClassifier):
     """Logistic regression (softmax for several classes) trained with local steps by one client per group.
 
-    The objective is that of all rows together,  mean_j loss(a_j' w + c, b_j) + lambda/2 (|w|^2 + c^2),  whatever the
-    groups are. Here the intercept is penalized too, so that the problem is strongly convex and the theorems apply.
+    The objective is that of all rows together,  mean_j loss((a_j - m)' w + c, b_j) + lambda/2 (|w|^2 + c^2),  whatever
+    the groups are. The intercept c is penalized too, so that the problem is strongly convex and the theorems apply. The
+    mean m of all rows is subtracted, so that an offset of the features changes nothing; it is left out without an
+    intercept, and for a sparse X, which it would fill.
 
     Args:
         method: a method of ``proxskip.run``, with its theorem's parameters if it is given by name.
@@ -81,7 +88,9 @@ class FederatedClassifier(LinearClassifier):
         d, kind = X.shape[1], Logistic if len(self.classes_) == 2 else Softmax
         # two classes share one row of coefficients, otherwise each class has its own
         rows = 1 if kind is Logistic else len(self.classes_)
-        model: Any = kind(_with_ones(X) if self.fit_intercept else X, codes, l2=self.l2, l2_relative=self.l2_relative)
+        means = self._means(X)
+        given = _with_ones(X - means if means.any() else X) if self.fit_intercept else X
+        model: Any = kind(given, codes, l2=self.l2, l2_relative=self.l2_relative)
         owners = np.zeros(len(codes), dtype=int) if groups is None else np.asarray(groups)
         if owners.shape != codes.shape:
             raise ValueError(f"groups has shape {owners.shape}; give one group for each of {len(codes)} rows.")
@@ -91,7 +100,7 @@ class FederatedClassifier(LinearClassifier):
         slope = float(np.linalg.norm(model.gradient(np.zeros(model.d))))
         found: Result = run(
             self.method, problem, tol=self.tol * (slope or 1.0), rounds=self.max_iter, seed=seed_of(self),
-            cohort=self.cohort, engine=self.engine, x0=self._start(rows, d), progress=False,
+            cohort=self.cohort, engine=self.engine, x0=self._start(rows, means), progress=False,
         )  # fmt: skip
         self.result_ = found
         # scikit-learn asks for at least one iteration, also where a warm start was at the solution
@@ -99,15 +108,32 @@ class FederatedClassifier(LinearClassifier):
         warn_unless(found.success, found.message, "Raise max_iter or tol, or scale the features.")
         W = found.x.reshape(rows, -1)
         self.coef_ = W[:, :d]
-        self.intercept_ = W[:, d] if self.fit_intercept else np.zeros(rows)
+        self.intercept_ = W[:, d] - self.coef_ @ means if self.fit_intercept else np.zeros(rows)
         return self
 
-    def _start(self, rows: int, d: int) -> Any:
+    def _means(self, X: Any) -> Array:
+        """What is subtracted from the rows: their mean, if there is an intercept that takes it up."""
+        if not self.fit_intercept:
+            return np.zeros(X.shape[1])
+        means = np.asarray(X.mean(axis=0), dtype=np.float64).ravel()
+        if not scipy.sparse.issparse(X):
+            return means
+        spread = float(X.multiply(X).mean(axis=0).sum()) - float(means @ means)
+        if means @ means > FAR_FROM_ZERO * spread:
+            warnings.warn(
+                "the columns of the sparse X are far from zero beside their spread, and the penalty shrinks what makes "
+                "up for that: centre them, or pass a dense X, which fit centres.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return np.zeros(X.shape[1])
+
+    def _start(self, rows: int, means: Array) -> Any:
         coef = getattr(self, "coef_", None) if self.warm_start else None
         # other features or classes than last time: nothing to start from
-        if coef is None or coef.shape != (rows, d):
+        if coef is None or coef.shape != (rows, len(means)):
             return None
-        return (np.column_stack([coef, self.intercept_]) if self.fit_intercept else coef).ravel()
+        return (np.column_stack([coef, self.intercept_ + coef @ means]) if self.fit_intercept else coef).ravel()
 
 
 def _with_ones(X: Any) -> Any:

@@ -117,6 +117,8 @@ class Descent:
         # g, and the gradients that a first guess of L took, are counted
         self.client.calls, self.client.rows = 1 + guessed, (1 + guessed) * f.rows
         self.client.at, self.client.g = x0, g
+        self.first = self.early = (x0, g)
+        """The start with its gradient, and the first point after it with its own."""
         self.notes: list[str] = []
         self._set_method()
         self.solo = SoloExchange(self.client, self.problem, task.shape, seed, inner_tol)
@@ -275,6 +277,8 @@ class Descent:
         """Keep the best point, and tie the accuracy of the next inner solve to this bound."""
         bound, solo = self.bound, self.solo
         self.watch.see(bound, solo.iterations, solo.inner_failures)
+        if self.early is self.first and self.client.at is not None and self.client.at is not self.first[0]:
+            self.early = (self.client.at, self.client.g)
         if bound < self.best.bound:
             self.best = Point(bound, x, None if self.maps else self.dual, solo.iterations)
         if solo.inner is not None and math.isfinite(bound):

@@ -40,6 +40,8 @@ INNER_ERROR_SHARE = 0.25
 """The share of the certificate that an inexact prox may spoil."""
 STEPS_BETWEEN_LIMIT_CHECKS = 256
 """Steps of a long round after which the limits are checked."""
+SHORT_STEP = 1e-3
+"""A step shorter than this, relative to the points so far, says nothing about L: their rounding may explain it."""
 CHECKED_FIRST, CHECK_PERIOD = 64, 256
 """The first proxes (and gradients) are all checked, and after them two of each period."""
 
@@ -69,8 +71,8 @@ class SoloClient:
         self.g: Array = np.zeros(0)
         self.round = self.calls = self.rows = 0
         self.eps = float(np.finfo(dtype_of(f.of)).eps)
-        self.steepest = 0.0
-        """The largest curvature seen between two points."""
+        self.steepest = self.farthest = 0.0
+        """The largest curvature seen between two points, and the largest norm of a point."""
         self.enough: Callable[[], bool] = lambda: False
         """Whether a limit is reached; called now and then in long rounds."""
 
@@ -153,6 +155,10 @@ class SoloClient:
         return x
 
     def _steep(self, x: Array, g: Array, y: Array, k: Array) -> None:
+        if not self.backtrack:
+            self.farthest = max(self.farthest, float(np.linalg.norm(x)), float(np.linalg.norm(y)))
+            if np.linalg.norm(x - y) <= SHORT_STEP * self.farthest:
+                return
         # a lower bound on L; above the current L, backtracking has to raise it
         self.steepest = max(self.steepest, curvature(x, g, y, k, self.f.L or 0.0, self.eps))
         if self.backtrack and self.f.L is not None and self.steepest > self.f.L * (1 + CURVATURE_SLACK):
@@ -247,6 +253,11 @@ class SoloExchange:
         self.moved: float | None = None
         """How far a fused round went from its start, if it has measured that."""
         self.last: tuple[Array, Array, float] | None = None
+        self.call: tuple[Array, Array, float] | None = None
+        self.earlier: tuple[Array, Array, float] | None = None
+        """The last (x, prox(x, t), t) of psi itself, also where ``last`` is of psi*, and the one before."""
+        self.call_error = 0.0
+        """The certified error of that call; 0 where psi says nothing about it."""
         self.spoiled = 0.0
         """What the inexactness of the last prox adds to the bound."""
         self.L = 0.0
@@ -279,7 +290,8 @@ class SoloExchange:
 
     def prox(self, x: Array, t: float) -> Array:
         new = self._exact(x, t) if self.inner is None else self._prox(x, t, self.L + abs(self.L - 1.0 / t))
-        self.last = (x, new, t)
+        self.earlier, self.last = self.call, (x, new, t)
+        self.call = self.last
         return new
 
     def prox_conjugate(self, y: Array, t: float) -> Array:
@@ -287,6 +299,7 @@ class SoloExchange:
         w = self._prox(u, 1.0 / t, 1.0 + 2.0 * t)
         new = y - t * w
         self.last = (y, new, t)
+        self.earlier, self.call = self.call, (u, w, 1.0 / t)
         return new
 
     @property
@@ -310,9 +323,9 @@ class SoloExchange:
         self.inner_failures += self.inner.failures - missed
         last = self.inner.last
         if last is None:
-            self.spoiled = 0.0
+            self.spoiled = self.call_error = 0.0
         else:
-            self.spoiled = spoils * last.accuracy
+            self.spoiled, self.call_error = spoils * last.accuracy, last.accuracy
             self.inner_iterations += last.iterations
         return new
 
@@ -327,9 +340,9 @@ class SoloExchange:
         if self.inner is None:
             self.proxes += 1
             return self._plain(self.checked, x, t)
-        hope, self.hope = self.hope, math.inf
+        (hope, self.hope), error = (self.hope, math.inf), self.call_error
         new = self._prox(x, t, 1.0)
-        self.hope = hope
+        self.hope, self.call_error = hope, error
         return new
 
     def blame(self) -> None:

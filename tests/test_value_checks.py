@@ -1,0 +1,355 @@
+"""Gradients and proxes that do not belong to their values are noticed by minimize, and right ones are not accused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import proxskip as ps
+from proxskip import prox
+from proxskip.prox import Inner, ProxWarning
+from proxskip.solo.value_checks import MAX_EXTRA_VALUES
+from proxskip.types import Array, GradientWarning
+
+
+# -- problems at random ------------------------------------------------------------------------------------------------
+class Own:
+    """A function of one's own, with its L or without."""
+
+    def __init__(self, value: Callable[[Array], float], gradient: Callable[[Array], Array], L: float | None) -> None:
+        self.value, self.gradient, self.mu = value, gradient, None
+        self.values = self.gradients = 0
+        if L is not None:
+            self.L = L
+
+    def counted(self) -> Own:
+        value, gradient = self.value, self.gradient
+
+        def counted_value(x: Array) -> float:
+            self.values += 1
+            return value(x)
+
+        def counted_gradient(x: Array) -> Array:
+            self.gradients += 1
+            return gradient(x)
+
+        self.value, self.gradient = counted_value, counted_gradient
+        return self
+
+
+class OwnProx:
+    """A psi of one's own."""
+
+    def __init__(self, value: Callable[[Array], float], prox: Callable[[Array, float], Array]) -> None:
+        self.value, self.formula = value, prox
+        self.values = self.proxes = 0
+
+    def __call__(self, x: Array) -> float:
+        self.values += 1
+        return self.value(x)
+
+    def prox(self, x: Array, t: float) -> Array:
+        self.proxes += 1
+        return self.formula(x, t)
+
+
+class Rough(OwnProx):
+    """A psi of one's own whose inner solver stops at its tolerance, and says so."""
+
+    def reset(self) -> None:
+        self.tolerance, self.calls, self.failures = 1e-6, 0, 0
+        self.last: Inner | None = None
+        self.worst: Inner | None = None
+
+    def __init__(self, value: Any, prox: Any) -> None:
+        super().__init__(value, prox)
+        self.reset()
+
+    def prox(self, x: Array, t: float) -> Array:
+        self.calls += 1
+        self.last = self.worst = Inner(self.tolerance, self.tolerance, 1)
+        error = np.random.default_rng(self.calls).standard_normal(len(x))
+        return super().prox(x, t) + self.tolerance * error / np.linalg.norm(error)
+
+
+@dataclass
+class Case:
+    """f, psi, where to start and how."""
+
+    f: Any
+    psi: Any
+    x0: Array
+    given: dict[str, Any]
+
+    def solve(self) -> ps.Minimum:
+        f = (self.f.value, self.f.gradient) if isinstance(self.f, Own) and not hasattr(self.f, "L") else self.f
+        slope = float(np.linalg.norm(self.f.gradient(self.x0))) or 1.0
+        return ps.minimize(f, self.psi, self.x0, **{"max_iter": 600, **self.given, "tol": self.given["tol"] * slope})
+
+
+def smooth(rng: np.random.Generator, dtype: Any = np.float64) -> Any:
+    """A linear model or a quadratic of the library, at some scale."""
+    d, scale = int(rng.integers(3, 25)), 10.0 ** rng.uniform(-2, 2)
+    m = int(rng.integers(5, 60))
+    A = rng.standard_normal((m, d)) * np.geomspace(1, 10.0 ** rng.uniform(-2, 0), d) * scale
+    b = rng.standard_normal(m) * 10.0 ** rng.uniform(-1, 2)
+    l2 = float(rng.choice([1e-3, 0.1])) * scale**2
+    kind = rng.integers(3)
+    if kind == 0:
+        return ps.LeastSquares(A.astype(dtype), b, l2=l2)
+    if kind == 1:
+        return ps.Logistic(A.astype(dtype), b > 0, l2=l2)
+    return ps.Quadratic(A.T @ A / m + l2 * np.eye(d), A.T @ b / m)
+
+
+def huber(rng: np.random.Generator) -> Own:
+    """A function that the library does not have, with kinks in its gradient."""
+    A, b = rng.standard_normal((30, 6)), 3 * rng.standard_normal(30)
+
+    def value(x: Array) -> float:
+        r = np.abs(A @ x - b)
+        return float(np.where(r <= 1, r**2 / 2, r - 0.5).mean())
+
+    return Own(value, lambda x: A.T @ np.clip(A @ x - b, -1, 1) / 30, float(np.linalg.norm(A, 2) ** 2 / 30))
+
+
+def in_single(f: Any, reg: float) -> Own:
+    """f computed in single precision behind one's back, with reg/2 |x|^2 in double precision."""
+
+    def low(x: Array) -> Array:
+        return x.astype(np.float32).astype(np.float64)
+
+    return Own(
+        lambda x: float(np.float32(f.value(low(x)))) + reg / 2 * float(x @ x),
+        lambda x: f.gradient(low(x)).astype(np.float32) + reg * x,
+        None if reg == 0 else f.L + reg,
+    )
+
+
+def penalty(rng: np.random.Generator, d: int, lam: float) -> Any:
+    """A psi of the library in closed form, which is not zero at its solution."""
+    return [
+        lambda: prox.L1(lam),
+        lambda: prox.L2(lam),
+        lambda: prox.ElasticNet(lam, lam),
+        lambda: prox.GroupL1(lam, [d // 2, d - d // 2]),
+        lambda: prox.Huber(lam, 0.01),
+        lambda: prox.TV1D(lam),
+    ][int(rng.integers(6))]()
+
+
+def with_weight(psi: Any, factor: float) -> Any:
+    return replace(psi, **{k: factor * getattr(psi, k) for k in ("lam", "l1", "l2") if hasattr(psi, k)})
+
+
+def start(rng: np.random.Generator, f: Any, d: int) -> tuple[Array, float]:
+    """x0, and a weight of psi that leaves something of x."""
+    x0 = np.zeros(d) if rng.integers(2) else rng.standard_normal(d)
+    return x0, float(np.abs(f.gradient(np.zeros(d))).mean()) * 10.0 ** rng.uniform(-2, -0.3)
+
+
+def any_method(rng: np.random.Generator) -> dict[str, Any]:
+    method = str(rng.choice(["auto", "fista", "fista-restart", "apda", "proxgd"]))
+    return {"method": method, "tol": float(rng.choice([1e-3, 1e-6, 1e-9]))}
+
+
+def right(seed: int) -> Case:
+    """A problem without a mistake."""
+    rng = np.random.default_rng([1, seed])
+    of_f, of_psi = rng.integers(6), rng.integers(6)
+    f = smooth(rng, np.float32 if of_f == 1 else np.float64)
+    d = f.d
+    x0, lam = start(rng, f, d)
+    psi = penalty(rng, d, lam)
+    given = any_method(rng)
+    if of_psi == 0:
+        psi = None
+    elif of_psi == 1:
+        psi = [prox.NonNegative(), prox.Box(-0.1, 0.2), prox.Simplex(), prox.L1Ball(0.5)][int(rng.integers(4))]
+    elif of_psi == 2:
+        psi = prox.Sum(prox.TV1D(lam), prox.NonNegative())
+    if psi is not None and of_psi != 2 and rng.integers(2):
+        psi = (Rough if of_psi == 5 else OwnProx)(psi, psi.prox)
+    elif of_psi == 4:
+        psi = penalty(rng, d + 2, lam)
+        given |= {"D": rng.standard_normal((d + 2, d)), "method": str(rng.choice(["apda", "papc", "pdhg"]))}
+    if of_f == 2:
+        f = Own(f.value, f.gradient, None)
+    elif of_f == 3:
+        f = Own(f.value, f.gradient, f.L)
+    elif of_f == 4:
+        f, given["tol"] = in_single(f, float(rng.choice([0.0, 0.01])) * f.L), 1e-4
+    elif of_f == 5 and psi is None:
+        f, x0 = huber(rng), np.zeros(6)
+    return Case(f, psi, x0, given)
+
+
+# -- and with one ------------------------------------------------------------------------------------------------------
+def other_gradient(rng: np.random.Generator, f: Any, d: int) -> Callable[[Array], Array]:
+    """The gradient of another function: other data, another scale, a term or a coordinate that was forgotten."""
+    shift, forgotten = float(np.linalg.norm(f.gradient(np.zeros(d)))) * rng.standard_normal(d) / d, np.arange(d) > 0
+    return [
+        lambda x: f.gradient(x) + shift,
+        lambda x: 2 * f.gradient(x),
+        lambda x: f.gradient(x) + 0.05 * f.L * x,
+        lambda x: f.gradient(x) * forgotten,
+    ][int(rng.integers(4))]
+
+
+def wrong_gradient(rng: np.random.Generator, sign: bool) -> Case:
+    f = smooth(rng)
+    x0, lam = start(rng, f, f.d)
+    wrong = (lambda x: -f.gradient(x)) if sign else other_gradient(rng, f, f.d)
+    psi = penalty(rng, f.d, lam) if rng.integers(2) else None
+    if psi is not None and rng.integers(2):
+        psi = OwnProx(psi, psi.prox)
+    return Case(Own(f.value, wrong, f.L if rng.integers(2) else None), psi, x0, any_method(rng))
+
+
+def wrong_prox(rng: np.random.Generator, mistake: str) -> Case:
+    f = smooth(rng)
+    x0, lam = start(rng, f, f.d)
+    psi = penalty(rng, f.d, lam)
+    if mistake == "the prox of another function":
+        other = with_weight(psi, float(rng.choice([0.5, 2.0]))) if rng.integers(2) else prox.SquaredL2(f.L)
+        formula = other.prox
+    elif mistake == "a prox that ignores t":
+        formula = lambda x, t: psi.prox(x, 1.0)  # noqa: E731
+    else:
+        formula = lambda x, t: x  # noqa: E731
+    mine = OwnProx(psi, formula)
+    if rng.integers(2):
+        return Case(Own(f.value, f.gradient, f.L), mine, x0, any_method(rng))
+    return Case(f, mine, x0, any_method(rng))
+
+
+MISTAKES: dict[str, Callable[[np.random.Generator], Case]] = {
+    "a gradient of another function": lambda rng: wrong_gradient(rng, sign=False),
+    "a gradient with the wrong sign": lambda rng: wrong_gradient(rng, sign=True),
+    "the prox of another function": lambda rng: wrong_prox(rng, "the prox of another function"),
+    "a prox that ignores t": lambda rng: wrong_prox(rng, "a prox that ignores t"),
+    "the identity": lambda rng: wrong_prox(rng, "the identity"),
+}
+
+
+def noticed(case: Case) -> bool:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        res = case.solve()
+    said = [str(w.message) for w in seen if "does not belong to its value" in str(w.message)]
+    assert not (said and res.success)
+    assert all(sentence in res.warnings for sentence in said)
+    return bool(said)
+
+
+def count_of(mistake: str, problems: int) -> int:
+    place = list(MISTAKES).index(mistake)
+    return sum(noticed(MISTAKES[mistake](np.random.default_rng([2, place, k]))) for k in range(problems))
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_noticed(mistake: str) -> None:
+    assert count_of(mistake, 10) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_noticed_in_at_least_45_of_50_problems(mistake: str) -> None:
+    assert count_of(mistake, 50) >= 45
+
+
+def alarm(seed: int) -> list[str]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        right(seed).solve()
+    return [f"{seed}: {w.message}" for w in seen]
+
+
+def test_nothing_is_said_about_right_problems() -> None:
+    assert [said for seed in range(50) for said in alarm(seed)] == []
+
+
+@pytest.mark.slow
+def test_nothing_is_said_about_500_right_problems() -> None:
+    assert [said for seed in range(500) for said in alarm(seed)] == []
+
+
+# -- what it costs, and single cases -----------------------------------------------------------------------------------
+A = np.random.default_rng(0).standard_normal((30, 8))
+F = ps.LeastSquares(A, A.sum(axis=1), l2=0.1)
+L1 = prox.L1(0.1)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("psi", [L1, OwnProx(L1, L1.prox), OwnProx(L1, lambda x, t: x), None])
+@pytest.mark.parametrize("method", ["fista", "apda"])
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_take_five_values_at_most_and_no_gradient_or_prox(method: str, psi: Any, sign: float) -> None:
+    f = Own(F.value, lambda x: sign * F.gradient(x), F.L).counted()
+    counted = None if psi is None else OwnProx(psi, psi.prox)
+    res = ps.minimize(f, counted, np.ones(8), method, max_iter=300)
+    assert f.values - 1 + (0 if counted is None else counted.values - 1) <= MAX_EXTRA_VALUES
+    assert f.gradients == res.ngrad
+    assert counted is None or counted.proxes == res.nprox
+
+
+def test_what_the_library_has_itself_is_not_evaluated_again(monkeypatch: Any) -> None:
+    values = []
+    monkeypatch.setattr(prox.L1, "__call__", lambda psi, x: values.append(x) or 0.0)
+    ps.minimize(F, L1)
+    assert len(values) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_no_success(value: float) -> None:
+    with pytest.warns(GradientWarning, match=f"f is {value}"):
+        res = ps.minimize((lambda x: value, F.gradient), L1, np.zeros(8))
+    assert (res.success, res.status) == (False, ps.Status.INEXACT)
+    with pytest.warns(ProxWarning, match=f"OwnProx is {value} at a point that its own prox returned"):
+        res = ps.minimize(F, OwnProx(lambda x: value, L1.prox))
+    assert (res.success, res.status) == (False, ps.Status.INEXACT)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_wrong_sign_is_not_answered_with_a_smaller_gamma(known: bool) -> None:
+    with pytest.warns(GradientWarning, match="by the gradient, as if its sign were wrong") as seen:
+        res = ps.minimize((F.value, lambda x: -F.gradient(x)), L1, np.zeros(8), L=F.L if known else None)
+    assert (res.success, res.status) == (False, ps.Status.DIVERGED)
+    assert res.message == str(seen[0].message)
+    assert res.message in res.warnings
+
+
+def test_both_numbers_are_named() -> None:
+    with pytest.warns(ProxWarning, match=r"is 0\.1 by the values, and at least 0\.3 by the prox"):
+        ps.minimize(F, OwnProx(L1, prox.L1(0.3).prox), method="proxgd", x0=np.eye(8)[0], L=1e9, max_iter=1)
+
+
+def test_a_set_whose_edge_is_missed_by_rounding_is_right() -> None:
+    a = np.random.default_rng(3).standard_normal(8)
+
+    def project(x: Array, t: float) -> Array:
+        return x - max(0.0, a @ x + 5.0) / (a @ a) * a
+
+    strict = OwnProx(lambda x: 0.0 if a @ x < -5.0 else np.inf, project)
+    res = ps.minimize(F, strict, tol=1e-7)
+    assert res.success
+    assert a @ res.x == pytest.approx(-5.0)
+    with pytest.warns(ProxWarning, match="is inf at a point"):
+        assert not ps.minimize(F, OwnProx(strict, lambda x, t: x), tol=1e-7).success
+
+
+def test_rounding_between_close_iterates_is_no_curvature() -> None:
+    """Most of b is orthogonal to A: the gradient rounds like b, and is much smaller."""
+    for seed in (6, 19, 33):
+        rng = np.random.default_rng(seed)
+        B = rng.standard_normal((60, 8))
+        Q = np.linalg.qr(B, mode="complete")[0]
+        b = 1e-3 * B @ rng.standard_normal(8) + Q[:, 8:] @ rng.standard_normal(52) * 10 ** rng.uniform(0, 4)
+        f = ps.LeastSquares(B, b)
+        for g in (f, Own(f.value, f.gradient, f.L)):
+            assert ps.minimize(g, None, np.zeros(8), "proxgd", tol=1e-12, max_iter=1000).warnings == ()
