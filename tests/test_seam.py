@@ -434,7 +434,7 @@ def test_a_criterion_stops_at_the_first_point_where_it_holds(engine: str) -> Non
         for k in range(50):
             z = y + beta * (y - before)
             slope = f.gradient(z) - h + tau * (z - 2 * x)
-            if np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - 2 * x):
+            if np.linalg.norm(slope) <= until * np.linalg.norm(z - 2 * x):
                 return z, k + 1
             before, y = y, z - gamma * slope
         return y, 50

@@ -178,7 +178,9 @@ class OneClient(Sender):
 def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
     """Refuse options that do not go together."""
     if until is not None and pull is None:
-        raise InputError("until compares with the distance from the centre of the pull, and there is no pull; give both.")
+        raise InputError(
+            "until compares with the distance from the centre of the pull, and there is no pull; give both."
+        )
     if anchor is not None and (pull is not None or np.any(momentum)):
         raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
 

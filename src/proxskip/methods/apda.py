@@ -137,7 +137,7 @@ class APDA(Method):
         L = problem.L_global
         size, enough = self.gamma * L, enough_steps(self.gamma, L)
         # without psi a round is that of 5GCS for one client, with mu = 0 and tau = 1/gamma
-        if self.K >= enough or (
+        if enough <= self.K or (
             size <= MAX_CHECKED and theory.local_radius(self.gamma, 0.0, L, 1 / self.gamma, self.K) <= 1 + 1e-9
         ):
             return notes

@@ -168,13 +168,16 @@ class FiveGCS(Method):
 
     # -- its parameters ------------------------------------------------------------------------------------------------
     @classmethod
-    def theory(cls, problem: Problem, *, cohort: Any = None, c: float = 1.0, sigma: float = 0.5) -> FiveGCS:
+    def theory(cls, problem: Problem, *, cohort: Any = None, c: float = 1.05, sigma: float = 0.85) -> FiveGCS:
         """gamma = c/sqrt(mu Lbar), gamma sum_m w_m tau_m = sigma, and theta (with K steps that are sure to reach it).
+
+        The theorem's rounds are those of  max(1/c, c/sigma).  Its best, c = sqrt(sigma) with sigma near 1, takes more
+        rounds and gradients than these where clients are alike (docs/decisions.md).
 
         Args:
             cohort: as in ``run``; Lbar is then sum_m w_m (L_m - mu)/pi_m, and tau_m as the theorem needs it.
-            c: sqrt(sigma) if not given, for which both parts of the rate are equal; more for clients that are alike.
-            sigma: below 1; the rest is for errors of the local solves. The theorem's rounds fall with 1/sqrt(sigma).
+            c: more for clients that are alike.
+            sigma: below 1; the rest is for errors of the local solves.
         """
         if not 0 < sigma < 1:
             raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
