@@ -137,7 +137,9 @@ def by_hand(method: ps.FiveGCS, problem: ps.Problem, rounds: int) -> tuple[Array
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_local_steps_end_by_the_theorems_criterion(engine: str) -> None:
     """|e_m| <= theta tau_m |y - xhat|, also for clients whose tau_m is below mu."""
-    problem = ps.Problem([ps.Quadratic(np.geomspace(0.1, L, 6), np.arange(6.0) - m) for m, L in enumerate((0.3, 1, 10))])
+    problem = ps.Problem(
+        [ps.Quadratic(np.geomspace(0.1, L, 6), np.arange(6.0) - m) for m, L in enumerate((0.3, 1, 10))]
+    )
     method = ps.FiveGCS.theory(problem)
     assert np.min(method.tau) < method.mu < np.max(method.tau)
     x, taken = by_hand(method, problem, 20)
