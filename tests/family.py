@@ -92,7 +92,8 @@ class LocalSolver(ps.Method):
     def local(self, client: Client, memory: Vectors, K: int, xhat: Array, t: Any, step: Any, beta: Any) -> Up:
         h, pull = memory["v"] + self.mu * xhat, (t - self.mu, xhat)  # - mu y is a part of the pull
         begin = client.descend(xhat, h, step, self.first) if self.first else xhat
-        y = client.descend(begin, h, step, K, pull=pull, momentum=beta, until=self.until)
+        until = None if self.until is None else self.until * t
+        y = client.descend(begin, h, step, K, pull=pull, momentum=beta, until=until)
         y = y if self.until is None else y[0]
         sent = client.send(t * (xhat - y), self.codec)
         return (sent,), {"v": memory["v"] + sent}

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import close, difference, quadratics
+from conftest import Machine, close, difference, quadratics
+from proxskip import theory
+from proxskip.methods.apda import enough_steps
 from proxskip.solo import auto
 from proxskip.solo.auto import AutoDescent
 from proxskip.types import Array
@@ -97,6 +99,68 @@ def test_a_k_that_diverges_is_refused() -> None:
         ps.APDA(1000 / F.L, K=8).check(problem)
     assert ps.APDA(1000 / F.L, K=8).check(problem, insist=True)
     assert not ps.APDA(1000 / F.L, K=40).check(problem)
+
+
+def apda_radius(size: float, K: int) -> float:
+    """The largest modulus of an eigenvalue of a round without psi, over curvatures s with gamma s up to size.
+
+    K accelerated steps leave the share P of the distance to the local solution, and a round has the determinant P and
+    the trace 2 - (1 - P)(1 + 2 a)/(1 + a), a = gamma s. P is written with cosines here.
+    """
+    q = np.sqrt(1 / (1 + size))
+    beta = (1 - q) / (1 + q)
+    a = size * np.sin(np.linspace(1e-4, np.pi / 2 - 1e-6, 20 * K + 4000)) ** 2
+    w = 1 - (1 + a) / (1 + size)
+    r = np.sqrt(w * beta)
+    angle = np.arccos((w * (1 + beta) / (2 * r)).astype(complex))
+    P = (r**K * (np.cos(K * angle) + (w / r - np.cos(angle)) / np.sin(angle) * np.sin(K * angle))).real
+    half = 1 - (1 - P) * (1 + 2 * a) / (1 + a) / 2
+    root = np.sqrt((half**2 - P).astype(complex))
+    return float(np.maximum(np.abs(half + root), np.abs(half - root)).max())
+
+
+@pytest.mark.parametrize(("size", "last"), [(1e3, 26), (3e3, 50), (1e4, 97), (1e5, 321), (1e6, None), (1e7, None)])
+def test_the_guard_of_apda_is_a_table_of_spectral_radii(size: float, last: int | None) -> None:
+    """What is refused has a radius above 1, what is taken has none, the default among it."""
+    problem = ps.Problem([ps.Quadratic(np.array([1.0, 1e-3]), np.zeros(2))])
+    default, root = enough_steps(size, 1.0), np.sqrt(size)
+    tried = {1, 2, 3, 4, 5, 20, default, default + 1, *(int(share * root) for share in (0.85, 1.0, 1.05))}
+    tried |= set() if last is None else {last, last + 1}
+    for K in sorted(tried):
+        taken = True
+        try:
+            ps.APDA(size, K).check(problem)
+        except ps.InputError:
+            taken = False
+        assert taken == (apda_radius(size, K) <= 1 + 1e-9), K
+        assert taken or default > K
+    if last is not None:
+        assert apda_radius(size, last) > 1 + 1e-6
+
+
+@pytest.mark.parametrize("K", [6, 9, 22])
+def test_a_round_of_apda_has_the_radius_of_the_table(K: int) -> None:
+    """By probing the method itself, mode by mode."""
+    gamma, s = 1e3, np.geomspace(1e-3, 1.0, 99)
+    problem = ps.Problem([ps.Quadratic(s, np.zeros(99))])
+    machine, rounds = Machine(ps.APDA(gamma, K, balance=False), problem), []
+    for x, h in ((1.0, 0.0), (0.0, 1.0)):
+        machine.put(machine.method.start(problem, np.full(99, x)), {"h": np.full((1, 99), h)})
+        machine.round(0)
+        rounds.append(np.stack([machine.server["x"], machine.memory["h"][0]], axis=1))
+    largest = np.abs(np.linalg.eigvals(np.stack(rounds, axis=2))).max()
+    assert 1 < largest == pytest.approx(theory.local_radius(gamma, 0.0, 1.0, 1 / gamma, K, s), rel=1e-8)
+
+
+def test_the_default_of_apda_is_stable_at_a_fixed_gamma() -> None:
+    """And 86 steps at gamma L = 1e4, where the mode in the middle grows, are refused."""
+    f = ps.Quadratic(np.array([1.0, 1.515e-3, 1e-8]), np.array([1.0, 1.515e-3, 0.0]))
+    with pytest.raises(ps.InputError, match="too few"):
+        ps.run(ps.APDA(1e4, 86), ps.Problem([f]), rounds=1, x0=[2, 2, 0.5])
+    for size in (1e3, 1e4, 1.0001e4, 1e5, 1e6, 1e7):
+        assert theory.local_radius(size, 0.0, 1.0, 1 / size, enough_steps(size, 1.0)) <= 1 + 1e-9
+    found = ps.run(ps.APDA(1e4, balance=False), ps.Problem([f]), rounds=100, x0=[2, 2, 0.5])
+    assert np.abs(found.x[:2] - 1).max() < 1e-3
 
 
 @pytest.mark.parametrize("model", [ps.LeastSquares, ps.Logistic])

@@ -136,7 +136,21 @@ def test_the_mean_and_the_variance_over_many_messages(text: str) -> None:
     squares = np.sum((reads - v) ** 2, axis=1)
     bound = codec.omega(len(v)) * float(v @ v)
     assert squares.mean() <= bound + 5 * squares.std() / np.sqrt(len(reads))
-    assert codec.unbiased
+    assert codec.unbiased == ("float32" not in text)
+
+
+def test_rounding_to_nearest_is_biased() -> None:
+    """No draw leads to the other neighbour, so that no mean is what was sent; LoCoDL takes it, and claims no rate."""
+    v = np.array([0.1, 1 / 3])
+    reads = {tuple(read(Float32(), v, Key(0, r, 0))) for r in range(5)}
+    assert len(reads) == 1
+    assert not np.array_equal(reads.pop(), v)
+    assert not Float32().unbiased
+    problem = ps.Problem(ps.random_quadratics(3, 4, seed=1))
+    for text, known in (("float32", False), ("rand-2+float32", False), ("rand-2", True)):
+        method = ps.LoCoDL.theory(problem, text)
+        assert method.check(problem) == []
+        assert (method.zeta(problem) is not None) == known
 
 
 def test_omegas() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import draws
+import proxskip as ps
+from conftest import data, draws
 from proxskip import theory
 from proxskip.registry import step_limits
 from proxskip.theory import steps
@@ -551,6 +553,82 @@ def test_tamuna_p_is_the_smallest_that_costs_nothing(c: int, k: float) -> None:
     best = theory.tamuna_zeta(gamma, 1.0, k, 1.0, chi, a)
     assert theory.tamuna_zeta(gamma, 1.0, k, p, chi, a) == pytest.approx(best, rel=1e-9)
     assert theory.tamuna_zeta(gamma, 1.0, k, p / 2, chi, a) < best
+
+
+def rounds_promised(method: Any, problem: ps.Problem) -> float:
+    """The theorem's rounds per digit, up to a constant."""
+    zeta = method.zeta(problem)
+    assert zeta is not None
+    return float(method.p / zeta)
+
+
+@pytest.mark.parametrize("k", [10.0, 1e3])
+def test_theory_of_tamuna_and_locodl_promises_the_fewest_rounds(k: float) -> None:
+    """Clients that are alike: no other gamma with its best p is promised fewer, and gamma = 1/L needs 1.4 times more."""
+    like = ps.random_quadratics(6, 4, mu=1 / k, seed=1)[0].H
+    problem = ps.Problem([ps.Quadratic(like, np.arange(4.0) + i) for i in range(6)])
+    L, mu = problem.L_max, problem.mu
+    assert mu is not None
+    tamuna, locodl = ps.Tamuna.theory(problem, s=3), ps.LoCoDL.theory(problem, "natural")
+    assert tamuna.gamma == 2 / (L + mu)
+    assert locodl.gamma == 2 / L
+    for method, at in (
+        (tamuna, lambda g: ps.Tamuna._at(g, problem, None, 3)),
+        (locodl, lambda g: ps.LoCoDL._at(g, problem, "natural")),
+    ):
+        assert method.check(problem) == []
+        promised = rounds_promised(method, problem)
+        others = [rounds_promised(at(t / L), problem) for t in np.linspace(0.1, 1.99, 40)]
+        assert promised <= min(others) * (1 + 1e-9)
+        assert rounds_promised(at(1 / L), problem) > (1.4 if k > 100 else 1.1) * promised
+        with pytest.raises(InputError, match="diverge"):
+            at(2 / (L - mu / 2)).check(problem)
+
+
+def test_unlike_clients_minibatches_and_the_figures_keep_their_steps() -> None:
+    unlike = ps.Problem([ps.Quadratic(np.roll([1.0, 0.01, 0.01, 0.01], i), np.ones(4)) for i in range(4)])
+    assert 2 * unlike.L_global < unlike.L_max
+    rows = ps.split(ps.Logistic(*data(), l2=0.05), clients=4, by="label", weights="equal")
+    assert 2 * rows.L_global > rows.L_max
+    figures = ps.split(ps.Logistic(*data(), l2=0.05), clients=4, by="label", weights="equal", L="global")
+    for problem in (unlike, figures):
+        assert ps.Tamuna.theory(problem).gamma == 1 / problem.L
+        assert ps.LoCoDL.theory(problem).gamma == 1 / problem.L
+    assert ps.Tamuna.theory(rows).gamma > 1.5 / rows.L
+    assert ps.Tamuna.theory(rows.with_batch(4)).gamma == 1 / rows.with_batch(4).es_A
+    # what the user gives is taken
+    assert ps.Tamuna.configure(rows, {"gamma": 0.5}).gamma == 0.5
+    assert ps.Tamuna.configure(rows, {"gamma": "figure"}).gamma == 1 / rows.L
+    assert ps.Tamuna.configure(rows, {}) == ps.Tamuna.theory(rows)
+    assert ps.LoCoDL.configure(rows, {}) == ps.LoCoDL.theory(rows)
+
+
+# -- L-SVRG --------------------------------------------------------------------------------------------------
+@given(st.floats(1.0, 1e6), st.floats(1e-3, 1.0))
+def test_the_step_of_lsvrg_takes_the_fewest_gradients_of_its_theorem(k: float, share: float) -> None:
+    """Among steps from 1/(6 L_b) on: never more rounds than there, and with q anchors keep pace with x."""
+
+    def cost(gamma: float) -> float:
+        return float((2 * share + theory.lsvrg_q(gamma, k, 1.0)) / gamma)
+
+    gamma = theory.lsvrg_step(k, 1.0, share)
+    q = theory.lsvrg_q(gamma, k, 1.0)
+    assert 1 / (6 * k) * (1 - 1e-12) <= gamma < 1 / (4 * k)
+    assert 0 < q < 1
+    assert theory.lsvrg_constants(gamma, k, q)[1] >= gamma * (1 - 1e-9)
+    others = [1 / ((4 + e) * k) for e in np.geomspace(1e-4, 2, 60)]
+    others = [g for g in others if theory.lsvrg_q(g, k, 1.0) < 1]  # otherwise anchors are too slow
+    assert cost(gamma) <= min(cost(g) for g in others) * (1 + 1e-9)
+
+
+def test_q_of_lsvrg_is_twice_gamma_mu_up_to_the_papers_step() -> None:
+    for gamma, factor in ((0.01, 2.0), (1 / 6, 2.0), (1 / 5, 3.0), (0.24, 13.0), (0.25, 2.0), (1.0, 2.0)):
+        assert theory.lsvrg_q(gamma, 1.0, 0.01) == pytest.approx(min(1.0, factor * gamma * 0.01))
+    problem = ps.split(ps.Logistic(*data(), l2=0.05), clients=3).with_batch(4)
+    method = ps.ScaffnewVR.theory(problem)
+    assert method.check(problem) == []
+    assert method.gamma * float(problem.L_batch_i.max()) > 1 / 6
+    assert method.zeta(problem) == pytest.approx(method.gamma * problem.mu)
 
 
 # -- step sizes and Table 1 ----------------------------------------------------------------------------------

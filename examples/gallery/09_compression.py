@@ -1,8 +1,8 @@
 """Fewer bits.
 
 LoCoDL sends compressed differences, TAMUNA lets every coordinate be sent by some of the clients only. Both need more
-rounds than Scaffnew. In bits LoCoDL is far ahead on this problem; TAMUNA, with all clients present, needs about as many
-as Scaffnew.
+rounds than Scaffnew. In bits LoCoDL is far ahead on this problem; TAMUNA, with all clients present, needs about two
+thirds of Scaffnew's.
 """
 
 # %%

@@ -114,7 +114,7 @@ class OneClient(Sender):
             slope = self._estimate(z) - h
             if pull is not None:
                 slope = slope + tau * (z - centre)
-            if until is not None and np.linalg.norm(slope) <= until * tau * np.linalg.norm(z - centre):
+            if until is not None and np.linalg.norm(slope) <= until * np.linalg.norm(z - centre):
                 return z, k + 1
             before, y = y, z - gamma * slope
         return y if until is None else (y, K)
@@ -175,7 +175,9 @@ class OneClient(Sender):
 def check_descent(pull: Any, momentum: Any, anchor: Any, until: Any) -> None:
     """Refuse options that do not go together."""
     if until is not None and pull is None:
-        raise InputError("until compares with the pull, and this descent has none; give both.")
+        raise InputError(
+            "until compares with the distance from the centre of the pull, and there is no pull; give both."
+        )
     if anchor is not None and (pull is not None or np.any(momentum)):
         raise InputError("a descent with an anchor has no pull and no momentum; leave them out.")
 

@@ -348,7 +348,8 @@ class Loop:
         if self.psi0 is None and self.round == 0 and np.isfinite(row["lyapunov"]):
             self.psi0 = row["lyapunov"]
         if self.zeta is not None and self.psi0 is not None:
-            row["lyapunov_bound"] = (1.0 - self.zeta) ** row["iterations"] * self.psi0 + self.noise
+            done = row["round" if self.claims.per_round else "iterations"]
+            row["lyapunov_bound"] = (1.0 - self.zeta) ** done * self.psi0 + self.noise
         self.trace.append(row)
         self._look_at_sum(server, memory)
         why = tell_record(callbacks, self.round, Record(row | self.engine.pulse(), self.x))

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.seam import About, Client, Exchange, Method, Style
@@ -19,14 +20,23 @@ MAX_BALANCE = 2.0
 """The largest factor of one change of gamma."""
 FIRST_STEP = 4.0
 """gamma L at the start, where mu is unknown."""
-MIN_STABLE_SHARE = 0.85
-"""Below this share of sqrt(1 + gamma L) a fixed K can diverge on quadratics, for gamma L above MIN_UNSTABLE."""
-MIN_UNSTABLE = 250.0
+STABLE_SHARE = 1.1
+"""With this share of sqrt(gamma L) steps, or more, no quadratic diverges: fewer than ln 3 = 1.0986 can, see below."""
+MIN_STEEP = 1e4
+"""Up to this gamma L a share of 1 is enough."""
+MAX_CHECKED = 1e7
+"""The largest gamma L for which a smaller K is looked at, rather than refused."""
 
 
 def enough_steps(gamma: float, L: float) -> int:
-    """The K that solves the local problem well enough."""
-    return max(2, math.ceil(math.sqrt(gamma * L)))
+    """The K that solves the local problem well enough, and with which no quadratic diverges.
+
+    In a mode of curvature s the steps leave the share P of the distance to the local solution, and a round has the
+    determinant P and the trace 2 - (1 - P)(1 + 2 gamma s)/(1 + gamma s). It is stable for large gamma s if P > -1/3,
+    and the largest -P is about exp(-K/sqrt(gamma L)).
+    """
+    size = gamma * L
+    return max(2, math.ceil(math.sqrt(size) * (1.0 if size <= MIN_STEEP else STABLE_SHARE)))
 
 
 def accelerated_steps(client: Client, x: Array, h: Array, gamma: float, L: float, K: int) -> Array:
@@ -123,16 +133,19 @@ class APDA(Method):
         return None
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma > 0 and K >= 1; a K that is too small for a large gamma can diverge."""
+        """gamma > 0 and K >= 1; a K with which a quadratic diverges is refused."""
         notes = self.check_steps(problem, insist)
         if self.K is None:
             return notes
         steps.check_count("K", self.K)
-        size = self.gamma * problem.L_global
-        least = math.ceil(MIN_STABLE_SHARE * math.sqrt(1.0 + size))
-        if size <= MIN_UNSTABLE or not 5 <= self.K < least:
+        L = problem.L_global
+        size, enough = self.gamma * L, enough_steps(self.gamma, L)
+        # without psi a round is that of 5GCS for one client, with mu = 0 and tau = 1/gamma
+        if enough <= self.K or (
+            size <= MAX_CHECKED and theory.local_radius(self.gamma, 0.0, L, 1 / self.gamma, self.K) <= 1 + 1e-9
+        ):
             return notes
-        said = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {least}"
+        said = f"K = {self.K} steps are too few for gamma L = {size:.4g}, where apda can diverge; take K >= {enough}"
         if not insist:
             raise InputError(f"{said}, or leave it out.")
         return [*notes, f"{said}."]

@@ -125,6 +125,19 @@ def gamma_of(given: Mapping[str, Any], problem: Problem) -> float:
     return gamma if isinstance(gamma, float) else theory.largest_step(problem.es_A)
 
 
+def longer_gamma(given: Mapping[str, Any], problem: Problem, longest: Callable[[], float]) -> float:
+    """As given, or the longer step that a theorem likes best for clients that are alike, or 1/L (1/A).
+
+    Clients with one and the same Hessian are the worst case, which theorems are about. Where the mean of the clients is
+    less than half as steep as the steepest of them, 1/L takes fewer rounds (measured on quadratics with kappa = 1e3 and
+    1e4; docs/decisions.md). ``longest`` is for full gradients and L = max_i L_i.
+    """
+    exact = problem.batch is None and problem.L_kind == "max" and problem.mu is not None
+    if "gamma" in given or not exact or 2 * problem.L_global < problem.L_max:
+        return gamma_of(given, problem)
+    return longest()
+
+
 def p_of(given: Mapping[str, Any], best: Callable[[], float]) -> float:
     """As given, or 1/K for a fixed K, or the best for this gamma."""
     if "p" in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,13 +85,19 @@ class Tamuna(Method):
 
     @classmethod
     def theory(cls, problem: Problem, *, cohort: Any = None, s: int | None = None) -> Tamuna:
-        """gamma = 1/L (1/A with minibatches), chi = nu, and the best p of the theorem.
+        """gamma = 2/(L + mu), chi = nu, and the best p of the theorem.
+
+        gamma = 1/L where clients are unlike (L_global < L_max/2), and 1/A with minibatches.
 
         Args:
             cohort: as in ``run``; all cohorts must have one size c.
             s: owners of a coordinate, from 2 to c; max(2, c/d) if not given, the fewest floats up.
         """
-        return cls._at(theory.largest_step(problem.es_A), problem, cohort, s)
+        return cls._at(cls._best_gamma({}, problem), problem, cohort, s)
+
+    @staticmethod
+    def _best_gamma(given: Mapping[str, Any], problem: Problem) -> float:
+        return steps.longer_gamma(given, problem, lambda: theory.sharp_step(problem.L_max, problem.mu))
 
     @classmethod
     def _at(cls, gamma: float, problem: Problem, cohort: Any, s: int | None, p: float | None = None) -> Tamuna:
@@ -104,13 +111,13 @@ class Tamuna(Method):
         return cls(gamma, Scaffnew.at(gamma, problem, a, chi).p if p is None else p, s, chi)
 
     @classmethod
-    def configure(cls, problem: Problem, given: Any) -> Tamuna:
+    def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Tamuna:
         """p at its best for the gamma and s that are taken."""
-        made = cls._at(steps.gamma_of(given, problem), problem, given.get("cohort"), given.get("s"), given.get("p"))
+        made = cls._at(cls._best_gamma(given, problem), problem, given.get("cohort"), given.get("s"), given.get("p"))
         return made if "chi" not in given else cls(made.gamma, made.p, made.s, given["chi"])
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 1/L."""
+        """p in (0, 1], 2 <= s <= n, chi at most nu, gamma <= 2/(L + mu), or 1/A with minibatches."""
         steps.check_probability("p", self.p)
         steps.check_count("s", self.s)
         check_owners(self.s, problem.n)
@@ -118,7 +125,8 @@ class Tamuna(Method):
             raise InputError(f"chi = {self.chi} must be positive.")
         nu = theory.nu(problem.n, self.s)
         beyond = f"chi = {self.chi:g} is above its bound {nu:g} for s = {self.s}, beyond which tamuna can diverge."
-        return self.check_steps(problem, insist) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
+        mu = None if problem.batch is not None else problem.mu
+        return self.check_steps(problem, insist, mu=mu) + ([] if self.chi <= nu * (1 + 1e-12) else [beyond])
 
     def for_cohorts(self, cohorts: Participation, n: int) -> tuple[Tamuna, list[str]]:
         """As it is; the constants depend on s and n alone."""
@@ -127,8 +135,9 @@ class Tamuna(Method):
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, "Condat et al., TAMUNA, arXiv:2302.09832, with L = max_i L_i")
+        """2/(L + mu), from which on the rate falls again; 1/L where mu is unknown."""
+        best = 1 / s.L if s.mu is None else theory.sharp_step(s.L, s.mu)
+        return StepLimits(best, 1 / s.L, best, 2 / s.L, "Condat et al., TAMUNA, arXiv:2302.09832, with L = max_i L_i")
 
     def claims(self, problem: Problem) -> Claims:
         """mean |x_i - x*|^2 + gamma^2/(p^2 chi a) mean |h_i - h_i*|^2, as for uniform cohorts of s clients."""

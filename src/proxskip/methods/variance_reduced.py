@@ -25,8 +25,8 @@ class ScaffnewVR(Method):
 
     G. Malinovsky, K. Yi, P. Richtarik, Variance Reduced ProxSkip: Algorithm, theory and application to federated
     learning, NeurIPS 2022, arXiv:2207.04338, with the estimator of D. Kovalev, S. Horvath, P. Richtarik (2020). We read
-    its abstract; step size and rate were derived again (``theory.lsvrg_zeta``). w_i is an anchor with its full gradient
-    gw_i; g_j is the mean gradient of a minibatch j, the same one at y and w_i. K ~ Geom(p).
+    its abstract; step size and rate were derived again (``theory.lsvrg_constants``). w_i is an anchor with its full
+    gradient gw_i; g_j is the mean gradient of a minibatch j, the same one at y and w_i. K ~ Geom(p).
 
         xhat_i = K times  y <- y - gamma (g_j(y) - g_j(w_i) + gw_i - h_i)   from y = x,
                           and with probability q  w_i becomes the y before this step, gw_i = grad f_i(w_i)
@@ -76,22 +76,24 @@ class ScaffnewVR(Method):
 
     @classmethod
     def theory(cls, problem: Problem) -> ScaffnewVR:
-        """gamma = 1/(6 L_b), p = sqrt(gamma mu), q = 2 gamma mu; gamma = 1/L with full gradients."""
-        return cls.at(_largest_step(problem), problem)
+        """gamma = 1/((4 + e) L_b) by ``theory.lsvrg_step``, p = sqrt(gamma mu), q by ``theory.lsvrg_q``.
+
+        gamma = 1/L with full gradients, and 1/(6 L_b) where mu is unknown.
+        """
+        return cls.at(_best_step(problem), problem)
 
     @classmethod
     def at(cls, gamma: float, problem: Problem, p: float | None = None, q: float | None = None) -> ScaffnewVR:
         """The best p and q for this gamma, unless they are given."""
         p = theory.best_p(gamma, problem.mu) if p is None else p
-        return cls(gamma, p, min(1.0, 2.0 * gamma * theory.known(problem.mu)) if q is None else q)
+        return cls(gamma, p, theory.lsvrg_q(gamma, _smoothness(problem), problem.mu) if q is None else q)
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> ScaffnewVR:
         """p and q at their best for the gamma that is taken; without mu, q = batch/m moves an anchor once a pass."""
         gamma = given.get("gamma")
-        gamma = gamma if isinstance(gamma, float) else _largest_step(problem)
-        once = 1.0 if problem.batch is None or problem.sizes is None else problem.batch / max(problem.sizes)
-        q = given.get("q", once if problem.mu is None else None)
+        gamma = gamma if isinstance(gamma, float) else _best_step(problem)
+        q = given.get("q", _share(problem) if problem.mu is None else None)
         return cls.at(gamma, problem, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), q)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
@@ -103,20 +105,20 @@ class ScaffnewVR(Method):
         if problem.batch is None:
             exact = StepLimits.one_over_L(problem.L_max, PAPER)
             return check_limits(self.name, self.gamma, exact, problem.L_max, insist or problem.L_kind == "global")
-        L = float(problem.L_batch_i.max())
+        L = _smoothness(problem)
         return check_limits(self.name, self.gamma, self.limits(Setting.of(L)), L, insist)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:
-        """1/(6 L) with L = L_b of the minibatches; below 1/(4 L) a rate is known too."""
-        return StepLimits(1 / (6 * s.L), 1 / (6 * s.L), 1 / (4 * s.L), 2 / s.L, PAPER + ", rederived")
+        """Below 1/(4 L) with L = L_b of the minibatches a rate is known; the paper has 1/(6 L)."""
+        return StepLimits(1 / (4 * s.L), 1 / (6 * s.L), 1 / (4 * s.L), 2 / s.L, PAPER + ", rederived")
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Scaffnew plus gamma^2 W sum_i w_i sigma_i, with sigma_i = E |g_j(w_i) - g_j(x*)|^2: no noise ball."""
         full = problem.batch is None
         if not full and not problem.checks_steps:
             return Claims()
-        W, rate = (0.0, 1.0) if full else theory.lsvrg_constants(self.gamma, float(problem.L_batch_i.max()), self.q)
+        W, rate = (0.0, 1.0) if full else theory.lsvrg_constants(self.gamma, _smoothness(problem), self.q)
 
         def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
             s = problem.solution
@@ -130,10 +132,22 @@ class ScaffnewVR(Method):
         return Claims(min(theory.zeta(self.gamma, problem.mu, self.p), rate) if known else None, lyapunov, ball=False)
 
 
-def _largest_step(problem: Problem) -> float:
-    """1/(6 L_b), or 1/L with full gradients."""
-    full = problem.batch is None
-    return theory.largest_step(problem.L if full else 6.0 * float(problem.L_batch_i.max()))
+def _best_step(problem: Problem) -> float:
+    """The theorem's best; 1/L with full gradients, 1/(6 L_b) where mu is unknown."""
+    L = _smoothness(problem)
+    if problem.batch is None or problem.mu is None:
+        return theory.largest_step(L if problem.batch is None else 6.0 * L)
+    return theory.lsvrg_step(L, problem.mu, _share(problem))
+
+
+def _smoothness(problem: Problem) -> float:
+    """L_b, or L with full gradients."""
+    return problem.L if problem.batch is None else float(problem.L_batch_i.max())
+
+
+def _share(problem: Problem) -> float:
+    """The share of the largest client's rows that a minibatch has."""
+    return 1.0 if problem.batch is None or problem.sizes is None else problem.batch / max(problem.sizes)
 
 
 def _spread(problem: Problem, x: Array, memory: Vectors) -> float | None:
@@ -193,7 +207,7 @@ class ProxSkipVR(Method):
 
     @classmethod
     def theory(cls, problem: Problem) -> ProxSkipVR:
-        """gamma = 1/(6 L_b), p = sqrt(gamma mu), q = 2 gamma mu; gamma = 1/L with full gradients."""
+        """As ScaffnewVR."""
         return cls(**ScaffnewVR.theory(problem).parameters())
 
     @classmethod

@@ -101,8 +101,9 @@ class ClientPilot:
     def row(self, eps: float) -> PlanRow:
         """The prediction."""
         curve, s = self.curve, self.result.summary()
-        zeta = self.method.zeta(self.problem)
+        claims = self.method.claims(self.problem)
         exchanges, iterations = max(1, s["exchanges"]), max(1, s["iterations"])
+        zeta = claims.zeta / (iterations / max(1, s["rounds"])) if claims.zeta and claims.per_round else claims.zeta
         how: dict[str, Any] = {
             "done": s["iterations"],
             "hopeless": self.result.status in FAILED,

@@ -31,7 +31,7 @@ class Client(Protocol):
         pull: Pull | None = None,
         momentum: Any = 0.0,
         anchor: Anchor | None = None,
-        until: float | None = None,
+        until: Any = None,
     ) -> Any:
         """K times  z = y + momentum (y - y_before);  y <- z - gamma (g(z) - h + tau (z - centre))  from y = x.
 
@@ -43,9 +43,9 @@ class Client(Protocol):
             anchor: ``(w, gw, q)``. The gradient is  g_j(z) - g_j(w) + gw  with the same rows j at both points; after a
                 step, with probability q, w becomes that step's z and gw the full gradient there. Not together with
                 a pull, momentum or ``until``.
-            until: with ``pull``, stop at the first z with  |g(z) - h + tau (z - centre)| <= until tau |z - centre|,
-                at the latest after K steps. The steps really taken come back, and these are counted: one for every z
-                at which the gradient was computed, the last one included.
+            until: with ``pull``, stop at the first z with  |g(z) - h + tau (z - centre)| <= until |z - centre|, at the
+                latest after K steps; a number, or one for each client. The steps really taken come back, and these
+                are counted: one for every z at which the gradient was computed, the last one included.
         """
         ...
 

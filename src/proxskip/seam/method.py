@@ -91,6 +91,7 @@ class Claims:
 
     Args:
         zeta: the Lyapunov function contracts by 1 - zeta per iteration, in expectation; None if unknown.
+        per_round: it contracts by 1 - zeta per round instead, however many steps the round takes.
         lyapunov: the Lyapunov function of (x, server, memory) at a communication; None without a known solution.
         ball: whether minibatches leave a ball of squared radius  gamma^2 es_C / zeta  that it does not enter.
     """
@@ -98,6 +99,7 @@ class Claims:
     zeta: float | None = None
     lyapunov: Lyapunov = _no_lyapunov
     ball: bool = True
+    per_round: bool = False
 
 
 class _FromAbout:
@@ -295,7 +297,7 @@ class Method:
         return Claims()
 
     def zeta(self, problem: Problem) -> float | None:
-        """The claimed contraction per iteration, or None."""
+        """The claimed contraction per iteration (per round where ``claims`` says so), or None."""
         return self.claims(problem).zeta
 
     def lyapunov(self, problem: Problem, x: Array, server: Vectors, memory: Vectors) -> float | None:

@@ -14,7 +14,10 @@ from proxskip.theory.numbers import known, nonnegative, positive, probability
 from proxskip.theory.theorems import Numbers
 from proxskip.types import Array
 
-__all__ = ["gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants", "random_gossip_omega", "random_gossip_tau"]
+__all__ = [
+    "gradskip_L", "gradskip_q", "gradskip_zeta", "lsvrg_constants", "lsvrg_q", "lsvrg_step",
+    "random_gossip_omega", "random_gossip_tau",
+]  # fmt: skip
 
 
 # -- GradSkip ----------------------------------------------------------------------------------------------------------
@@ -60,6 +63,26 @@ def lsvrg_constants(gamma: float, L_b: float, q: float) -> tuple[float, float]:
     c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
     q = probability("q", q)
     return (c / q, q * (1.0 - 2.0 / c)) if c > 2 else (0.0, 0.0)
+
+
+def lsvrg_step(L_b: float, mu: float | None, share: float) -> float:
+    """``gamma = 1/((4 + e) L_b)`` with e = min(2, sqrt(mu/(share L_b))): the fewest gradients of the theorem.
+
+    With q = ``lsvrg_q`` an iteration contracts by gamma mu and takes 2 b + q m gradients of m rows, share = b/m; over
+    the contraction that is  2 b (4 + e) L_b/mu + m (1 + 2/e).  Rounds fall with e too, up to sqrt(6/4) times from
+    gamma = 1/(6 L_b).
+    """
+    L_b, share = positive("L_b", L_b), probability("share", share)
+    return 1.0 / ((4.0 + min(2.0, math.sqrt(known(mu) / (share * L_b)))) * L_b)
+
+
+def lsvrg_q(gamma: float, L_b: float, mu: float | None) -> float:
+    """``gamma mu max(2, c/(c - 2))``, at most 1: then sigma contracts by gamma mu (see ``lsvrg_constants``).
+
+    From gamma = 1/(4 L_b) on, where there is no rate, it is 2 gamma mu.
+    """
+    c = 1.0 / (positive("gamma", gamma) * positive("L_b", L_b)) - 2.0
+    return min(1.0, gamma * known(mu) * (max(2.0, c / (c - 2.0)) if c > 2.0 else 2.0))
 
 
 # -- random gossip by RandProx -----------------------------------------------------------------------------------------

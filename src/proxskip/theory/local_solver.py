@@ -102,12 +102,16 @@ def local_radius(gamma: float, mu: float, L: float, tau: float, K: int, eigenval
     K accelerated steps leave the share P(l) of the distance to y*, so that with  g = tau (1 - P)/(l + tau)
     v+ = v + g (l xhat - v);  clients that differ in v alone follow v+ = (1 - g) v.
     """
-    grid = np.concatenate([[0.0], np.geomspace(1e-9 * L, L, 400)])
+    # P oscillates evenly in the arc sine of sqrt(l/L), about K/2 times
+    arc = np.linspace(0.0, np.pi / 2, min(max(400, 8 * K), 30_000))
+    grid = np.concatenate([L * np.sin(arc) ** 2, np.geomspace(1e-9 * L, L, 400)])
     l = grid if eigenvalues is None else np.asarray(eigenvalues) - mu
     beta = float(local_momentum(np.asarray(L), np.asarray(tau)))
-    P = before = np.ones_like(l)
-    for _ in range(K):
-        before, P = P, (1.0 - (l + tau) / (L + tau)) * (P + beta * (P - before))
+    # the next P is  left ((1 + beta) P - beta (the P before)),  and both begin with 1
+    left = 1.0 - (l + tau) / (L + tau)
+    step = np.zeros((len(l), 2, 2))
+    step[:, 0, 0], step[:, 0, 1], step[:, 1, 0] = (1.0 + beta) * left, -beta * left, 1.0
+    P = np.linalg.matrix_power(step, K)[:, 0].sum(axis=1)
     g = tau * (1.0 - P) / (l + tau)
     shrink = 1.0 + gamma * mu
     # (z, v) -> (xhat - gamma g (l xhat - v), v + g (l xhat - v)),  xhat = (z - gamma v)/shrink

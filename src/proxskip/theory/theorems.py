@@ -39,8 +39,8 @@ __all__ = [
     "binomial_sizes", "bounded_variance", "check_tau", "cohort_constants", "communications", "decaying_step",
     "decentralized", "decentralized_lyapunov", "expected_smoothness", "falling_step", "gossip_pinv", "iterations",
     "largest_step", "minibatch_smoothness", "minibatch_variance", "noise_ball", "nu", "psi_lyapunov",
-    "scaffnew_lyapunov", "scaffnew_p", "scaffnew_zeta", "sharp_rate", "small_step_p", "split_lyapunov", "split_p",
-    "split_tau", "split_zeta", "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step",
+    "scaffnew_lyapunov", "scaffnew_p", "scaffnew_zeta", "sharp_rate", "sharp_step", "small_step_p", "split_lyapunov",
+    "split_p", "split_tau", "split_zeta", "stochastic", "tamuna_p", "tamuna_zeta", "tracking_rate", "tracking_step",
     "uniform_cohort", "zeta",
 ]  # fmt: skip
 
@@ -92,6 +92,12 @@ def _descent(gamma: float, mu: float | None, L: float) -> float:
     L, mu = ordered(L, mu)
     gL = below_two_over_L(gamma, L)
     return min(gamma * mu * (2 - gamma * mu), gL * (2 - gL))
+
+
+def sharp_step(L: float, mu: float | None) -> float:
+    """``gamma = 2/(L + mu)``, at which a gradient step contracts most, by (L - mu)/(L + mu) (see ``sharp_rate``)."""
+    L, mu = ordered(L, mu)
+    return 2 / (L + mu)
 
 
 def iterations(eps: float, zeta: float) -> float:

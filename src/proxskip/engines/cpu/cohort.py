@@ -37,7 +37,7 @@ class Cohort(Sender):
         pull: Pull | None = None,
         momentum: Any = 0.0,
         anchor: Anchor | None = None,
-        until: float | None = None,
+        until: Any = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``, for every member."""
         engine, shape = self.engine, (len(self.members), self.engine.problem.d)
@@ -87,6 +87,7 @@ class Cohort(Sender):
         held = None if anchor is None else tuple(np.broadcast_to(self.plain(v), shape) for v in anchor[:2])
         moved = None if anchor is None else numbers(anchor[2], shape[0])
         momenta = numbers(momentum, shape[0])
+        ends = None if until is None else numbers(until, shape[0])
 
         def one(j: int, _: int) -> None:
             c = clients[j]
@@ -94,7 +95,8 @@ class Cohort(Sender):
             out[j] = c.descend(
                 X[j].copy(), H[j], float(gammas[j]), int(K[j]),
                 pull=None if near is None else (near[0][j], near[1][j]), momentum=momenta[j],
-                anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]), until=until,
+                anchor=None if held is None or moved is None else (held[0][j], held[1][j], moved[j]),
+                until=None if ends is None else ends[j],
             )  # fmt: skip
 
         self.engine.each(one, len(X))

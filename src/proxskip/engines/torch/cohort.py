@@ -92,7 +92,7 @@ class DeviceCohort(Sender):
         pull: Pull | None = None,
         momentum: Any = 0.0,
         anchor: Anchor | None = None,
-        until: float | None = None,
+        until: Any = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``, for every member."""
         engine, c, d = self.engine, len(self.members), self.engine.problem.d
@@ -113,7 +113,7 @@ class DeviceCohort(Sender):
         found = DeviceVectors(d, y)
         return found if until is None else (found, taken)
 
-    def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: float | None) -> Any:
+    def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: Any) -> Any:
         """Steps with momentum, a pull or a criterion; a member whose steps are over stays where it is."""
         tau = None if pull is None else pull[0]
         centre = None if pull is None else self.stack(pull[1])
@@ -133,7 +133,7 @@ class DeviceCohort(Sender):
             going = k + 1 < K
             if until is not None:
                 # where the criterion holds, z is the answer and not the step from it
-                small = slope.norm(dim=1) <= until * ((tau * (z - centre)).norm(dim=1))
+                small = (slope.norm(dim=1, keepdim=True) <= until * (z - centre).norm(dim=1, keepdim=True))[:, 0]
                 new = torch.where(on & small[:, None], z, new)
                 going = going & active & ~small.cpu().numpy()
             before, y, active = torch.where(on, y, before), new, going

@@ -44,7 +44,7 @@ class Codec(Protocol):
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean of what is read, over the codec's randomness, is what was sent (or nearest to it)."""
+        """Whether the mean of what is read, over the codec's randomness, is what was sent."""
         ...
 
     @property

@@ -43,9 +43,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Float32:
-    """Every number rounded to the nearest float32."""
+    """Every number rounded to the nearest float32, which is biased by at most 6e-8 of it."""
 
-    unbiased, keyed = True, False
+    unbiased, keyed = False, False
 
     def __str__(self) -> str:
         return "float32"
