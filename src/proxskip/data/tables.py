@@ -85,7 +85,7 @@ def is_table(path: str) -> bool:
     return SUFFIXES.search(path) is not None
 
 
-def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_bytes: int = MAX_BYTES) -> Dataset:  # noqa: B008
+def read_table(path: str | os.PathLike[str], named: Named = Named(), *, max_bytes: int = MAX_BYTES) -> Dataset:
     """Read a CSV (plain, gzip or bzip2), NPZ or Parquet file.
 
     Reading takes at most three times the memory of the data.
