@@ -149,7 +149,7 @@ _held: list[Path] = []
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Alone among all processes that use this folder; where no file can be locked, go on without."""
-    from filelock import FileLock
+    from proxskip.on_demand import machine_code
 
     with ExitStack() as stack:
         if folder not in _held:  # a process must not wait for itself
@@ -157,7 +157,7 @@ def _lock(folder: Path) -> Iterator[None]:
             stack.callback(_held.remove, folder)
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(FileLock(folder / "proxskip-kernels.lock", poll_interval=0.01))
+            stack.enter_context(machine_code.alone(folder / "proxskip-kernels.lock"))
         yield
 
 

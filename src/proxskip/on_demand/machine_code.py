@@ -130,7 +130,7 @@ def kept(path: Path, args: Sequence[Any], make: Callable[[], bytes]) -> Callable
 def _shared(path: Path, make: Callable[[], bytes]) -> bytes:
     code = _read(path)
     if code is None:
-        with _alone(path):
+        with alone(path.with_suffix(".lock")):
             code = _read(path)
             if code is None:
                 code = make()
@@ -185,13 +185,15 @@ def _write(path: Path, code: bytes) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Of many processes that start together one compiles, and the others wait for it."""
-    from filelock import FileLock
+def alone(lock: Path) -> Iterator[None]:
+    """Of many processes that start together one compiles, and the others wait for it, where files can be locked."""
+    from filelock import FileLock, SoftFileLock
 
     with ExitStack() as held:
-        with suppress(OSError):
-            held.enter_context(FileLock(path.with_suffix(".lock"), poll_interval=0.01))
+        # a lock that is only a file would be left behind by a process that is killed
+        if FileLock is not SoftFileLock:
+            with suppress(OSError):
+                held.enter_context(FileLock(lock, poll_interval=0.01))
         yield
 
 
