@@ -225,6 +225,34 @@ def test_split_by_group():
         ps.split(ps.Logistic(A, b), 2, "group")
 
 
+@pytest.mark.parametrize("clients", [None, 2])
+@pytest.mark.parametrize(
+    "groups", [[None] * 6, ["a", None] * 3, [1, 2, None] * 2, [1.0, np.nan] * 3, ["a", 1] * 3, ["a", np.nan] * 3], ids=str
+)
+def test_groups_with_missing_or_mixed_values_are_refused(groups: list[Any], clients: int | None) -> None:
+    f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
+    with pytest.raises(ps.InputError, match="missing or mixed values; give a number or a text for every row"):
+        ps.split(f, clients, by="group", groups=np.array(groups, dtype=object))
+    if all(isinstance(g, float) for g in groups):
+        with pytest.raises(ps.InputError, match="missing or mixed values"):
+            ps.split(f, clients, by="group", groups=groups)
+
+
+def test_a_column_is_no_word_for_a_split() -> None:
+    f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
+    column: Any = np.array(list("aabbcc"))
+    with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
+        ps.split(f, by=column)
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    for clients in (None, 2):
+        with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
+            ps.split(f, clients, by=pd.Series(column))
+    assert ps.split(f, by="group", groups=pd.Series(column)).n == 3
+    assert ps.split(f, by="group", groups=pd.Series(column, dtype="category")).n == 3
+    with pytest.raises(ps.InputError, match="missing or mixed values"):
+        ps.split(f, by="group", groups=pd.Series([1, 2, None] * 2, dtype="Int64"))
+
+
 @pytest.mark.parametrize("weights", ["rows", "equal"])
 def test_what_is_evaluated_is_what_is_solved(weights):
     A, b = some_data(37, 5)
