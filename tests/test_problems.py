@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,7 +228,9 @@ def test_split_by_group():
 
 @pytest.mark.parametrize("clients", [None, 2])
 @pytest.mark.parametrize(
-    "groups", [[None] * 6, ["a", None] * 3, [1, 2, None] * 2, [1.0, np.nan] * 3, ["a", 1] * 3, ["a", np.nan] * 3], ids=str
+    "groups",
+    [[None] * 6, ["a", None] * 3, [1, 2, None] * 2, [1.0, np.nan] * 3, ["a", 1] * 3, ["a", np.nan] * 3],
+    ids=str,
 )
 def test_groups_with_missing_or_mixed_values_are_refused(groups: list[Any], clients: int | None) -> None:
     f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
@@ -563,3 +566,36 @@ def test_constants_that_make_no_sense_are_refused():
 
     with pytest.raises(ps.InputError, match=r"mu = 2\.0 and L = 1\.0"):
         ps.Problem([Odd(np.zeros(2))], d=2)
+
+
+def test_sorted_by_label_all_clients_of_the_digits_but_one_have_a_single_class() -> None:
+    """As docs/start.md says. The labels are even and odd, so most clients have five digits."""
+    data = ps.datasets.load("digits")
+    problem = ps.split(ps.Logistic(data.A, data.b, l2=1e-2), clients=20, by="label")
+    assert sorted(len(np.unique(f.b)) for f in problem.clients) == [1] * 19 + [2]
+    order, row0 = arrangement(ps.Logistic(data.A, data.b), 20, "label")
+    digits = [len(np.unique(data.group[order[lo:hi]])) for lo, hi in itertools.pairwise(row0)]
+    assert sorted(digits)[:19] == [5] * 19
+
+
+class Rows:
+    """A finite sum of the user's own, as in docs/problems.md."""
+
+    L, mu, d, N = 1.0, None, 3, 4
+
+    def value(self, x: Any) -> float:
+        return float(0.5 * x @ x)
+
+    def gradient(self, x: Any) -> Any:
+        return x
+
+    def minibatch_gradient(self, x: Any, rows: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_functions_of_the_user_with_rows_take_minibatches(engine: Any) -> None:
+    problem = ps.Problem([Rows(), Rows()]).with_batch(2)
+    assert ps.run(ps.Scaffnew(gamma=0.5, p=0.5), problem, rounds=2, engine=engine).rounds == 2
+    with pytest.raises(ps.InputError, match=r"or functions with N and minibatch_gradient\(x, rows\)"):
+        ps.Problem(ps.random_quadratics(4, 3)).with_batch(2)

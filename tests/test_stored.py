@@ -218,7 +218,7 @@ def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
 def test_a_damaged_description_is_refused(text: str, tmp_path: Path) -> None:
     ps.write_clients(tmp_path / "store", shards(tmp_path))
     (tmp_path / "store" / "store.json").write_text(text)
-    with pytest.raises(ps.InputError, match="damaged|another version"):
+    with pytest.raises(ps.InputError, match=r"damaged|another version"):
         ps.open_clients(tmp_path / "store")
 
 
