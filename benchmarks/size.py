@@ -135,13 +135,14 @@ def actors(quick: bool) -> str:
     if "failed" in found:
         return f"### {count} actors, {n:,} clients\n\nFAILED: {found['failed']}\n"
     uss, pss = (statistics.median(values) for values in zip(*found["actors"], strict=True))
+    above = uss - found["bare"][0]
     driver = found["driver"]
     half = len(driver) // 2
     grown = max(driver[half:]) / max(driver[1:half]) - 1
     return "\n".join([
         f"### {count} actors on this machine, {n:,} clients, {rounds:,} rounds\n",
-        f"An actor holds {uss:.1f} MB of its own (PSS {pss:.1f} MB; bar: 60 MB, {verdict(uss <= 60)}), "
-        f"{uss - found['bare'][0]:.1f} MB more than an actor of Ray's that does nothing ({found['bare'][0]:.1f} MB).",
+        f"An actor holds {uss:.1f} MB of its own (PSS {pss:.1f} MB), {above:.1f} MB more than an actor of Ray's that does "
+        f"nothing ({found['bare'][0]:.1f} MB; bar: 18 MB, {verdict(above <= 18)}).",
         f"The first round was over after {found['started']:.0f} s; a round takes {1e3 * found['round']:.0f} ms. "
         f"The driver's own memory: {driver[1]:.0f} MB early, {driver[-1]:.0f} MB at the end; the peak of the second half is "
         f"{100 * grown:+.2f} % of that of the first (bar: 1 %, {verdict(grown <= 0.01)}).\n",

@@ -253,7 +253,7 @@ def test_a_missing_path_and_a_missing_folder_are_refused(bare: Path, tmp_path: P
 
 
 def test_a_known_set_that_is_not_here_says_what_to_do(bare: Path) -> None:
-    with pytest.raises(InputError, match="`proxskip data fetch w8a`, or set PROXSKIP_DATA"):
+    with pytest.raises(InputError, match=r"`proxskip data fetch w8a`, or set PROXSKIP_DATA .* w8a, plain or as \.gz"):
         load("w8a")
 
 
@@ -291,6 +291,25 @@ def test_fetch_keeps_what_is_right_and_replaces_what_is_not(bare: Path, tmp_path
     path.write_bytes(b"damaged")
     fetch("toy-rows", data_dir=tmp_path / "mine", base_url=server.url)
     assert path.read_bytes() == bz2.compress(TOY)
+
+
+@pytest.mark.parametrize("file", ["toy", "toy.gz", "toy.bz2"])
+def test_fetch_takes_what_is_in_the_folder_of_the_environment(
+    bare: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    pack = gzip.compress if file.endswith("gz") else bz2.compress if file.endswith("bz2") else bytes
+    monkeypatch.setenv("PROXSKIP_DATA", str(tmp_path))
+    (tmp_path / file).write_bytes(pack(TOY))
+    assert fetch("toy", base_url=server.url) == tmp_path / file
+    assert not server.asked
+    # who names a folder wants the file there
+    assert fetch("toy", data_dir=tmp_path / "mine", base_url=server.url) == tmp_path / "mine" / "toy"
+    assert len(server.asked) == 1
+    # a wrong file would be used instead of what is fetched
+    (tmp_path / file).write_bytes(pack(TOY.replace(b"0.5", b"0.6", 1)))
+    with pytest.raises(InputError, match=f"{file} is not toy: .*; remove it and run `proxskip data fetch toy`"):
+        fetch("toy", base_url=server.url)
+    assert len(server.asked) == 1
 
 
 def test_a_cut_download_goes_on_where_it_was_cut(bare: Path, server: Server) -> None:
@@ -404,7 +423,9 @@ def test_a_missing_file_is_not_asked_for_twice(bare: Path, server: Server) -> No
 def test_an_offline_machine_gets_one_sentence(bare: Path, server: Server) -> None:
     closed = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     closed.server_close()
-    with pytest.raises(InputError, match="try again with a network connection, or copy the file toy into") as caught:
+    with pytest.raises(
+        InputError, match=r"network connection, or copy the file toy, plain or as \.gz or \.bz2, into"
+    ) as caught:
         fetch("toy", base_url=f"http://127.0.0.1:{closed.server_port}")
     assert "\n" not in str(caught.value)
     assert left_in(bare) == []

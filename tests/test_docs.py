@@ -16,6 +16,7 @@ import pytest
 import proxskip as ps
 from conftest import module_or_skip, needs
 from proxskip.cli import flags as cli_flags
+from proxskip.cli import main
 from proxskip.results import folder, result
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -146,6 +147,20 @@ def test_commands_parse(page: Path) -> None:
         else:
             assert program == ".venv/bin/python", command
             assert (ROOT / words[0]).is_file(), command
+
+
+@pytest.mark.parametrize("page", ["start.md", "codecs.md"])
+def test_runs_and_plots_of_a_page_work_one_after_the_other(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = [shlex.split(command)[1:] for command in commands(ROOT / "docs" / page)]
+    asked = [words for words in asked if words[0] in ("run", "plot")]
+    assert [words[0] for words in asked] == ["run", "plot"]
+    for words in asked:
+        few = ["--rounds", "3"] if words[0] == "run" else []  # of a flag that is given twice, the second counts
+        assert main([*words, *few, "--quiet"]) == 0
+    assert list(tmp_path.glob("runs/*/gap-*.png"))
 
 
 def test_every_command_and_flag_is_documented() -> None:

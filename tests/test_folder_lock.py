@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -16,6 +17,8 @@ from proxskip.results import atomic
 from proxskip.results.checkpoint import CheckpointError
 from proxskip.results.lock import NAME, FolderLock, held
 from proxskip.types import InputError
+
+PID = f"{NAME}.pid"
 
 
 def problem() -> ps.Problem:
@@ -52,19 +55,86 @@ def test_force_does_not_get_around_a_live_lock(
     assert not any(p.name != NAME for p in (tmp_path / "a").iterdir())
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
     pid = os.fork()
     if not pid:
-        FolderLock(tmp_path).take()
-        os._exit(0)  # as if it had been killed: nothing is cleaned up
-    os.waitpid(pid, 0)
-    assert (tmp_path / NAME).read_text() == str(pid)
+        lock = FolderLock(tmp_path).take()
+        os._exit(0 if lock.lock else 1)  # as if it had been killed: nothing is cleaned up
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (tmp_path / PID).read_text() == str(pid)
     with held(tmp_path):
-        assert (tmp_path / NAME).read_text() == str(os.getpid())
+        assert (tmp_path / PID).read_text() == str(os.getpid())
+    assert list(tmp_path.iterdir()) == []
     # a number that another process has by now changes nothing
-    (tmp_path / NAME).write_text(str(os.getppid()))
+    (tmp_path / NAME).touch()
+    (tmp_path / PID).write_text(str(os.getppid()))
     with held(tmp_path):
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_of_many_processes_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
+    """Also while the file is removed and made anew."""
+    counter, processes, times = tmp_path / "counter", 3, 20
+    counter.write_text("0")
+    children = []
+    for _ in range(processes):
+        children.append(os.fork())
+        if not children[-1]:
+            left = times
+            try:
+                while left:
+                    with contextlib.suppress(InputError), held(tmp_path):
+                        counter.write_text(str(int(counter.read_text()) + 1))
+                        left -= 1
+            finally:
+                os._exit(left)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * processes
+    assert counter.read_text() == str(processes * times)
+    assert list(tmp_path.iterdir()) == [counter]
+
+
+# -- what is in the place of a lock ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("place", ["link", "dangling link", "hard link", "data", "folder"])
+def test_no_other_file_is_taken_for_a_lock(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that was unpacked from an archive may hold a link to any file of the user's."""
+    P = problem()
+    ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a")
+    mine, lock = tmp_path / "mine", tmp_path / "a" / NAME
+    mine.write_text("precious" * 1000)
+    if place == "link":
+        lock.symlink_to(mine)
+    elif place == "dangling link":
+        lock.symlink_to(tmp_path / "new")
+    elif place == "hard link":
+        lock.hardlink_to(mine)
+    elif place == "data":
+        lock.write_bytes(mine.read_bytes())
+    else:
+        lock.mkdir()
+    before = (tmp_path / "a" / "checkpoint").read_bytes()
+    for act in (
+        lambda: ps.resume(tmp_path / "a", P, rounds=5),
+        lambda: ps.run(ps.GD.theory(P), P, rounds=2, out=tmp_path / "a", force=True),
+    ):
+        with pytest.raises(InputError, match="is not a lock file but a link or other data; move it away"):
+            act()
+    argv = ["run", "gd", "--data", "digits", "--rounds", "2", "--out", str(tmp_path / "a"), "--quiet"]
+    assert main(argv) == 2
+    assert mine.read_text() == "precious" * 1000
+    assert place != "data" or lock.read_text() == mine.read_text()
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "a" / "checkpoint").read_bytes() == before
+
+
+def test_the_number_of_the_process_is_not_written_through_a_link(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / PID).symlink_to(mine)
+    with held(tmp_path):
+        assert (tmp_path / PID).read_text() == str(os.getpid())
+    assert mine.read_text() == "precious"
 
 
 def test_an_interruption_while_f_star_is_found_leaves_no_folder(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 
-from proxskip.on_demand import kernels, machine_code, object_code
+from proxskip.on_demand import kernels, machine_code
 
-PLACED = sys.platform == "linux" and os.uname().machine in object_code._MACHINES
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
 
@@ -147,72 +144,98 @@ def test_a_client_without_numba_has_the_bytes_of_one_with_it(tmp_path: Path) -> 
     (known, _), (first, makes), (second, loads) = said("numba"), said("lean"), said("lean")
     assert known == first == second
     assert makes == [True, True]
-    assert loads == [False, not PLACED]
+    assert loads == [False, True]
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not PLACED, reason="llvmlite loads the kernels of this machine")
-def test_what_is_not_understood_is_left_to_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    args, known = arguments(), arguments()
-    code = machine_code.made_by_numba(scaled_sum, FAST, args)
-    found = object_code.placed(code, "proxskip_kernel")
-    assert found is not None
-    assert object_code.placed(code, "another") is None
-    for wrong in (
-        b"",
-        code[:200],
-        code[: len(code) // 2],
-        b"\xcf\xfa\xed\xfe" + code[4:],
-        code[:18] + b"\0" + code[19:],
-    ):
-        assert object_code.placed(wrong, "proxskip_kernel") is None
-    machine_code.loaded(code, args)(args)
-    monkeypatch.setattr(machine_code, "placed", lambda code, entry: None)
-    machine_code.loaded(code, known)(known)
-    assert args[-1].tobytes() == known[-1].tobytes()
+# -- whose files are taken ---------------------------------------------------------------------------------------------
+def about(mode: int, user: int, group: int) -> Any:
+    return SimpleNamespace(st_mode=mode, st_uid=user, st_gid=group)
 
 
-CALLS_AND_CONSTANTS = """
-@numbers = private constant [4 x double] [double 0.5, double 1.5, double 2.5, double 3.5]
-declare double @exp(double)
-define i32 @proxskip_kernel(ptr %result, ptr %problem, i64 %k, ptr %out) {
-  %at = getelementptr double, ptr @numbers, i64 %k
-  %x = load double, ptr %at
-  %y = call double @exp(double %x)
-  store double %y, ptr %out
-  ret i32 0
-}
-"""
+ME, OTHER, TEAM = 1000, 1001, 50
+SITE, CLONE = about(0o755, 0, 0), about(0o775, ME, TEAM)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("machine", object_code._MACHINES)
-def test_code_of_each_machine_is_placed(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs on such a machine alone, but the addresses in it can be seen on any."""
-    import llvmlite.binding as llvm
+@pytest.mark.parametrize(
+    ("place", "program", "safe"),
+    [
+        (about(0o755, ME, TEAM), SITE, True),
+        (about(0o755, 0, 0), SITE, True),  # root may change everything anyway
+        (about(0o755, OTHER, OTHER), SITE, False),
+        (about(0o777, ME, ME), SITE, False),
+        (about(0o1777, 0, 0), SITE, False),
+        (about(0o775, ME, TEAM), SITE, False),
+        (about(0o775, ME, ME), SITE, True),  # a group of one user
+        (about(0o775, ME, TEAM), CLONE, True),  # the team may change the program too
+        (about(0o775, ME, OTHER), CLONE, False),
+        (about(0o777, ME, TEAM), CLONE, False),
+        (about(0o777, 0, 0), about(0o777, 0, 0), True),  # Windows, which says this of every folder
+    ],
+)
+def test_code_is_trusted_where_only_those_write_who_could_change_the_program(
+    place: Any, program: Any, safe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: ME, raising=False)
+    assert machine_code._is_safe(place, program) is safe
 
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    try:
-        target = llvm.Target.from_triple(f"{machine}-unknown-linux-gnu")
-    except RuntimeError:
-        pytest.skip("this LLVM makes no code for it")
-    made = target.create_target_machine(jit=True, codemodel="jitdefault")
-    code = made.emit_object(llvm.parse_assembly(CALLS_AND_CONSTANTS))
-    monkeypatch.setattr(object_code.os, "uname", lambda: SimpleNamespace(machine=machine))
-    monkeypatch.setattr(object_code, "_seal", lambda *given: None)
-    found = object_code.placed(code, "proxskip_kernel")
-    assert found is not None
-    entry, room = found
-    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    placed, stub = bytes(room), object_code._STUBS[object_code._MACHINES[machine]]
-    exp = stub + struct.pack("<Q", ctypes.cast(ctypes.CDLL(None).exp, ctypes.c_void_p).value)
-    numbers = placed.index(struct.pack("<4d", 0.5, 1.5, 2.5, 3.5))
-    assert base <= entry < base + len(room)
-    assert exp in placed
-    if machine == "x86_64":
-        assert struct.pack("<Q", base + placed.index(exp)) in placed
-        assert struct.pack("<Q", base + numbers) in placed
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
+def test_code_is_neither_read_from_nor_written_to_a_folder_of_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_code, "loaded", lambda code, args: code)
+    monkeypatch.setattr(machine_code, "_PROGRAM", tmp_path, raising=False)
+    open_to_all, mine = tmp_path / "open", tmp_path / "mine"
+    for folder in (open_to_all, mine):
+        folder.mkdir(mode=0o700)
+        machine_code._write(folder / "kernel.o", b"forged")
+    open_to_all.chmod(0o777)
+    with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
+        assert machine_code.kept(open_to_all / "kernel.o", [], lambda: b"true") == b"true"
+    assert machine_code._read(open_to_all / "kernel.o") == b"forged"
+    assert [p.name for p in open_to_all.iterdir()] == ["kernel.o"]
+    # a file that others may write, and a link, are replaced
+    (mine / "kernel.o").chmod(0o666)
+    (mine / "link.o").symlink_to(open_to_all / "kernel.o")
+    for name in ("kernel.o", "link.o"):
+        assert machine_code.kept(mine / name, [], lambda: b"true") == b"true"
+        assert not (mine / name).is_symlink()
+        assert machine_code._read(mine / name) == b"true"
+    assert machine_code._read(open_to_all / "kernel.o") == b"forged"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
+def test_locks_follow_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "loaded", lambda code, args: code)
+    mine, cache = tmp_path / "mine", tmp_path / "cache"
+    mine.write_text("precious")
+    cache.mkdir(mode=0o700)
+    (cache / "kernel.lock").symlink_to(mine)
+    (cache / "proxskip-kernels.lock").symlink_to(mine)
+    assert machine_code.kept(cache / "kernel.o", [], lambda: b"true") == b"true"
+    with kernels._lock(cache):
+        pass
+    assert mine.read_text() == "precious"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
+def test_numba_keeps_nothing_in_a_folder_of_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files hold pickles and machine code."""
+    import numba
+    from numba.core.caching import NullCache
+
+    monkeypatch.setattr(machine_code, "_PROGRAM", tmp_path, raising=False)
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(cache))
+    assert not isinstance(kernels.njit(cache=True)(total).make()._cache, NullCache)  # type: ignore[attr-defined]
+    for open_to_all in (cache, next(cache.iterdir())):
+        open_to_all.chmod(0o777)
+        with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
+            made = kernels.njit(cache=True)(total).make()
+        assert isinstance(made._cache, NullCache)  # type: ignore[attr-defined]
+        assert made(np.ones(3)) == 3.0
+        open_to_all.chmod(0o700)
 
 
 # -- numba's own cache -------------------------------------------------------------------------------------------------
@@ -241,7 +264,8 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: 
 
 def test_processes_use_the_cache_one_at_a_time(tmp_path: Path) -> None:
     """Numba numbers its files without a lock, so that two processes may write the same one."""
-    with (tmp_path / "proxskip-kernels.lock").open("w") as other:
-        with kernels._lock(tmp_path), kernels._lock(tmp_path), pytest.raises(BlockingIOError):  # not for itself
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    other = FileLock(tmp_path / "proxskip-kernels.lock", timeout=0)
+    with kernels._lock(tmp_path), kernels._lock(tmp_path), pytest.raises(Timeout):  # not for itself
+        other.acquire()
+    with other:
+        pass

@@ -307,6 +307,19 @@ def test_force_removes_the_parts_of_an_older_run(tmp_path: Path) -> None:
     assert not journal.files_of(tmp_path / "a")
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_files_of_the_user_with_such_names_are_kept(tmp_path: Path, force: bool) -> None:
+    mine = {name: f"what I know of {name}" for name in ("memory.2024", "memory.00000001", "memory.²", "memory.md")}
+    (tmp_path / "a").mkdir()
+    for name, text in mine.items():
+        (tmp_path / "a" / name).write_text(text)
+    run_in_parts(tmp_path / "a", rounds=3)
+    if force:
+        run_in_parts(tmp_path / "a", rounds=3, force=True)
+    assert journal.files_of(tmp_path / "a")
+    assert {name: (tmp_path / "a" / name).read_text() for name in mine} == mine
+
+
 # -- cohorts -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("n", "c"), [(6, 1), (5, 3), (5, 2), (4, 4)])
 def test_every_subset_is_equally_likely(n: int, c: int) -> None:

@@ -226,6 +226,36 @@ def test_split_by_group():
         ps.split(ps.Logistic(A, b), 2, "group")
 
 
+@pytest.mark.parametrize("clients", [None, 2])
+@pytest.mark.parametrize(
+    "groups",
+    [[None] * 6, ["a", None] * 3, [1, 2, None] * 2, [1.0, np.nan] * 3, ["a", 1] * 3, ["a", np.nan] * 3],
+    ids=str,
+)
+def test_groups_with_missing_or_mixed_values_are_refused(groups: list[Any], clients: int | None) -> None:
+    f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
+    with pytest.raises(ps.InputError, match="missing or mixed values; give a number or a text for every row"):
+        ps.split(f, clients, by="group", groups=np.array(groups, dtype=object))
+    if all(isinstance(g, float) for g in groups):
+        with pytest.raises(ps.InputError, match="missing or mixed values"):
+            ps.split(f, clients, by="group", groups=groups)
+
+
+def test_a_column_is_no_word_for_a_split() -> None:
+    f = ps.Logistic(np.eye(6), [0, 1, 0, 1, 0, 1], l2=0.1)
+    column: Any = np.array(list("aabbcc"))
+    with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
+        ps.split(f, by=column)
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    for clients in (None, 2):
+        with pytest.raises(ps.InputError, match=r'give a column of groups as groups=\.\.\., with by="group"'):
+            ps.split(f, clients, by=pd.Series(column))
+    assert ps.split(f, by="group", groups=pd.Series(column)).n == 3
+    assert ps.split(f, by="group", groups=pd.Series(column, dtype="category")).n == 3
+    with pytest.raises(ps.InputError, match="missing or mixed values"):
+        ps.split(f, by="group", groups=pd.Series([1, 2, None] * 2, dtype="Int64"))
+
+
 @pytest.mark.parametrize("weights", ["rows", "equal"])
 def test_what_is_evaluated_is_what_is_solved(weights):
     A, b = some_data(37, 5)
@@ -577,3 +607,36 @@ def test_minibatches_of_a_users_oracle() -> None:
         assert np.allclose(found.x, right.x, rtol=1e-12, atol=1e-14)
     with pytest.raises(ps.InputError, match="give it L_rows, the largest smoothness of one row, or the method a gamma"):
         ps.run("scaffnew", silent, rounds=6)
+
+
+def test_sorted_by_label_all_clients_of_the_digits_but_one_have_a_single_class() -> None:
+    """As docs/start.md says. The labels are even and odd, so most clients have five digits."""
+    data = ps.datasets.load("digits")
+    problem = ps.split(ps.Logistic(data.A, data.b, l2=1e-2), clients=20, by="label")
+    assert sorted(len(np.unique(f.b)) for f in problem.clients) == [1] * 19 + [2]
+    order, row0 = arrangement(ps.Logistic(data.A, data.b), 20, "label")
+    digits = [len(np.unique(data.group[order[lo:hi]])) for lo, hi in itertools.pairwise(row0)]
+    assert sorted(digits)[:19] == [5] * 19
+
+
+class Rows:
+    """A finite sum of the user's own, as in docs/problems.md."""
+
+    L, mu, d, N = 1.0, None, 3, 4
+
+    def value(self, x: Any) -> float:
+        return float(0.5 * x @ x)
+
+    def gradient(self, x: Any) -> Any:
+        return x
+
+    def minibatch_gradient(self, x: Any, rows: Any) -> Any:
+        return x
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_functions_of_the_user_with_rows_take_minibatches(engine: Any) -> None:
+    problem = ps.Problem([Rows(), Rows()]).with_batch(2)
+    assert ps.run(ps.Scaffnew(gamma=0.5, p=0.5), problem, rounds=2, engine=engine).rounds == 2
+    with pytest.raises(ps.InputError, match=r"or functions with N and minibatch_gradient\(x, rows\)"):
+        ps.Problem(ps.random_quadratics(4, 3)).with_batch(2)

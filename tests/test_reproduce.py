@@ -843,9 +843,10 @@ def test_what_a_reproduction_cannot_be_drawn_with(
     assert said in capsys.readouterr().err
 
 
-def test_run_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plot", str(made.options.out / "runs")]) == 2
-    assert "give --out FILE" in capsys.readouterr().err
+def test_several_folders_need_a_file_to_be_drawn_into(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = str(made.options.out / "runs")
+    assert cli.main(["plot", runs, runs]) == 2
+    assert "several folders are plotted into one figure; give --out FILE" in capsys.readouterr().err
 
 
 def test_commands_that_are_shown_can_be_run(tmp_path: Path) -> None:

@@ -152,10 +152,16 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         ("client", np.zeros(len(held["label"])), "told apart"),
         ("label", held["label"][1:], "must match"),
         ("values", np.full(len(held["values"]), np.inf), "not finite"),
+        ("indices", held["indices"] + 0.5, "indices holds numbers of type float64; indices are whole numbers"),
+        ("indptr", held["indptr"].astype(float), "indptr holds numbers of type float64"),
+        ("indices", np.zeros_like(held["indices"]), "two entries with the same index"),
+        ("indices", held["indices"] - 1, "is damaged: "),
+        ("indptr", held["indptr"] + 1, "is damaged: "),
     ):
         np.savez(tmp_path / "wrong.npz", **{**held, name: wrong})
         with pytest.raises(ps.InputError, match=match):
             ps.write_clients(tmp_path / "e", [tmp_path / "wrong.npz"])
+        assert not (tmp_path / "e").exists()
     ps.write_clients(tmp_path / "f", files)
     with pytest.raises(ps.InputError, match="already"):
         ps.write_clients(tmp_path / "f", files)
@@ -163,6 +169,75 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     about.write_text(json.dumps(json.loads(about.read_text()) | {"version": 99}))
     with pytest.raises(ps.InputError, match="another version"):
         ps.open_clients(tmp_path / "f")
+
+
+def with_entry(name: str, at: int, value: int) -> Any:
+    def change(v: Any) -> Any:
+        v[at] = value
+        return v
+
+    return name, change
+
+
+DAMAGE = {
+    "index too large": with_entry("indices", 5, D),
+    "index far away": with_entry("indices", -1, 2**31 - 1),
+    "index negative": with_entry("indices", 0, -1),
+    "rows that overlap": with_entry("indptr", 7, 0),
+    "rows outside": with_entry("indptr", 7, 10**6),
+    "rows before": with_entry("indptr", 0, -4),
+    "last row outside": with_entry("indptr", -1, 10**6),
+    "clients that overlap": with_entry("row0", 3, 0),
+    "clients outside": with_entry("row0", 3, 10**6),
+    "an empty client": ("row0", lambda v: np.concatenate([v[:1], v[:-2], v[-1:]])),
+    "indices of 16 bits": ("indices", lambda v: v.astype(np.int16)),
+    "indices with fractions": ("indices", lambda v: v.astype(float)),
+    "rows with fractions": ("indptr", lambda v: v.astype(float)),
+    "values of 32 bits": ("data", lambda v: v.astype(np.float32)),
+    "values cut off": ("data", lambda v: v[:-1]),
+    "labels cut off": ("b", lambda v: v[:-1]),
+    "labels as a table": ("b", lambda v: v[:, None]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused(damage: str, tmp_path: Path) -> None:
+    """Products check no indices: one out of range would read or write other memory."""
+    ps.write_clients(tmp_path / "store", shards(tmp_path), features=D)
+    name, change = DAMAGE[damage]
+    path = tmp_path / "store" / f"{name}.npy"
+    np.save(path, change(np.load(path)))
+    with pytest.raises(ps.InputError, match=r"store is damaged \(.*\.npy .*\); write it again"):
+        ps.open_clients(tmp_path / "store", l2=0.1)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"version": 1}', '{"version": 1, "rows": "160"}'])
+def test_a_damaged_description_is_refused(text: str, tmp_path: Path) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    (tmp_path / "store" / "store.json").write_text(text)
+    with pytest.raises(ps.InputError, match=r"damaged|another version"):
+        ps.open_clients(tmp_path / "store")
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00\x76\x00{", None])
+def test_a_file_that_is_no_array_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    path = tmp_path / "store" / "indices.npy"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ps.InputError, match="store is damaged"):
+        ps.open_clients(tmp_path / "store")
+
+
+def test_a_part_of_a_folder_is_checked_for_itself(tmp_path: Path) -> None:
+    ps.write_clients(tmp_path / "store", shards(tmp_path))
+    clients: Any = ps.open_clients(tmp_path / "store", l2=0.1).clients
+    path = tmp_path / "store" / "indices.npy"
+    np.save(path, with_entry("indices", -1, -1)[1](np.load(path)))
+    assert len(clients.part(0, 3).open()) == 3
+    with pytest.raises(ps.InputError, match="an index outside its 9 features"):
+        clients.part(3, CLIENTS).open()
 
 
 def test_parquet_gives_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

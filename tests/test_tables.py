@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 from importlib.util import find_spec
@@ -133,3 +134,16 @@ def test_arrays_of_different_lengths_are_refused(given: dict[str, Any], tmp_path
     np.savez(tmp_path / "t.npz", **({"label": np.ones(3)} | given))
     with pytest.raises(ps.InputError, match="rows"):
         read_table(tmp_path / "t.npz")
+
+
+def test_reading_a_table_takes_time_in_proportion_to_its_columns(tmp_path: Path) -> None:
+    """Where every name is compared with all others, this takes minutes; half a second is enough."""
+    names = [f"c{k}" for k in range(60_000)]
+    path = tmp_path / "t.csv"
+    path.write_text(",".join([*names, "label"]) + "\n" + "0.5," * len(names) + "1\n")
+    began = time.monotonic()
+    data = read_table(path)
+    with pytest.raises(ps.InputError, match=r"two columns with the name 'c59999'"):
+        Named().chosen([*names, names[-1]], "t.csv")
+    assert time.monotonic() - began < 60
+    assert data.A.shape == (1, len(names))

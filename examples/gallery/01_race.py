@@ -5,7 +5,7 @@ Scaffnew takes about $1/p$ local steps between two communications, and needs far
 """
 
 # %%
-# The problem: logistic regression, split so that every client sees two digits at most.
+# The problem: logistic regression, split so that every client but one sees only even digits or only odd ones.
 import proxskip as ps
 from drawing import axes, line
 

@@ -253,9 +253,10 @@ def _plot(o: Namespace) -> int:
 
 
 def _plot_runs(o: Namespace) -> list[Path]:
-    if o.out is None:
-        raise InputError("give --out FILE, a .png or .pdf.")
-    return plots.save(plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title), o.out)
+    if o.out is None and len(o.folders) > 1:
+        raise InputError("several folders are plotted into one figure; give --out FILE, a .png or .pdf.")
+    out = o.out or Path(o.folders[0]) / f"{o.y}-{o.x}.png"
+    return plots.save(plots.curves(plots.load_runs(o.folders), o.x, o.y, o.title), out)
 
 
 def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:

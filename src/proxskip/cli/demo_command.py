@@ -96,7 +96,7 @@ def picture(done: int, state: State) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, title=f"20 clients, digits sorted by label, round {done}", title_justify="left")
+    table = Table(box=box.SIMPLE, title=f"20 clients, even and odd digits apart, round {done}", title_justify="left")
     table.add_column("method")
     table.add_column(f"error, from 1 to 1e-{DECADES}")
     table.add_column("f(x) - f*", justify="right")

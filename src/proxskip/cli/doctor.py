@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from proxskip.cli import output
+from proxskip.cores import available_cores
 from proxskip.data import datasets
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import random_quadratics
@@ -22,7 +23,7 @@ from proxskip.run import run
 from proxskip.types import InputError
 from proxskip.version import __version__
 
-NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich")
+NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock")
 OPTIONAL = {
     "pyproximal": "operators of pyproximal as psi (extra prox)",
     "osqp": "large prox.Polyhedron (extra prox)",
@@ -111,10 +112,8 @@ def _engine(name: str) -> Finding:
 
 def _threads() -> Finding:
     cores = os.cpu_count() or 1
-    # what a container or a scheduler allows may be less
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     limits = [f"{k} = {os.environ[k]}" for k in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS") if k in os.environ]
-    return Finding("threads", True, ", ".join([f"{allowed} of {cores} cores for this process", *limits]))
+    return Finding("threads", True, ", ".join([f"{available_cores()} of {cores} cores for this process", *limits]))
 
 
 def _gpu() -> Finding:

@@ -141,6 +141,7 @@ examples:
 _THEORY = "example:\n  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n"
 _PLOT = """\
 examples:
+  proxskip plot runs/a
   proxskip plot runs/a runs/b --x floats --y gap --out figure.png
   proxskip plot report --x floats
 """
@@ -462,5 +463,6 @@ def _plot(p: Parser) -> None:
     add("--x", "default: rounds", choices=tuple(X_AXES), default="rounds")
     add("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap")
     add("--title", "title of the figure", default="")
-    add("--out", "a .png or .pdf file (both are written); for a reproduction, a folder", metavar="FILE")
+    out = "a .png or .pdf file (both are written), by default Y-X.png in DIR; for a reproduction, a folder"
+    add("--out", out, metavar="FILE")
     _printing(add, "print the written files as JSON", "print errors only")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from proxskip.cli import output
 from proxskip.cli.runs import DONE, FAILED_CLAIM, INTERRUPTED
+from proxskip.cores import available_cores
 from proxskip.experiments import FAMILY, NETWORKS
 from proxskip.experiments.reproduce import DEFAULT_DATA, PAGE, RESULTS, ReproductionOptions, reproduce
 from proxskip.experiments.workspace import PAPER_DATA, Interrupted
 from proxskip.loop.progress import OverallProgress
-from proxskip.problems.spectrum import available_cores
 from proxskip.report import figures
 from proxskip.report.figures import ReproductionReport
 from proxskip.types import InputError

@@ -24,6 +24,8 @@ from proxskip.types import Indices, InputError
 VERSION = 1
 ROWS_AT_ONCE = 1 << 16
 """Rows of a piece of a Parquet file."""
+NUMBERS_AT_ONCE = 1 << 20
+"""Indices that are checked at a time."""
 ARRAYS = ("data", "indices", "indptr", "b", "row0", "groups")
 
 
@@ -49,8 +51,8 @@ def write(folder: str | os.PathLike[str], files: Sequence[str | os.PathLike[str]
         raise InputError(f"{target} holds clients already; choose another folder.")
     if not files:
         raise InputError("there are no files to read; give npz or Parquet files.")
-    target.mkdir(parents=True, exist_ok=True)
     groups, lengths, width = _look(files, columns)
+    target.mkdir(parents=True, exist_ok=True)
     keys, owner = np.unique(groups, return_inverse=True)
     order = np.argsort(owner, kind="stable")
     place = np.empty(len(order), np.int64)
@@ -119,19 +121,34 @@ def _pieces(files: Sequence[Any], columns: Columns) -> Iterator[Piece]:
             raise InputError(f"{file}: {error}") from None
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror or error}.") from None
+        except ValueError as error:  # of scipy or pyarrow
+            raise InputError(f"{file} is damaged: {error}.") from None
+
+
+def _matrix(values: Any, indices: Any, indptr: Any, columns: Columns) -> Any:
+    """Rows as a CSR matrix; scipy would round indices that are not whole."""
+    for name, v in ((columns.indices, indices), ("indptr", indptr)):
+        if v.dtype.kind not in "iu":
+            raise InputError(f"{name} holds numbers of type {v.dtype}; indices are whole numbers.")
+    width = max(int(indices.max(initial=-1)) + 1, columns.features or 1)
+    A = scipy.sparse.csr_matrix((values, indices, indptr), shape=(len(indptr) - 1, width))
+    A.check_format(full_check=True)
+    return A
 
 
 def _checked(A: Any, b: Any, g: Any) -> Piece:
     """Sorted rows without duplicates, and labels that are numbers."""
     A = scipy.sparse.csr_matrix(A, dtype=np.float64)
-    A.sum_duplicates()
+    A = A if A.has_sorted_indices else A.sorted_indices()
+    if not A.has_canonical_format:
+        raise InputError("a row has two entries with the same index; add them up, or keep one of them.")
     b, g = np.asarray(b), np.asarray(g)
     if not (A.shape[0] == len(b) == len(g)):
         raise InputError(f"there are {A.shape[0]} rows, {len(b)} labels and {len(g)} clients; they must match.")
     if b.dtype.kind not in "fiub" or not np.isfinite(b.astype(np.float64)).all():
         raise InputError("a label is not a finite number; turn labels into numbers first.")
-    if not np.isfinite(A.data).all() or A.indices.min(initial=0) < 0:
-        raise InputError("a value is not finite, or an index negative; remove or repair those rows.")
+    if not np.isfinite(A.data).all():
+        raise InputError("a value is not finite; remove or repair those rows.")
     if g.dtype.kind not in "iuUS":
         raise InputError(f"clients of type {g.dtype} cannot be told apart; use whole numbers or text.")
     return A, b, g
@@ -145,10 +162,7 @@ def _npz(file: str, columns: Columns) -> Iterator[Piece]:
         if missing:
             raise InputError(f"there is no array {missing[0]}; it has {', '.join(sorted(held.files))}.")
         b, g, data, indices, indptr = (held[name] for name in names)
-    width = max(int(indices.max(initial=-1)) + 1, columns.features or 1)
-    A = scipy.sparse.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, width))
-    A.check_format(full_check=True)
-    yield A, b, g
+    yield _matrix(data, indices, indptr, columns), b, g
 
 
 def _parquet(file: str, columns: Columns) -> Iterator[Piece]:
@@ -171,9 +185,7 @@ def _parquet(file: str, columns: Columns) -> Iterator[Piece]:
         owner = np.asarray(g.to_pylist()) if text else g.to_numpy(zero_copy_only=False)
         at, entries = indices.flatten().to_numpy(), values.flatten().to_numpy()
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        width = max(int(at.max(initial=-1)) + 1, columns.features or 1)
-        A = scipy.sparse.csr_matrix((entries, at, indptr), shape=(len(lengths), width))
-        yield A, b.to_numpy(zero_copy_only=False), owner
+        yield _matrix(entries, at, indptr, columns), b.to_numpy(zero_copy_only=False), owner
 
 
 def _digest(folder: Path) -> str:
@@ -195,11 +207,52 @@ class ClientStore:
             self.about = json.loads((self.folder / "store.json").read_text())
         except (OSError, ValueError):
             raise InputError(f"{self.folder} holds no clients; write_clients makes such a folder.") from None
-        if self.about.get("version") != VERSION:
+        if not isinstance(self.about, dict) or self.about.get("version") != VERSION:
             raise InputError(f"{self.folder} was written by another version of proxskip; write it again.")
         # read-only: pages that may be written to would have to fit into memory
-        self.arrays = {k: np.load(self.folder / f"{k}.npy", mmap_mode="r") for k in ARRAYS[:5]}
+        try:
+            self.arrays = {k: np.load(self.folder / f"{k}.npy", mmap_mode="r") for k in ARRAYS[:5]}
+        except (OSError, ValueError, EOFError) as error:
+            raise self._damaged(str(error).splitlines()[0]) from None
+        self._check_shapes()
         self._files: dict[str, int] = {}
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(f"{self.folder} is damaged ({why}); write it again with write_clients.")
+
+    def _check_shapes(self) -> None:
+        about = self.about
+        counts = [about.get(k) for k in ("rows", "features", "clients")]
+        if not all(type(v) is int and v > 0 for v in counts) or not isinstance(about.get("sha256"), str):
+            raise self._damaged("store.json lacks the number of rows, features or clients, or the sha256")
+        if not isinstance(about.get("labels", 0), list | None):
+            raise self._damaged("store.json lacks the labels")
+        entries = self.arrays["data"].size
+        sizes = {"data": entries, "indices": entries, "indptr": counts[0] + 1, "b": counts[0], "row0": counts[2] + 1}
+        index = self.arrays["indptr"].dtype
+        kinds = {"data": np.float64, "b": np.float64, "row0": np.int64, "indices": index}
+        if index not in (np.int32, np.int64):
+            raise self._damaged(f"indptr.npy holds {index}")
+        for k, v in self.arrays.items():
+            if v.shape != (sizes[k],) or v.dtype != kinds.get(k, index):
+                raise self._damaged(f"{k}.npy holds {v.dtype} of shape {v.shape}, not {sizes[k]} numbers as written")
+
+    def check(self, first: int, last: int) -> None:
+        """Refuse rows of clients ``first`` to ``last`` - 1 that point outside the folder; products check nothing."""
+        row0, indptr, indices = (self.arrays[k] for k in ("row0", "indptr", "indices"))
+        for name, v, end in (("row0", row0, self.about["rows"]), ("indptr", indptr, indices.size)):
+            if v[0] != 0 or v[-1] != end:
+                raise self._damaged(f"{name}.npy goes from {v[0]} to {v[-1]}, not from 0 to {end}")
+        clients = row0[first : last + 1]
+        if (clients[1:] <= clients[:-1]).any() or clients[0] < 0 or clients[-1] > self.about["rows"]:
+            raise self._damaged("row0.npy does not increase")
+        rows = indptr[clients[0] : clients[-1] + 1]
+        if (rows[1:] < rows[:-1]).any() or rows[0] < 0 or rows[-1] > indices.size:
+            raise self._damaged("indptr.npy does not increase")
+        for lo in range(int(rows[0]), int(rows[-1]), NUMBERS_AT_ONCE):
+            some = indices[lo : min(lo + NUMBERS_AT_ONCE, int(rows[-1]))]
+            if some.min() < 0 or some.max() >= self.about["features"]:
+                raise self._damaged(f"indices.npy holds an index outside its {self.about['features']} features")
 
     def array(self, name: str) -> Any:
         """One of data, indices, indptr, b and row0 as a plain array."""

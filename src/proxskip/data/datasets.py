@@ -167,9 +167,10 @@ def fetch(
     base_url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download a data set into ``data_dir`` or the cache and return its path; a correct file there is kept.
+    """The path of a data set, downloaded into ``data_dir`` or the cache unless a correct file is there.
 
-    The file gets its name only after its contents have been verified.
+    Without ``data_dir``, a correct file in the folder named by ``PROXSKIP_DATA`` is taken too. Files may be plain or
+    compressed, such as w8a, w8a.gz or w8a.bz2. A download gets its name only after its contents have been verified.
     """
     if name in _EMBEDDED:
         raise InputError(f"{name} comes with scikit-learn; there is nothing to fetch.")
@@ -177,8 +178,13 @@ def fetch(
         raise _unknown(name)
     folder = Path(data_dir) if data_dir is not None else _cache()
     target = folder / KNOWN[name].file
-    if target.is_file() and not _fault(name, target):
-        return target
+    here = _find_in(name, [folder] if data_dir is not None else [os.environ.get("PROXSKIP_DATA"), folder])
+    if here is not None:
+        fault = _fault(name, here)
+        if not fault:
+            return here
+        if here != target:  # which would still be used after the download
+            raise _wrong(here, name, fault)
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
     from proxskip.data.download import download  # here, since urllib is slow to import
 
@@ -200,12 +206,16 @@ def _load_known(name: str, data_dir: Folder | None) -> Dataset:
     if path is None:
         raise InputError(
             f"{name} is not on this machine; run `proxskip data fetch {name}`, "
-            f"or set PROXSKIP_DATA to a folder that holds {KNOWN[name].file}."
+            f"or set PROXSKIP_DATA to a folder that holds the file {_stem(name)}, plain or as .gz or .bz2."
         )
     data = read_svmlight(path, n_features=KNOWN[name].features)
     if fault := _difference(KNOWN[name], data) or _changed(name, data):
-        raise InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
+        raise _wrong(path, name, fault)
     return replace(data, name=name)
+
+
+def _wrong(path: Path, name: str, fault: str) -> InputError:
+    return InputError(f"{path} is not {name}: {fault}; remove it and run `proxskip data fetch {name}`.")
 
 
 def _changed(name: str, data: Dataset) -> str | None:
@@ -232,15 +242,22 @@ def _find(name: str, data_dir: Folder | None) -> Path | None:
     """The first file of the data set in ``data_dir``, ``$PROXSKIP_DATA`` or the cache, plain or compressed."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"data_dir = {os.fspath(data_dir)} is not a folder.")
-    stem = KNOWN[name].file.removesuffix(".bz2")
-    for folder in (data_dir, os.environ.get("PROXSKIP_DATA"), _cache()):
+    return _find_in(name, [data_dir, os.environ.get("PROXSKIP_DATA"), _cache()])
+
+
+def _find_in(name: str, folders: Sequence[Folder | None]) -> Path | None:
+    for folder in folders:
         # LIBSVM's own name first, such as covtype.libsvm.binary.scale
-        for file in (stem, name) if folder else ():
+        for file in (_stem(name), name) if folder else ():
             for suffix in ("", ".gz", ".bz2"):
                 path = Path(folder or "", file + suffix)
                 if path.is_file():
                     return path
     return None
+
+
+def _stem(name: str) -> str:
+    return KNOWN[name].file.removesuffix(".bz2")
 
 
 def _cache() -> Path:

@@ -180,5 +180,6 @@ def _try(transfer: _Transfer, target: Path) -> None:
         time.sleep(wait)
     raise InputError(
         f"{target.name} could not be fetched from {transfer.url} ({why}); try again with a network connection, "
-        f"or copy the file {target.name} into {target.parent} or a folder named by PROXSKIP_DATA."
+        f"or copy the file {target.name.removesuffix('.bz2')}, plain or as .gz or .bz2, into {target.parent} "
+        "or a folder named by PROXSKIP_DATA."
     )

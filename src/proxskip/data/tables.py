@@ -15,6 +15,7 @@ import re
 import zipfile
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -58,8 +59,9 @@ class Named:
 
     def chosen(self, names: Sequence[str], file: str) -> tuple[str, list[str]]:
         """The column of labels and those of the features, among these."""
-        if len(set(names)) < len(names):
-            twice = next(name for k, name in enumerate(names) if name in names[:k])
+        known = set(names)
+        if len(known) < len(names):
+            twice, _ = Counter(names).most_common(1)[0]
             raise InputError(f"{file} has two columns with the name {twice!r}; rename one of them.")
         usual = [name for name in LABELS if name in names]
         label = self.label or (usual[0] if usual else None)
@@ -68,7 +70,7 @@ class Named:
         left = [name for name in names if name not in (label, self.group)]
         features = list(self.columns or left)
         for name in (label, *features, *([self.group] if self.group else [])):
-            if name not in names:
+            if name not in known:
                 shown = ", ".join(list(names)[:20]) + (", ..." if len(names) > 20 else "")
                 raise InputError(f"{file} has no column {name!r}; its columns are {shown}.")
         if label in features:
@@ -123,7 +125,8 @@ def _csv(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | N
         if not header:
             raise DataError(file, 1, 1, "the file is empty; its first line names the columns.")
         label, features = named.chosen(header, file)
-        wanted = [header.index(name) for name in (*features, label, *([named.group] if named.group else []))]
+        place = {name: k for k, name in enumerate(header)}
+        wanted = [place[name] for name in (*features, label, *([named.group] if named.group else []))]
         numbers, count = array("d"), 0
         for row in rows:
             line = rows.line_num
@@ -154,8 +157,8 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
         try:
             value = float(row[k])
         except ValueError:
-            value = np.nan
-        if not np.isfinite(value):
+            value = math.nan
+        if not math.isfinite(value):
             said = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
             raise DataError(file, line, k + 1, f"{said}; fill or leave out such rows.")
         yield value

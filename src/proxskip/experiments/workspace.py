@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from proxskip.cores import available_cores
 from proxskip.experiments import settings
 from proxskip.experiments.processes import Processes
 from proxskip.experiments.progress_estimate import ProgressEstimate, WorkPart
@@ -17,7 +18,6 @@ from proxskip.experiments.run_cache import CachedRun, RunRequest, digest, read
 from proxskip.links.cohorts import as_participation
 from proxskip.loop.stop import Stop
 from proxskip.problems.federated import Problem
-from proxskip.problems.spectrum import available_cores
 from proxskip.report.figures import Experiment, Panel, Table
 from proxskip.results import checkpoint, description, lock
 from proxskip.results.atomic import atomic_write_json

@@ -6,7 +6,6 @@ compiles nothing. Where ``without_numba`` was called, kernels that the workers n
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import sys
 import threading
@@ -53,7 +52,10 @@ class Kernel:
                 self.make_called()
                 self.made = numba.njit(**self.options)(self.function)
                 if self.options.get("cache") and self.made is not self.function:  # it is with NUMBA_DISABLE_JIT
-                    share_cache(self.made, self.sources())
+                    if may_be_cached(self.made):
+                        share_cache(self.made, self.sources())
+                    else:
+                        self.made = numba.njit(**self.options | {"cache": False})(self.function)
                 _MADE[id(self.made)] = self
                 around = self.function.__globals__
                 if around.get(self.function.__name__) is self:
@@ -108,6 +110,14 @@ def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]]
 
 
 # -- numba's cache on disk ---------------------------------------------------------------------------------------------
+def may_be_cached(made: Any) -> bool:
+    """Whether nobody else may write to the folder of a function's cache, or to the one that this is in."""
+    from proxskip.on_demand import machine_code
+
+    folder = Path(made._cache.cache_path)
+    return all(map(machine_code.may_keep_code, (folder.parent, folder)))
+
+
 def share_cache(made: Any, sources: set[str]) -> None:
     """Make a function's cache safe for processes that share it, and for sources that change.
 
@@ -139,13 +149,15 @@ _held: list[Path] = []
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Alone among all processes that use this folder; where no file can be locked, go on without."""
+    from proxskip.on_demand import machine_code
+
     with ExitStack() as stack:
         if folder not in _held:  # a process must not wait for itself
             _held.append(folder)
             stack.callback(_held.remove, folder)
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                fcntl.flock(stack.enter_context((folder / "proxskip-kernels.lock").open("w")), fcntl.LOCK_EX)
+            stack.enter_context(machine_code.alone(folder / "proxskip-kernels.lock"))
         yield
 
 

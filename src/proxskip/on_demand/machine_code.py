@@ -2,21 +2,22 @@
 
 Numba takes 0.6 s of CPU time and 30 MB before its first function runs, even one that it finds in its cache. For the
 processes that a federation starts for every message, and for the many actors of a cluster, this is most of what they
-cost. So these take the machine code that numba made, once on every machine, from a file, and need neither numba nor
-LLVM. It is the same code: what it computes has the same bytes.
+cost. So these take the machine code that numba made, once on every machine, from a file, and llvmlite loads it. It is
+the same code: what it computes has the same bytes.
 
 Only kernels that return nothing and allocate nothing can be kept. Files lie where numba keeps its own cache, and are
 named by everything that the code depends on: the kernel's source, the types of its arguments, the processor, and the
-versions of numba and llvmlite.
+versions of numba and llvmlite. Where others may write, nothing is read or written.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import os
+import stat
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -26,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.on_demand.object_code import placed
 from proxskip.version import __version__
 
 _UNCALLED = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
@@ -34,6 +34,7 @@ _UNCALLED = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
 _ENTRY = "proxskip_kernel"
 _ABOUT_CPU = ("flags", "Features", "model", "cpu family", "stepping", "CPU ")
 _FEW_BYTES = 64
+_PROGRAM = Path(__file__).parent
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -120,19 +121,55 @@ def _folder(source: str) -> Path:
 
 def kept(path: Path, args: Sequence[Any], make: Callable[[], bytes]) -> Callable[[Sequence[Any]], None] | None:
     """The kernel in this file, which is made first if it is not there; None if it would not work outside numba."""
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    code = _shared(path, make) if may_keep_code(path.parent) else make()
+    return loaded(code, args) if code else None
+
+
+def _shared(path: Path, make: Callable[[], bytes]) -> bytes:
     code = _read(path)
     if code is None:
-        with _alone(path):
+        with alone(path.with_suffix(".lock")):
             code = _read(path)
             if code is None:
                 code = make()
                 _write(path, code)
-    return loaded(code, args) if code else None
+    return code
+
+
+def may_keep_code(folder: Path) -> bool:
+    """Whether a folder is safe for code that will run; a warning where it is not."""
+    try:
+        if _is_safe(os.stat(folder), os.stat(_PROGRAM)):
+            return True
+    except OSError:  # a folder that is not there and cannot be made: nothing is kept
+        return False
+    warnings.warn(
+        f"{folder} may be written by other users, so no compiled code is kept there, and every process compiles anew; "
+        "take their right to write, or set NUMBA_CACHE_DIR to a folder of your own.",
+        stacklevel=2,
+    )
+    return False
+
+
+def _is_safe(about: os.stat_result, program: os.stat_result) -> bool:
+    """Whether only those may write to a file or folder who could also change the program."""
+    user = os.geteuid() if hasattr(os, "geteuid") else about.st_uid
+    # many systems give every user a group of the same number, and this group the right to write
+    groups = {about.st_uid} | ({program.st_gid} if program.st_mode & stat.S_IWGRP else set())
+    return (
+        about.st_uid in (0, user, program.st_uid)
+        and not about.st_mode & ~program.st_mode & stat.S_IWOTH
+        and (not about.st_mode & stat.S_IWGRP or about.st_gid in groups)
+    )
 
 
 def _read(path: Path) -> bytes | None:
-    """The code, if it is there and whole."""
+    """The code, if it is there, whole, and of nobody else."""
     with suppress(OSError):
+        if path.is_symlink() or not _is_safe(os.stat(path), os.stat(_PROGRAM)):
+            return None
         found = path.read_bytes()
         if hashlib.sha256(found[32:]).digest() == found[:32]:
             return found[32:]
@@ -148,13 +185,15 @@ def _write(path: Path, code: bytes) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Of many processes that start together one compiles, and the others wait for it."""
+def alone(lock: Path) -> Iterator[None]:
+    """Of many processes that start together one compiles, and the others wait for it, where files can be locked."""
+    from filelock import FileLock, SoftFileLock
+
     with ExitStack() as held:
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(path.with_suffix(".lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # a lock that is only a file would be left behind by a process that is killed
+        if FileLock is not SoftFileLock:
+            with suppress(OSError):
+                held.enter_context(FileLock(lock, poll_interval=0.01))
         yield
 
 
@@ -217,7 +256,7 @@ _loaded: list[Any] = []  # code lives as long as what it is in
 
 def loaded(code: bytes, args: Sequence[Any]) -> Callable[[Sequence[Any]], None]:
     """The code as a function of such arguments; the GIL is released while it runs."""
-    address, keep = placed(code, _ENTRY) or _by_llvm(code)
+    address, keep = _by_llvm(code)
     _loaded.append(keep)
     # numba's functions take a place for the result and one for an exception first, and return zero if all is well
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *_c_types(args))

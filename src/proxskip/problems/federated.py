@@ -82,7 +82,10 @@ class Problem:
     def _check_batch(self) -> None:
         sizes = self._clients.sizes()
         if sizes is None:
-            raise InputError("minibatches need clients with rows (Logistic, LeastSquares, Softmax, torch.Model).")
+            raise InputError(
+                "minibatches need clients with rows: Logistic, LeastSquares, Softmax, torch.Model, or functions with N "
+                "and minibatch_gradient(x, rows)."
+            )
         if self.batch is None or self.batch < 1:
             raise InputError(f"batch = {self.batch} must be at least 1.")
         if self.batch > sizes.min():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.cores import available_cores
 from proxskip.on_demand import scipy
 from proxskip.problems import spectrum
 from proxskip.problems.glm import LinearModel
@@ -93,7 +94,7 @@ def eigenvalue_each(S: Array, k: int) -> Array:
         room = np.empty(int(sizes[0])), np.empty(int(sizes[1]), np.int32)
         kernels.eigenvalues(lo, hi, S, k + 1, dsyevr, *room, out, info)
 
-    threads = min(n, spectrum.available_cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
+    threads = min(n, available_cores()) if n * float(m) ** 3 > WORTH_THREADS else 1
     ends = [n * t // threads for t in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(part, ends[:-1], ends[1:]))

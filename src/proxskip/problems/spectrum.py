@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from proxskip.cores import available_cores
 from proxskip.on_demand import scipy
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError, is_sparse
@@ -55,11 +55,6 @@ def _gram_of_rows(A: Any, s: Array) -> Array:
         list(pool.map(add, range(GRAM_PARTS)))
     lower = np.tril(parts.sum(axis=0))
     return np.asarray(lower + np.tril(lower, -1).T)
-
-
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def scaled_rows(A: Any, s: Array) -> Any:

@@ -88,6 +88,8 @@ def arrangement(
 ) -> tuple[Indices, Indices]:
     """(order, row0): client i has rows order[row0[i]] to order[row0[i + 1] - 1]."""
     N = model.N
+    if not isinstance(by, str):
+        raise InputError('by is a word such as "label"; give a column of groups as groups=..., with by="group".')
     if clients is None and by != "group":
         raise InputError("the number of clients is missing.")
     if clients is not None and (isinstance(clients, bool) or not isinstance(clients, (int, np.integer))):
@@ -132,7 +134,13 @@ def _by_group(groups: npt.ArrayLike | None, clients: int | None, N: int) -> tupl
     g = np.asarray(groups)
     if g.shape != (N,):
         raise InputError(f"the group column has shape {g.shape} but there are {N} rows.")
-    order = np.argsort(g, kind="stable")
+    try:
+        missing = bool(np.any(g != g))
+        order = np.argsort(g, kind="stable")
+    except TypeError:  # None, or text beside numbers
+        missing = True
+    if missing:
+        raise InputError("the group column has missing or mixed values; give a number or a text for every row.")
     if clients is not None:
         return order, even_cuts(N, clients)
     _, starts = np.unique(g[order], return_index=True)

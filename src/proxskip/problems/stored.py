@@ -28,6 +28,7 @@ class Stored(Packed):
     def __init__(
         self, files: ClientStore, model: type[LinearModel], l2: float, classes: Any, first: int, last: int
     ) -> None:
+        files.check(first, last)
         row0 = np.array(files.array("row0")[first : last + 1])
         lo, hi = int(row0[0]), int(row0[-1])
         sizes = np.diff(row0)

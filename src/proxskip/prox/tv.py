@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.cores import available_cores
 from proxskip.prox import kernels
 from proxskip.prox.contract import Iterative, StoppingRule
 from proxskip.prox.parts import INSIDE, Operator, as_point, at_least_zero, matrix_shape, max_abs, shaped, soft_threshold
@@ -249,7 +250,7 @@ class TV2D(Iterative):
 
     def _spread(self, count: int, kernel: Callable[..., Any], *given: Any) -> None:
         """``kernel(*given, lo, hi)`` over ``range(count)``, on several threads for large images."""
-        threads = self.threads or len(os.sched_getaffinity(0))
+        threads = self.threads or available_cores()
         if threads == 1 or math.prod(self.shape) < MIN_PIXELS_FOR_THREADS:
             kernel(*given, 0, count)
             return

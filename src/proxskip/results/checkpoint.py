@@ -315,6 +315,15 @@ def _whole(path: Path) -> bool:
         return False
 
 
+def begins_like_one(path: Path) -> bool:
+    """Whether a file begins like what ``save`` and ``write_part`` write, be it whole or not."""
+    try:
+        with _open(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, _Damaged):
+        return False
+
+
 def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
     """Arrays, meta and sha256 of a file."""
     with _open(path) as file:

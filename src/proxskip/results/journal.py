@@ -96,7 +96,7 @@ class Journal:
         return Part(name, checkpoint.write_part(self.folder / name, arrays), len(places))
 
     def _free_number(self) -> int:
-        return 1 + max((int(p.name.removeprefix(PREFIX)) for p in files_of(self.folder)), default=0)
+        return 1 + max((int(p.name.removeprefix(PREFIX)) for p in _numbered(self.folder)), default=0)
 
     def commit(self, state: RowsState) -> None:
         """The checkpoint that lists what ``write`` wrote is on disk: forget what only older ones list."""
@@ -133,8 +133,12 @@ class Journal:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The parts in a folder, whoever lists them."""
-    return [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    """The parts in a folder, whoever lists them; not files of the user's with such names."""
+    return [p for p in _numbered(folder) if checkpoint.begins_like_one(p)]
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdecimal()]
 
 
 def _checked(path: Path, arrays: Mapping[str, Any], store: RowStore, numbers: Mapping[str, Any]) -> Any:

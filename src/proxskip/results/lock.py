@@ -1,22 +1,27 @@
 """One writer per folder: a lock that a process holds as long as it lives, and that names it to others.
 
-The lock is the kernel's (``flock`` on a file in the folder), so that one whose process is gone, however it ended, is
-free at once, whatever process has its number by now. The file holds the number of the process, for the message.
+The lock is the system's (``filelock`` on a file in the folder), so that one whose process is gone, however it ended, is
+free at once, whatever process has its number by now. A second file holds the number of the process, for the message.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proxskip.types import InputError
 
+if TYPE_CHECKING:  # it takes 6 MB, which an actor of Ray does not need
+    from filelock import BaseFileLock
+
 NAME = ".lock"
+LONGEST = 1024
+"""Bytes of a lock file, at most: a longer file is somebody's data."""
 
 
 class FolderLock:
@@ -24,7 +29,8 @@ class FolderLock:
 
     def __init__(self, folder: Path, name: str = NAME) -> None:
         self.path = Path(folder) / name
-        self.file: int | None = None
+        self.holder = self.path.with_name(f"{name}.pid")
+        self.lock: BaseFileLock | None = None
 
     def take(self, patient: bool = False) -> FolderLock:
         """Lock the folder, which must exist.
@@ -32,36 +38,52 @@ class FolderLock:
         Args:
             patient: wait for whoever holds it.
         """
-        while True:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
-                # whoever held it before removes the file: then this one is no longer the folder's
-                if _same_file(file, self.path):
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, str(os.getpid()).encode(), 0)
-                    self.file = file
-                    return self
-                os.close(file)
-            except BlockingIOError:
-                holder = os.pread(file, 32, 0).decode("ascii", "replace").strip()
-                os.close(file)
-                raise InputError(
-                    f"{self.path.parent} is being written by process {holder or 'of an unknown number'}; "
-                    "wait for it, or choose another folder."
-                ) from None
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.close(file)
-                raise
+        from filelock import FileLock, Timeout
+
+        self._refuse_other_files()
+        lock = FileLock(self.path, thread_local=False)
+        try:
+            lock.acquire(timeout=-1 if patient else 0)
+        except Timeout:
+            raise InputError(
+                f"{self.path.parent} is being written by process {self._number() or 'of an unknown number'}; "
+                "wait for it, or choose another folder."
+            ) from None
+        self.lock = lock
+        with contextlib.suppress(OSError):  # it is for the message alone
+            self.holder.unlink(missing_ok=True)
+            with open(self.holder, "x") as file:  # "x" follows no link
+                file.write(str(os.getpid()))
+        return self
 
     def release(self) -> None:
         """Give the folder free; without a lock, nothing."""
-        file, self.file = self.file, None
-        if file is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
-            os.close(file)
+        lock, self.lock = self.lock, None
+        if lock is None:
+            return
+        from filelock import UnixFileLock
+
+        with contextlib.suppress(OSError):
+            self.holder.unlink(missing_ok=True)
+            # The other kinds of lock remove their file themselves. It goes before the lock does: whoever gets the lock
+            # of a file that is gone tries again with a new one.
+            if isinstance(lock, UnixFileLock):
+                self.path.unlink()
+        lock.release()
+
+    def _refuse_other_files(self) -> None:
+        """What is in the lock's place may be a link to another file, or a file of the user's."""
+        with contextlib.suppress(FileNotFoundError):
+            about = os.lstat(self.path)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1 or about.st_size > LONGEST:
+                raise InputError(f"{self.path} is not a lock file but a link or other data; move it away.")
+
+    def _number(self) -> str:
+        """The process that holds the lock; empty if it has not said so yet."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            number = self.holder.read_text(encoding="ascii")
+            return number if number.isdigit() else ""
+        return ""
 
 
 @contextmanager
@@ -79,12 +101,3 @@ def refuse_if_held(folder: Path) -> None:
     if (folder / NAME).exists():
         with contextlib.suppress(PermissionError), held(folder):
             pass
-
-
-def _same_file(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return False

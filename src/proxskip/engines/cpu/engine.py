@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.cores import available_cores
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.cohort import Cohort
 from proxskip.engines.cpu.helpers import Help, Helpers
@@ -23,7 +24,6 @@ from proxskip.engines.near import NearEngine
 from proxskip.engines.rows import balanced, even, tapered
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem
-from proxskip.problems.spectrum import available_cores
 from proxskip.seam import BrokenOff, Request, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import ray
 
-from proxskip.problems.spectrum import available_cores
+from proxskip.cores import available_cores
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
