@@ -249,8 +249,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 "the parameters of a rank are not those of its checkpoint; load the state of the model, too, of the "
                 "same rank and step."
             )
-        for name, what in (("settings", "settings of the optimizer"), ("shapes", "shapes of the parameters")):
-            if len({getattr(note, name) for note in notes}) > 1:
+        settings, shapes = {note.settings for note in notes}, {note.shapes for note in notes}
+        for different, what in ((settings, "settings of the optimizer"), (shapes, "shapes of the parameters")):
+            if len(different) > 1:
                 raise InputError(f"the {what} differ between the ranks; make them equal.")
         self._met = True
         loaded = [note.loaded for note in notes]
