@@ -853,7 +853,7 @@ def test_uploads_are_judged_by_the_median_of_the_others() -> None:
         norms[rng.random(n) < 0.03] = 1.7e308  # the norm of such a vector is infinite, and so are sums of two
         replies = Answers()
         for i in rng.permutation(n):
-            replies = replies.plus(int(i), Reply((np.full(1 + k % 2, norms[i]),), 0.0, 0, bytes(32)))
+            replies = replies.plus(int(i), Reply((np.full(1 + k % 2, norms[i]),), 0.0), 0, bytes(32))
         before = float(rng.choice([0.0, 1e-6, 1.0, 1e5]))
         state = ServerState.fresh(RUN, n, {}).but(
             answers=replies, sizes={"local": before}, call=Call("local", (), 0, np.ones(n))

@@ -283,8 +283,8 @@ class Server:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
-        reply = Reply(up, answer.value, answer.base, answer.digest)
-        return self._settled(state.but(answers=state.answers.plus(i, reply)))
+        answers = state.answers.plus(i, Reply(up, answer.value), answer.base, answer.digest)
+        return self._settled(state.but(answers=answers))
 
     def _route(self, call: Call | None) -> Route:
         """How the vectors of this exchange travel."""
@@ -349,8 +349,8 @@ class Server:
             note = f"{self.names[i]}, round {state.round}: {why}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
         answers = Answers()
-        for i, reply in state.answers.items():
-            answers = answers if i in found else answers.plus(i, reply)
+        for i, kept in state.answers.kept():
+            answers = answers if i in found else answers.plus(i, *kept[1:])
         return state.but(answers=answers, out=state.out | found.keys())
 
     def _fewest(self, state: ServerState) -> int:

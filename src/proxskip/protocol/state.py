@@ -28,12 +28,18 @@ class Outcome:
 
 
 class Reply(NamedTuple):
-    """What the server keeps of an answer."""
+    """What an answer brings."""
 
     up: tuple[Array, ...]
     value: float
+
+
+class Kept(NamedTuple):
+    """An answer in the order in which they came, with the last ticket that its client has committed."""
+
+    number: int
+    reply: Reply
     committed: int
-    """The last ticket that the client has committed."""
     digest: bytes
 
 
@@ -43,22 +49,26 @@ class Answers(Mapping[int, Reply]):
     All that follow from each other share one dict, in which replies are numbered; those that came later are not seen.
     """
 
-    def __init__(self, shared: dict[int, tuple[int, Reply]] | None = None, count: int = 0) -> None:
+    def __init__(self, shared: dict[int, Kept] | None = None, count: int = 0) -> None:
         self._shared, self._count = {} if shared is None else shared, count
 
-    def plus(self, i: int, reply: Reply) -> Answers:
+    def plus(self, i: int, reply: Reply, committed: int, digest: bytes) -> Answers:
         """With client i's reply; these answers stay as they are."""
         shared = self._shared
         if len(shared) > self._count:  # another state went on from here with a reply of its own
-            shared = dict(islice(shared.items(), self._count))
-        shared[i] = self._count, reply
+            shared = dict(self.kept())
+        shared[i] = Kept(self._count, reply, committed, digest)
         return Answers(shared, self._count + 1)
 
+    def kept(self) -> Iterator[tuple[int, Kept]]:
+        """All of them, by client."""
+        return islice(self._shared.items(), self._count)
+
     def __getitem__(self, i: int) -> Reply:
-        number, reply = self._shared[i]
-        if number >= self._count:
+        kept = self._shared[i]
+        if kept.number >= self._count:
             raise KeyError(i)
-        return reply
+        return kept.reply
 
     def __iter__(self) -> Iterator[int]:
         return islice(self._shared, self._count)
@@ -172,8 +182,8 @@ class ServerState(Copied):
     def heed(self) -> ServerState:
         """Those who answered are known to have committed the ticket that they named."""
         heard, digests = list(self.heard), list(self.digests)
-        for i, reply in self.answers.items():
-            heard[i], digests[i] = reply.committed, reply.digest
+        for i, kept in self.answers.kept():
+            heard[i], digests[i] = kept.committed, kept.digest
         return self.but(heard=tuple(heard), digests=tuple(digests))
 
     def commit(self, cohort: tuple[int, ...], outcome: Outcome) -> ServerState:
