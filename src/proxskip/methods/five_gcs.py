@@ -262,14 +262,15 @@ class FiveGCS(Method):
         L, tau, pi = self._numbers(problem)
         sigma = theory.local_sigma(self.gamma, tau, problem.weights, pi, self.rho)
         Lbar = mean_smoothness(problem.weights, self.L, self.mu)
+        # local solves to an accuracy are covered by the theorem, and without mu every radius is 1
+        few_steps = self.theta is None and not self.auto and self.mu > 0
         notes = []
         if sigma > 1 + 1e-9:
             notes.append(f"tau is {sigma:.4g} times its bound for this gamma, beyond which 5gcs can diverge")
-        elif self.theta is None and not self.auto and self.mu > 0:
-            if theory.local_radius(self.gamma, self.mu, Lbar, float(problem.weights @ tau), self.K) >= 1:
-                notes.append(
-                    f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; take another K, or c = 1"
-                )
+        elif few_steps and theory.local_radius(self.gamma, self.mu, Lbar, float(problem.weights @ tau), self.K) >= 1:
+            notes.append(
+                f"gamma = {self.gamma:g} with K = {self.K} diverges on quadratics; take another K, or a smaller c"
+            )
         if notes and not insist:
             raise InputError(notes[0] + ".")
         few = 0.9 * math.sqrt(1.0 + self.gamma * Lbar)
