@@ -119,7 +119,7 @@ MORE: dict[str, Callable[[Any], Any]] = {
     "a choice": lambda m: np.where(np.arange(m["a"].shape[-1]) % 2, m["a"], m["b"]),
     "a choice by a list": lambda m: np.where([True] * 7, m["a"], m["b"]),
     "a comparison": lambda m: m["a"] * (m["a"] > m["b"]),
-    "an equality": lambda m: m["a"] * (m["a"] == m["a"]),
+    "an equality": lambda m: m["a"] * (m["c"] == m["d"]),
     "a copy": lambda m: np.array(m["a"]),
     "a view": lambda m: m["a"][:],
     "one row for all": lambda m: np.broadcast_to(np.asarray(m["a"]).dtype.type(2.0), np.shape(m["a"])),

@@ -88,7 +88,8 @@ class CpuEngine(NearEngine):
         """The half on the whole cohort; of what goes up, only the sums if nothing else is wanted."""
         self.weights = request.weights
         try:
-            return self._written_down(request.half, request.cohort, partial(super().run, request))
+            work: Work = self._written_down(request.half, request.cohort, partial(super().run, request))
+            return work
         finally:
             self.weights = ()
 

@@ -1,11 +1,11 @@
 """Client halves of large cohorts in one parallel kernel: arrays that remember ``+ - * /`` instead of doing them.
 
 Most client halves use only ``+ - * /`` on their vectors. For a cohort of thousands of clients numpy would walk over all
-of their vectors once for every sign. Here the half is given ``Lazy`` vectors, which build a tree of the operations asked
-of them. A ``Sheet`` turns the trees into a program, one line per operation, and ``lazy_kernels.evaluate`` runs it on a
-few clients at a time while their rows are in the cache. The operations and their order are numpy's, so the bytes are
-too. A half that does anything else with its vectors gets a ``TypeError`` or an ``AttributeError``, and the engine runs it
-on plain arrays.
+of their vectors once for every sign. Here the half is given ``Lazy`` vectors, which build a tree of the operations
+asked of them. A ``Sheet`` turns the trees into a program, one line per operation, and ``lazy_kernels.evaluate`` runs it
+on a few clients at a time while their rows are in the cache. The operations and their order are numpy's, so the bytes
+are too. A half that does anything else with its vectors gets a ``TypeError`` or an ``AttributeError``, and the engine
+runs it again on plain arrays.
 """
 
 from __future__ import annotations
