@@ -6,16 +6,20 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+import proxskip as ps
+from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.cpu.helpers import Help, Helpers
 from proxskip.engines.cpu.lazy import Lazy, Sheet
 from proxskip.links.sums import SUM_BLOCK, weighted_sum
-from proxskip.types import Array
+from proxskip.seam import Request
+from proxskip.types import Array, Vectors
 
 FORMS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "a leaf": lambda h, x, r, s: h,
@@ -95,6 +99,115 @@ def test_a_sum_is_of_what_was_there_before_the_same_program_changes_it() -> None
     sheet.work()(0, 2)
     assert same(summed.sums[0], total)
     assert same(h[members], kept)
+
+
+# -- halves that do more than + - * / ----------------------------------------------------------------------------------
+NAMES = "abcdefghij"
+
+
+def ten(m: Any) -> Any:
+    return m["a"] + m["b"] - m["c"] + m["d"] - m["e"] + m["f"] - m["g"] + m["h"] - m["i"] + m["j"]
+
+
+MORE: dict[str, Callable[[Any], Any]] = {
+    "ten arrays": ten,
+    "an index": lambda m: m["a"] + m["b"][..., :1],
+    "a function": lambda m: np.sqrt(np.abs(m["a"])),
+    "an attribute": lambda m: m["a"].clip(-0.5, 0.5),
+    "a norm": lambda m: m["a"] / np.linalg.norm(m["a"], axis=-1, keepdims=True),
+    "a power": lambda m: m["a"] ** 2,
+    "a choice": lambda m: np.where(np.arange(m["a"].shape[-1]) % 2, m["a"], m["b"]),
+    "a choice by a list": lambda m: np.where([True] * 7, m["a"], m["b"]),
+    "a comparison": lambda m: m["a"] * (m["a"] > m["b"]),
+    "an equality": lambda m: m["a"] * (m["c"] == m["d"]),
+    "a copy": lambda m: np.array(m["a"]),
+    "a view": lambda m: m["a"][:],
+    "one row for all": lambda m: np.broadcast_to(np.asarray(m["a"]).dtype.type(2.0), np.shape(m["a"])),
+}
+
+
+def rounds_of(form: Callable[[Any], Any], cohort: Array, threads: int) -> list[bytes]:
+    """Two rounds on an engine, with the form in both halves: what comes up and what is remembered."""
+    rng = np.random.default_rng(3)
+    A, b = rng.standard_normal((1200, 7)), rng.choice([-1.0, 1.0], 1200)
+    problem = ps.split(ps.Logistic(A, b, l2=0.1), 600)
+    memory = {k: rng.standard_normal((600, 7)) for k in NAMES}
+    w, x, engine = rng.random(len(cohort)), rng.standard_normal(7), CpuEngine(threads)
+
+    def local(client: Any, m: Any, K: int, x: Array) -> tuple[tuple[Any, ...], Vectors]:
+        y = client.descend(form(m), m["a"], 0.1, K)
+        return (form(m) - y, 0.5 * m["b"]), {"a": y, "b": form(m), "c": m["d"], "d": m["d"]}
+
+    def settle(client: Any, m: Any, x: Array) -> Vectors:
+        return {"e": m["e"] + 0.5 * (x - m["a"]), "f": form(m), "g": m["h"]}
+
+    engine.open(problem, memory, 0)
+    sums: list[Any] = []
+    for round in range(2):
+        work = engine.run(Request(local, cohort, round, K=2, down=(x,), weights=(w,)))
+        sums += engine.sums((w,), work.up)
+        engine.tell(settle, cohort, (x,))
+    engine.close()
+    return [v.tobytes() for v in (*sums, *engine.memory().values())]
+
+
+@pytest.mark.parametrize("form", MORE)
+@pytest.mark.parametrize("members", [600, 350])
+def test_a_half_may_do_anything_with_its_rows_however_large_the_cohort(
+    form: str, members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort = np.sort(np.random.default_rng(0).permutation(600)[:members])
+    small = rounds_of(MORE[form], cohort, 1)
+    monkeypatch.setattr(cpu, "LAZY", 1)
+    for threads in (1, 2):
+        assert rounds_of(MORE[form], cohort, threads) == small
+
+
+def test_ten_arrays_give_the_same_bytes_below_and_above_the_size_of_large_cohorts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n, d = 600, 440
+    assert n * d >= cpu.LAZY
+    rng = np.random.default_rng(1)
+    problem = ps.split(ps.Logistic(rng.standard_normal((n, d)), rng.choice([-1.0, 1.0], n), l2=0.1), n)
+    memory, cohort, w = {k: rng.standard_normal((n, d)) for k in NAMES}, np.arange(n), np.full(n, 1 / n)
+
+    def half(client: Any, m: Any, K: int) -> tuple[tuple[Any, ...], Vectors]:
+        return (ten(m),), {"a": ten(m)}
+
+    ends = []
+    for limit in (cpu.LAZY, n * d + 1):
+        monkeypatch.setattr(cpu, "LAZY", limit)
+        engine = CpuEngine(2)
+        engine.open(problem, memory, 0)
+        (total,) = engine.sums((w,), engine.run(Request(half, cohort, 0, weights=(w,))).up)
+        ends.append((total.tobytes(), engine.memory()["a"].tobytes()))
+        engine.close()
+    assert ends[0] == ends[1]
+    assert ends[0][0] == weighted_sum(w, ten(memory)).tobytes()
+
+
+def test_a_half_that_cannot_be_written_down_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "LAZY", 1)
+    problem, calls = ps.Problem(ps.random_quadratics(n=4, d=3, L=1.0, mu=0.1, seed=0)), []  # type: ps.Problem, list[str]
+
+    def half(power: int, client: Any, m: Any, K: int) -> tuple[tuple[Any, ...], Vectors]:
+        calls.append(type(m["h"]).__name__)
+        return (m["h"] ** power,), {}
+
+    def fails(client: Any, m: Any, K: int) -> Any:
+        calls.append(type(m["h"]).__name__)
+        raise TypeError("its own error")
+
+    engine, everybody = CpuEngine(1), np.arange(4)
+    engine.open(problem, {"h": np.ones((4, 3))}, 0)
+    for round in range(3):
+        engine.run(Request(partial(half, 2), everybody, round))
+    assert calls == ["Lazy", "ndarray", "ndarray", "ndarray"]
+    with pytest.raises(TypeError, match="its own error"):
+        engine.run(Request(fails, everybody, 3))
+    assert calls[4:] == ["Lazy", "ndarray"]
+    assert np.array_equal(engine.memory()["h"], np.ones((4, 3)))
 
 
 # -- the threads -------------------------------------------------------------------------------------------------------

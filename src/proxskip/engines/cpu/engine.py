@@ -24,11 +24,11 @@ from proxskip.engines.near import NearEngine
 from proxskip.engines.rows import balanced, even, tapered
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import Problem
-from proxskip.seam import BrokenOff, Request, Work, look
+from proxskip.seam import BrokenOff, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
 
 LAZY = 1 << 18
-"""Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.lazy``."""
+"""Entries of a cohort's stack from which its halves are computed in one kernel, see ``engines.cpu.lazy``."""
 
 # Threads are started one after another. On t of them what takes one W takes W / t + c t, least for t = sqrt(W / c).
 ENTRIES_PER_START = 3e4
@@ -73,6 +73,8 @@ class CpuEngine(NearEngine):
         self.shareable = problem.is_thread_safe
         self.buffers: dict[int, Array] = {}
         self.spare: Array | None = None
+        self.writes_down = False  # whether the half under way gets vectors that are yet to be computed
+        self.on_stacks: set[Any] = set()  # the code of halves that do more than + - * /
         self.arrays: dict[int, tuple[Any, Array]] = {}  # by the id of what they are made from, which is kept with them
         if self.threads > 1 and self.pool is None:
             self.pool = Helpers(self.threads - 1)
@@ -86,9 +88,26 @@ class CpuEngine(NearEngine):
         """The half on the whole cohort; of what goes up, only the sums if nothing else is wanted."""
         self.weights = request.weights
         try:
-            return super().run(request)
+            work: Work = self._written_down(request.half, request.cohort, partial(super().run, request))
+            return work
         finally:
             self.weights = ()
+
+    def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
+        """The half on the whole cohort."""
+        self._written_down(half, cohort, partial(super().tell, half, cohort, outcome))
+
+    def _written_down(self, half: Callable[..., Any], cohort: Indices, act: Callable[[], Any]) -> Any:
+        """Run a half; that of a large cohort is written down, or is run again on plain stacks if it cannot be."""
+        code, d = _code_of(half), self.problem.d
+        # a stack of single numbers reads as a column
+        self.writes_down = d > 1 and len(cohort) * d >= LAZY and code not in self.on_stacks
+        if self.writes_down:
+            with suppress(TypeError, AttributeError):  # nothing has changed; if it was another error, it comes again
+                return act()
+            self.on_stacks.add(code)
+            self.writes_down = False
+        return act()
 
     def client(self, members: Indices, request: Request, place: int) -> Cohort:
         """The whole cohort."""
@@ -313,7 +332,7 @@ class CpuEngine(NearEngine):
         return members if self.store is None else self.store.place[members]
 
     def _of(self, at: Indices) -> Any:
-        if self.problem.d > 1 and len(at) * self.problem.d >= LAZY:  # a stack of single numbers reads as a column
+        if self.writes_down:
             found = {k: Lazy.of(v, kept=True) for k, v in self.kept.items()}
             return found if self.store is None else found | {k: Lazy.of(v) for k, v in self.handed.items()}
         return super()._of(at)
@@ -329,17 +348,14 @@ class CpuEngine(NearEngine):
                 ready[k] = sheet.sum(v) if weights else self._buffer(k, shape)
                 if not weights:
                     sheet.store(v, ready[k], kept=False)
+        handed = {name: np.empty(shape) for name, v in memory.items() if isinstance(v, Lazy) and self._hands_on(name)}
         for name, v in memory.items():
             if isinstance(v, Lazy):
-                handed = self._hands_on(name)
-                out = np.empty(shape) if handed else self.kept[name]
-                sheet.store(v, out, kept=not handed)
-                if handed:
-                    self.handed[name] = out
-        if sheet.lines and sheet.fits:
+                sheet.store(v, handed[name] if name in handed else self.kept[name], kept=name not in handed)
+        if sheet.lines:
             self._spread(sheet.work(), even(blocks if sheet.summed else shape[0], threads))
-        elif sheet.lines:
-            raise InputError("this client half is too long for a large cohort; split it into two exchanges.")
+        if handed:
+            self.handed |= handed
         for name, v in memory.items():
             if not isinstance(v, Lazy):
                 self._take(at, name, v, shape)
@@ -349,8 +365,9 @@ class CpuEngine(NearEngine):
         if self._hands_on(name):
             self.handed[name] = as_stack(v, shape)
         elif self._is_whole(at) and v.shape == shape:
-            twice = any(v is u for k, u in self.kept.items() if k != name)  # each has its own, which is written to
-            self.spare, self.kept[name] = self.kept[name], v.copy() if twice else v
+            # each has an array of its own, since they are written to
+            own = v.flags.owndata and v.flags.carray and all(v is not u for u in self.kept.values())
+            self.spare, self.kept[name] = self.kept[name], v if own else np.array(v, order="C")
         else:
             self.kept[name][at] = v
 
@@ -388,3 +405,10 @@ class CpuEngine(NearEngine):
         if self.pool is not None:
             self.pool.close()
             self.pool = None
+
+
+def _code_of(half: Any) -> Any:
+    """What stays the same where a method makes its half anew in every round."""
+    while isinstance(half, partial):
+        half = half.func
+    return getattr(half, "__code__", type(half))

@@ -1,10 +1,11 @@
 """Client halves of large cohorts in one parallel kernel: arrays that remember ``+ - * /`` instead of doing them.
 
-A client half uses only ``+ - * /`` on its vectors. For a cohort of thousands of clients numpy would walk over all of
-their vectors once for every sign. Here the half is given ``Lazy`` vectors, which build a tree of the operations asked
-of them. A ``Sheet`` turns the trees into a program, one line per operation, and ``lazy_kernels.evaluate`` runs it on a
-few clients at a time while their rows are in the cache. The operations and their order are numpy's, so the bytes are
-too.
+Most client halves use only ``+ - * /`` on their vectors. For a cohort of thousands of clients numpy would walk over all
+of their vectors once for every sign. Here the half is given ``Lazy`` vectors, which build a tree of the operations
+asked of them. A ``Sheet`` turns the trees into a program, one line per operation, and ``lazy_kernels.evaluate`` runs it
+on a few clients at a time while their rows are in the cache. The operations and their order are numpy's, so the bytes
+are too. A half that does anything else with its vectors gets a ``TypeError`` or an ``AttributeError``, and the engine
+runs it again on plain arrays.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ class Lazy(Written):
 
     def __neg__(self) -> Lazy:
         return self * -1.0
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("only + - * / can be written down.")
+
+    # without these numpy and Python would go on with the object, and not with its numbers
+    __array__ = __bool__ = __eq__ = __ne__ = _refuse
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
@@ -155,11 +163,6 @@ class Sheet:
         self.lines.append([op, TEMPORARY, len(self.lines), *left, *other, *factor, *last])
         return TEMPORARY, len(self.lines) - 1
 
-    @property
-    def fits(self) -> bool:
-        """Whether the kernel can take it."""
-        return max(len(self.arrays), len(self.out)) <= MAX_ARRAYS
-
     def _finished(self) -> list[list[int]]:
         """The lines, with results going into their arrays instead of temporaries.
 
@@ -181,6 +184,8 @@ class Sheet:
 
     def work(self) -> Any:
         """``f(lo, hi)`` does members lo to hi-1 or, if there are sums, blocks lo to hi-1 of SUM_BLOCK members."""
+        if max(len(self.arrays), len(self.out)) > MAX_ARRAYS:
+            raise TypeError(f"only {MAX_ARRAYS} arrays can be written down.")
         nothing = [NOTHING] * MAX_ARRAYS
         arrays = [np.ascontiguousarray(v if v.ndim == 2 else v[None], dtype=np.float64) for v in self.arrays]
         numbers = np.array([*self.numbers, 1.0])[:, None]  # the last, one, is the factor of late copies
