@@ -24,6 +24,12 @@ pytestmark = pytest.mark.torch
 SGD = torch.optim.SGD
 
 
+@pytest.fixture(autouse=True)
+def _no_card_in_use() -> None:
+    if torch.cuda.is_initialized():
+        pytest.skip("another test has used CUDA in this process, which forked ranks cannot")
+
+
 def nesterov(model: Any) -> Any:
     return SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
 

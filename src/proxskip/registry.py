@@ -34,7 +34,7 @@ METHOD_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 HANDLES = frozenset({"batch", "clients", "cohort", "psi", "D", "graph"})
 TAKEN = frozenset({
     "L", "D", "actors", "address", "allow_unsafe_step", "alpha", "batch", "checkpoint_every", "clients", "cohort",
-    "columns", "data", "data_dir", "decay", "draw", "dtype", "engine", "every", "folder", "force", "go_on", "group",
+    "columns", "data", "data_dir", "decay", "dtype", "engine", "every", "folder", "force", "go_on", "group",
     "help", "intercept", "iterations", "json", "l2", "l2_relative", "label", "loss", "method", "methods", "network",
     "out", "personal", "plugin", "psi", "quiet", "rounds", "seconds", "seed", "seeds", "split", "split_seed", "target",
     "threads", "tol", "weights", "x",

@@ -125,6 +125,8 @@ def check_optimizer(
         raise InputError("the ranks are forked, which this system cannot do; check the optimizer on Linux or macOS.")
     if not (dist.is_available() and dist.is_gloo_available()):
         raise InputError("this PyTorch was built without gloo, which joins the ranks; install another build.")
+    if torch.cuda.is_initialized():
+        raise InputError("this process has used CUDA, which its forks cannot; check the optimizer in another process.")
     if dist.is_initialized():
         raise InputError("this process is a rank of a real group already; check the optimizer in a separate process.")
     unlike, alike = laws.unlike_clients(ranks), laws.like_clients(ranks)

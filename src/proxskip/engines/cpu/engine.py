@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -411,4 +412,4 @@ def _code_of(half: Any) -> Any:
     """What stays the same where a method makes its half anew in every round."""
     while isinstance(half, partial):
         half = half.func
-    return getattr(half, "__code__", type(half))
+    return half.__code__ if isinstance(half, (FunctionType, MethodType)) else type(half)
