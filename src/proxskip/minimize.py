@@ -22,7 +22,7 @@ from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.solo import functions, setup
-from proxskip.solo.auto import AutoDescent, Choice
+from proxskip.solo.auto import AutoDescent, Choice, SplitAutoDescent
 from proxskip.solo.descent import Descent, Point, Task, skip_probability
 from proxskip.solo.functions import Smooth
 from proxskip.types import Array, InputError
@@ -152,7 +152,8 @@ def minimize(
     }  # fmt: skip
     if name == "auto":
         choices, stop = _repeated(replay, stop)
-        run: Descent = AutoDescent(task, start, replay=choices, **given)
+        kind = AutoDescent if D is None else SplitAutoDescent
+        run: Descent = kind(task, start, replay=choices, **given)
     elif replay is not None:
         raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
     else:
@@ -245,11 +246,10 @@ def _loop(
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tol = threshold = run.tol
     failed, recorded = 0, 0
-    known = False
     while True:
-        if not known and (limit := stop.limit(run.round, run)) is not None:
+        if (limit := stop.limit(run.round, run)) is not None:
             return _give_up(run, Status.LIMIT, f"stopped {limit} without reaching the tolerance", tol)
-        known = known or run.advance()
+        known = run.advance()
         if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round
             if _record(run, track, callback):
@@ -273,7 +273,6 @@ def _loop(
             return Status.CONVERGED, said, point, run.certify(point)
         if known and run.stalled and stop.limit(run.round, run) is None:
             return _give_up(run, *_stalled(run), tol)
-        known = False
 
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
@@ -340,6 +339,10 @@ def _give_up(
     found = run.certify(run.best) if certificate is None else certificate
     if found <= tol and end is not Status.DIVERGED:
         return _success(run, found, tol)
+    if run.task.D is not None and run.task.value(run.x0) < run.task.value(run.best.x) < math.inf:
+        # for psi(D x) a small certificate is no small value before both vanish
+        run.best = Point(math.inf, run.x0, run.best.dual, 0)
+        found = run.certify(run.best)
     if end is not Status.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last
         if last is not None and not last.reached:
