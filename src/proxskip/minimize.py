@@ -22,9 +22,10 @@ from proxskip.results.result import Status
 from proxskip.results.trace import Trace
 from proxskip.seam import Method
 from proxskip.solo import functions, setup
-from proxskip.solo.auto import AutoDescent, Choice, SplitAutoDescent
+from proxskip.solo.auto import AutoDescent, Choice
 from proxskip.solo.descent import Descent, Point, Task, skip_probability
 from proxskip.solo.functions import Smooth
+from proxskip.solo.turns import TurnsDescent
 from proxskip.types import Array, InputError
 
 MAX_FAILED_CERTIFICATES = 6
@@ -152,7 +153,7 @@ def minimize(
     }  # fmt: skip
     if name == "auto":
         choices, stop = _repeated(replay, stop)
-        kind = AutoDescent if D is None else SplitAutoDescent
+        kind = AutoDescent if D is None else TurnsDescent
         run: Descent = kind(task, start, replay=choices, **given)
     elif replay is not None:
         raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
@@ -258,10 +259,13 @@ def _loop(
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
         if known and run.bound <= threshold:
             certificate = run.certify(run.best)
-            if certificate <= tol:
+            above = certificate <= tol and _is_above_start(run)
+            if above and (at_start := run.certify(_start(run))) <= tol:
+                run.best, certificate, above = _start(run), at_start, False
+            failed += 1
+            if certificate <= tol and (not above or failed > MAX_FAILED_CERTIFICATES):
                 _record(run, track, callback)
                 return _success(run, certificate, tol)
-            failed += 1
             if failed > MAX_FAILED_CERTIFICATES or run.rounding > tol:
                 return _give_up(run, *_not_certified(run), tol, certificate)
             if run.solo.inner is None:  # of rounding, a smaller bound may leave less
@@ -273,6 +277,15 @@ def _loop(
             return Status.CONVERGED, said, point, run.certify(point)
         if known and run.stalled and stop.limit(run.round, run) is None:
             return _give_up(run, *_stalled(run), tol)
+
+
+def _is_above_start(run: Descent) -> bool:
+    """Whether x0 has a smaller value than the best point, which for psi(D x) a small certificate does not exclude."""
+    return run.task.D is not None and run.task.value(run.x0) < run.task.value(run.best.x) < math.inf
+
+
+def _start(run: Descent) -> Point:
+    return Point(math.inf, run.x0, run.best.dual, 0)
 
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
@@ -339,9 +352,8 @@ def _give_up(
     found = run.certify(run.best) if certificate is None else certificate
     if found <= tol and end is not Status.DIVERGED:
         return _success(run, found, tol)
-    if run.task.D is not None and run.task.value(run.x0) < run.task.value(run.best.x) < math.inf:
-        # for psi(D x) a small certificate is no small value before both vanish
-        run.best = Point(math.inf, run.x0, run.best.dual, 0)
+    if _is_above_start(run):
+        run.best = _start(run)
         found = run.certify(run.best)
     if end is not Status.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last

@@ -33,9 +33,10 @@ class SplitAPDA(Method):
         xbar+ = 2 x+ - x
         gamma+ = gamma sqrt(sum |x+ - x| / sum gamma |D| |y+ - y|)     every 5 rounds, not below 1/L
 
-    The n-th change of gamma is by a factor of at most 2^(0.95^n): where the solution has D x = 0, x stops before y, and
-    a gamma that never settles would swing for ever (T. Goldstein, M. Li, X. Yuan, Adaptive primal-dual splitting
-    methods for statistical learning and image processing, NIPS 2015, let theirs settle likewise). For any K the fixed points are the solutions, whatever gamma is: the steps stay at x where grad f(x) = -D'y.
+    The n-th change of gamma is by a factor of at most 2^(0.95^n): where D x* = 0, x stops before y, and a gamma that
+    never settles would swing for ever (T. Goldstein, M. Li, X. Yuan, Adaptive primal-dual splitting methods for
+    statistical learning and image processing, NIPS 2015, let theirs settle likewise). For any K the fixed points are
+    the solutions, whatever gamma is: the steps stay at x where grad f(x) = -D'y.
     """
 
     gamma: float

@@ -7,7 +7,7 @@ what decides is how fast the bound on the certificate falls per second. Each met
 taken so far, and goes on if it was not slower than the other one when that was last tried. A trial is not lost: it
 starts from the best iterate and moves it.
 
-For psi(D x) ``SplitAutoDescent`` lets PAPC and APDA take turns instead.
+For psi(D x) see ``turns``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from proxskip.seam import Method
 from proxskip.solo.descent import Descent, Task
 from proxskip.solo.functions import Smooth
 from proxskip.solo.setup import apda, method_maker
-from proxskip.types import Array, InputError, Vectors
+from proxskip.types import Array, InputError
 
 WARM_UP, FIRST_LOOK = 2, 6
-"""Rounds in which kernels are compiled and which nobody measures, and rounds before the first choice."""
+"""Rounds that fill caches and that nobody measures, and rounds before the first choice."""
 MAX_CHEAP = 1.0
 """A prox that costs fewer gradients than this is not worth skipping."""
 MIN_EXPENSIVE = 2.5
@@ -54,13 +54,6 @@ Choice = tuple[int, str]
 
 NO_MOMENTUM, PLAIN_ROUNDS = 0.5, 50
 """From this mu/L on ProxGD begins, since momentum cannot help; if it is not done after these rounds, mu was wrong."""
-
-FIRST_TURN = 100
-"""Rounds of PAPC before APDA has its first turn, which is as long."""
-TURN = 0.1
-"""The length of later turns, relative to the seconds until then."""
-AHEAD = 5.0
-"""How many times longer the turns are of the method that will be done first, if both go on as they did."""
 
 
 def _capped_fista(problem: Problem, f: Smooth) -> Method:
@@ -143,7 +136,7 @@ class AutoDescent(Descent):
         if self.task.psi is None:
             self.look = sys.maxsize
             return
-        # the first rounds have compiled kernels: their times are thrown away
+        # the first rounds have filled caches: their times are thrown away
         if self.round < FIRST_LOOK:
             self.look = FIRST_LOOK
             self._looked()
@@ -202,12 +195,7 @@ class AutoDescent(Descent):
         1 - 1/kappa an iteration, which costs a gradient and p proxes.
         """
         mu, settled = self.f.mu, self.round - self.choices[-1][0] >= 3 * SETTLED
-        if (
-            self.arm != "apda"
-            or "proxskip" in self.rates
-            or self.solo.inner_failures
-            or not (mu and settled)
-        ):
+        if self.arm != "apda" or "proxskip" in self.rates or self.solo.inner_failures or not (mu and settled):
             return False
         kappa = (self.f.L or 1.0) / mu
         self.promise = 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa)))
@@ -244,93 +232,3 @@ class AutoDescent(Descent):
     def all_choices(self) -> tuple[Choice, ...]:
         """The choices with the end of the run."""
         return (*self.choices, (self.round, "end"))
-
-
-class SplitAutoDescent(AutoDescent):
-    """The same for psi(D x): PAPC and APDA take turns, each from where its last turn ended.
-
-    Which of them is faster depends on the solution: PAPC where D x has many zeros, APDA by far where it has few. So each
-    has a fifth of the time at least, and both are as good as new when their turn comes. A method that stalls or
-    diverges has no more turns; PDHG, PAPC with half its step, is asked last.
-    """
-
-    arms = ("papc", "apda", "pdhg")
-
-    def __init__(self, task: Task, x0: Array, **given: Any) -> None:
-        self.start = (x0, given.get("dual"))
-        self.kept: dict[str, tuple[float | None, Vectors, Vectors, float]] = {}
-        self.out: set[str] = set()
-        self.own = dict.fromkeys(self.arms, 0.0)  # seconds
-        self.lowest = dict.fromkeys(self.arms, math.inf)  # bounds
-        self.history: dict[str, list[tuple[float, float]]] = {name: [] for name in self.arms}
-        self.began_turn = self.first_turn = 0.0
-        super().__init__(task, x0, **given)
-        self.solo.prox_times = None
-
-    def _first(self, task: Task, dual: Array | None) -> str:
-        return self.arms[0]
-
-    def advance(self) -> bool:
-        """One round; now and then the other method's turn begins."""
-        known = Descent.advance(self)
-        if known:
-            self._note()
-        lost = known and self.arm in self.out and not self.stalled
-        if self.replay:
-            self._repeat()
-        elif lost or (known and self.bound > self.tol and self._is_over()):
-            self._reconsider()
-        return known and not lost
-
-    def _note(self) -> None:
-        arm, history = self.arm, self.history[self.arm]
-        self.own[arm] += self.spent - self.began_turn
-        self.began_turn = self.spent
-        self.lowest[arm] = min(self.lowest[arm], self.bound)
-        if not history or self.own[arm] > 1.02 * history[-1][0]:
-            history.append((self.own[arm], self.lowest[arm]))
-        if super().stalled or self.diverged:
-            self.out.add(arm)
-
-    @property
-    def stalled(self) -> bool:
-        """Whether all three methods have stalled, or one of them at the level of rounding."""
-        return self.out == set(self.arms) or (self.arm in self.out and self.is_rounding(self.best.bound))
-
-    def _is_over(self) -> bool:
-        return self.spent >= self.until if len(self.choices) > 1 else self.round >= FIRST_TURN
-
-    def _reconsider(self) -> None:
-        in_turn = [name for name in ("apda", "papc") if name not in self.out] or ["pdhg"]
-        self._take(next((name for name in in_turn if name != self.arm), self.arm))
-
-    def _take(self, name: str, share: float = 1.0) -> None:
-        if len(self.choices) == 1:
-            self.first_turn = self.spent
-        length = max(self.first_turn, TURN * self.spent)
-        if self._remaining(name) < min(self._remaining(other) for other in self.arms if other != name):
-            length *= AHEAD
-        self.until = self.spent + share * length
-        if name != self.arm:
-            self.kept[self.arm] = (self.f.L, self.server, self.solo.memory, self.solo.hope)
-            self.arm = name
-            self.choices.append((self.round, name))
-            self.switch(self._maker(name))
-            self._restore()
-
-    def _restore(self) -> None:
-        """The state in which this method's last turn ended."""
-        L, server, memory, hope = self.kept.get(self.arm, (None, {}, {}, 0.0))
-        if not server:
-            self._begin(*((self.best.x, self.best.dual) if self.arm == "pdhg" else self.start))
-        elif L == self.f.L:
-            self.server, self.solo.memory, self.solo.hope = server, memory, hope
-        else:  # backtracking has raised L meanwhile, and steps with it
-            self._begin(memory.get("x", server["x"]), server["y"])
-
-    def _remaining(self, name: str) -> float:
-        """Seconds until tol at the pace of the second half of this method's own time."""
-        history, now, bound = self.history[name], self.own[name], self.lowest[name]
-        then, before = next((seen for seen in history if seen[0] >= 0.5 * now), (now, bound))
-        fell = math.log(before / bound) if 0.0 < bound < before < math.inf else 0.0
-        return math.log(max(bound / self.tol, 1.0)) * (now - then) / fell if fell > 0.0 else math.inf

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import theory
+from proxskip import methods, theory
 from proxskip.loop.fit import check_parts
-from proxskip.methods import (
-    APDA, PDHG, Accelerated, Fista, FiveGCS, GradSkip, LoCoDL, ProxGD, ProxSkip, ProxSkipVR, ScaffnewVR, SplitSkip,
-    SProxSkip,
-)  # fmt: skip
+from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
 from proxskip.methods.split_apda import SplitAPDA
 from proxskip.problems import operators, oracles
 from proxskip.problems.federated import Problem
@@ -35,7 +32,7 @@ WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
 """Methods without h or y."""
 TAKE_P_FROM_MU = ("proxskip", "sproxskip", "splitskip")
 IGNORE_MU = ("proxgd", "fista-restart", "papc")
-NEED_CLIENTS = (FiveGCS, GradSkip, LoCoDL, ProxSkipVR, ScaffnewVR)
+NEED_CLIENTS = (methods.FiveGCS, methods.GradSkip, methods.LoCoDL, methods.ProxSkipVR, methods.ScaffnewVR)
 """Methods that ask a client for more than steps and gradients: anchors, codecs, early ends."""
 
 
