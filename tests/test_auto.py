@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import proxskip as ps
-from conftest import Machine, close, difference, quadratics
+from conftest import Machine, close, difference, quadratics, thinned
 from proxskip import theory
+from proxskip.loop.watch import CertificateWatch
 from proxskip.methods.apda import enough_steps
-from proxskip.solo import auto
+from proxskip.solo import auto, setup
 from proxskip.solo.auto import AutoDescent
+from proxskip.solo.turns import TurnsDescent
 from proxskip.types import Array
 
 
@@ -220,6 +225,24 @@ def test_a_solution_is_a_fixed_point_of_apda_with_d_for_any_gamma() -> None:
         assert np.linalg.norm(again.y - solved.y) <= 1e-9
 
 
+def nearly_zero(seed: int) -> tuple[Any, Any, Any]:
+    """f, psi and D whose solution is zero or nearly so."""
+    rng = np.random.default_rng(seed)
+    A, b, D = rng.standard_normal((30, 11)), 10 * rng.standard_normal(30), rng.standard_normal((15, 11))
+    return ps.LeastSquares(A, b), ps.prox.L1(2.0), D
+
+
+@pytest.mark.parametrize("method", ["apda", "papc", "pdhg", "auto"])
+def test_a_solution_of_zero_is_no_stall(method: str) -> None:
+    """x stops long before y: a step that follows both must settle, and 10/(gamma mu) iterations are not long."""
+    for seed in (0, 3, 4):
+        f, psi, D = nearly_zero(seed)
+        for x0 in (np.zeros(11), np.random.default_rng(seed + 100).standard_normal(11)):
+            found = ps.minimize(f, psi, x0, D=D, method=method, tol=1e-7)
+            assert found.success, (seed, found.message)
+            assert found.fun <= f.value(x0) + psi(D @ x0)
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 def test_an_expensive_prox_is_skipped_and_a_cheap_one_is_not() -> None:
     dear = ps.minimize(F, Slow(PSI, 2e-3), tol=1e-7)
@@ -269,19 +292,78 @@ def test_limits_hold(limit: dict[str, int]) -> None:
     assert found.nprox <= limit.get("max_prox", 40)
 
 
-def test_with_d_it_chooses_too_and_changes_keep_y(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(run: AutoDescent) -> None:
-        if run.round in (20, 40, 60, 80):
-            run._take(run.arms[1 - run.arms.index(run.arm)], 1.0)
-        run.look = run.round
-
-    f = quadratic(50.0, 12)
-    monkeypatch.setattr(AutoDescent, "_reconsider", change)
-    found = ps.minimize(f, ps.prox.L1(0.02), D=difference(12), tol=1e-7)
-    exact = ps.minimize(f, ps.prox.L1(0.02), D=difference(12), tol=1e-8, method="pdhg")
-    assert found.success
-    assert len(found.choices) == 6
+# -- the choice with D -------------------------------------------------------------------------------------------------
+def test_turns_go_on_where_they_ended_and_are_repeated_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, given = quadratic(50.0, 12), {"D": difference(12), "tol": 1e-7}
+    papc, apda, exact = (ps.minimize(f, ps.prox.L1(0.02), method=m, **given) for m in ("papc", "apda", "pdhg"))
+    with monkeypatch.context() as patched:
+        patched.setattr(TurnsDescent, "_is_over", lambda run: run.round % 20 == 0)
+        found = ps.minimize(f, ps.prox.L1(0.02), **given)
+    assert [name for _, name in found.choices][:4] == ["papc", "apda", "papc", "apda"]
+    ends = dict(zip([r for r, _ in found.choices[:-1]], [r for r, _ in found.choices[1:]], strict=True))
+    rounds = {m: sum(ends[r] - r for r, name in found.choices[:-1] if name == m) for m in ("papc", "apda")}
+    # each method has made the rounds that it makes alone, up to the one that is done first
+    assert rounds["papc"] == papc.nit or rounds["apda"] == apda.nprox - 1
     assert np.linalg.norm(found.x - exact.x) <= 1e-5
+    again = ps.minimize(f, ps.prox.L1(0.02), replay=found, **given)
+    assert again.x.tobytes() == found.x.tobytes()
+    assert again.choices == found.choices
+    assert (again.ngrad, again.nprox) == (found.ngrad, found.nprox)
+
+
+@pytest.mark.parametrize("seed", thinned(range(200), 25))
+def test_with_d_it_converges_where_a_fixed_method_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+    from random_split import problem
+
+    f, psi, D, x0 = problem(seed)
+    fixed = (ps.minimize(f, psi, x0, D=D, method=m, tol=1e-7, max_grad=1500) for m in ("papc", "pdhg"))
+    solved = any(run.success for run in fixed)
+    found = ps.minimize(f, psi, x0, D=D, tol=1e-7, max_grad=300_000 if solved else 1500)
+    assert found.success or not solved
+    assert found.status in (ps.Status.CONVERGED, ps.Status.LIMIT)
+    assert found.fun <= f.value(x0) + psi(D @ x0)
+
+
+@pytest.mark.parametrize("method", ["auto", "apda", "papc", "pdhg"])
+def test_no_point_above_the_start_is_returned(method: str) -> None:
+    f, psi, D = quadratic(1e3, 12), ps.prox.L1(0.02), difference(12)
+    start = ps.minimize(f, psi, D=D, method="papc", tol=1e-6).x
+    for rounds in (1, 10, 30):
+        found = ps.minimize(f, psi, start, D=D, method=method, tol=1e-13, max_iter=rounds)
+        assert found.status is ps.Status.LIMIT
+        assert found.fun <= f.value(start) + psi(D @ start)
+
+
+def test_all_three_methods_have_a_turn_before_a_run_with_d_is_called_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, rng = quadratic(10.0, 12), np.random.default_rng(0)
+
+    def noisy(x: Array) -> Array:
+        return np.asarray(f.gradient(x)) + 1e-3 * rng.standard_normal(12)
+
+    warnings.simplefilter("ignore", ps.UnsafeStepWarning)  # noise looks like curvature
+    monkeypatch.setattr(CertificateWatch, "stalled", lambda watch, *_: watch.since >= 30)
+    found = ps.minimize((f.value, noisy), ps.prox.L1(0.02), np.zeros(12), L=9.0, mu=0.1, D=difference(12), tol=1e-7)
+    assert found.status is ps.Status.STALLED
+    assert {name for _, name in found.choices} == {"papc", "apda", "pdhg", "end"}
+
+
+def test_a_change_of_method_starts_its_watch_anew() -> None:
+    task, start = setup.prepare(
+        quadratic(10.0, 12), ps.prox.L1(0.02), np.zeros(12), "auto",
+        D=difference(12), L=None, mu=None, D_norm=None, batch=None, eps=None, p=None,
+    )  # fmt: skip
+    run = TurnsDescent(task, start, tol=1e-9)
+    with np.errstate(all="ignore"):
+        while run.watch.best == math.inf:
+            run.advance()
+        run._take("apda")
+        assert (run.watch.best, run.watch.since, run.watch.best_iteration) == (math.inf, 0, run.solo.iterations)
+        assert run.best.bound < math.inf
+    run.close()
+
+
+# -- rarer choices ----------------------------------------------------------------------------------------------------
 
 
 def test_proxgd_goes_where_momentum_cannot_help_and_leaves_where_mu_was_wrong() -> None:

@@ -742,6 +742,9 @@ def test_f_that_cannot_be_used_is_refused() -> None:
         ({"method": None}, "neither a name nor a method"),
         ({"inner_tol": -1.0}, "inner_tol"),
         ({"x0": np.zeros(20) + 1j}, "complex"),
+        ({"x0": "abc"}, "x0 is no array of numbers but 'abc'"),
+        ({"x0": [[1.0], [2.0, 3.0]]}, "x0 is no array of numbers"),
+        ({"method": "apda", "dual": "abc"}, "dual is no array of numbers"),
         ({"D": np.zeros((3, 20)), "method": "splitskip"}, "finite numbers, and not zeros"),
         ({"D": np.full((3, 20), np.nan), "method": "splitskip"}, "finite numbers, and not zeros"),
     ],
@@ -758,6 +761,24 @@ def test_what_a_method_would_leave_out_is_refused() -> None:
             ps.minimize(f, psi, np.zeros(20), method=method)
     with pytest.raises(ps.InputError, match=r"cannot solve psi\(D x\)"):
         ps.minimize(f, psi, np.zeros(20), D=np.eye(20), method=ps.Accelerated(0.1, 0.5))
+
+
+@pytest.mark.parametrize(
+    "method", [ps.ProxSkipVR(0.1, 0.1, 0.1), ps.ScaffnewVR(0.1, 0.1, 0.1), ps.GradSkip(0.1, 0.1, (0.5,))]
+)
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_method_that_asks_more_of_a_client_is_refused(method: Any, batch: int | None) -> None:
+    f = ps.LeastSquares(np.eye(4), np.ones(4))
+    with pytest.raises(ps.InputError, match=f"{method.name} needs clients.* give it to run"):
+        ps.minimize(f, None, method=method, batch=batch)
+
+
+@pytest.mark.parametrize("D", [None, np.eye(3)])
+def test_an_affine_f_is_minimized(D: Any) -> None:
+    f = ps.Quadratic(np.zeros(3), np.array([1.0, -1.0, 0.2]))
+    found = ps.minimize(f, prox.Box(-1.0, 2.0), D=D, tol=1e-9)
+    assert found.success
+    assert close(found.x, [2.0, -1.0, 2.0], 1e-7)
 
 
 def test_operators_without_a_right_transpose_are_refused() -> None:

@@ -158,3 +158,10 @@ def test_fit_leaves_the_penalty_alone() -> None:
     penalty = ps.prox.Sum(ps.prox.L1(0.1), ps.prox.NonNegative())
     ProxRegressor(penalty, fit_intercept=False, tol=1e-4).fit(DIABETES[0][:, :4], DIABETES[1])
     assert (penalty.calls, penalty.last) == (0, None)
+
+
+@pytest.mark.parametrize("penalty", [None, ps.prox.L1(0.1)])
+def test_constant_columns_leave_the_mean(penalty: Any) -> None:
+    fitted = ProxRegressor(penalty).fit(np.ones((5, 3)), np.arange(5.0))
+    assert np.array_equal(fitted.coef_, np.zeros(3))
+    assert fitted.predict(np.ones((2, 3))).tolist() == [2.0, 2.0]

@@ -25,6 +25,7 @@ from proxskip.solo import functions, setup, value_checks
 from proxskip.solo.auto import AutoDescent, Choice
 from proxskip.solo.descent import Descent, Point, Task, skip_probability
 from proxskip.solo.functions import Smooth
+from proxskip.solo.turns import TurnsDescent
 from proxskip.types import Array, InputError
 
 MAX_FAILED_CERTIFICATES = 6
@@ -153,7 +154,8 @@ def minimize(
     }  # fmt: skip
     if name == "auto":
         choices, stop = _repeated(replay, stop)
-        run: Descent = AutoDescent(task, start, replay=choices, **given)
+        kind = AutoDescent if D is None else TurnsDescent
+        run: Descent = kind(task, start, replay=choices, **given)
     elif replay is not None:
         raise InputError(f'{name} makes no choices that could be repeated; replay is for "auto".')
     else:
@@ -246,11 +248,10 @@ def _loop(
     """Rounds until something says stop: how it ended, and the returned point with its certificate."""
     tol = threshold = run.tol
     failed, recorded = 0, 0
-    known = False
     while True:
-        if not known and (limit := stop.limit(run.round, run)) is not None:
+        if (limit := stop.limit(run.round, run)) is not None:
             return _give_up(run, Status.LIMIT, f"stopped {limit} without reaching the tolerance", tol)
-        known = known or run.advance()
+        known = run.advance()
         if known and run.round - recorded >= (run.round // 100 or 1):
             recorded = run.round
             if _record(run, track, callback):
@@ -259,10 +260,13 @@ def _loop(
             return _give_up(run, Status.DIVERGED, _diverged(run), tol)
         if known and run.bound <= threshold:
             certificate = run.certify(run.best)
-            if certificate <= tol:
+            above = certificate <= tol and _is_above_start(run)
+            if above and (at_start := run.certify(_start(run))) <= tol:
+                run.best, certificate, above = _start(run), at_start, False
+            failed += 1
+            if certificate <= tol and (not above or failed > MAX_FAILED_CERTIFICATES):
                 _record(run, track, callback)
                 return _success(run, certificate, tol)
-            failed += 1
             if failed > MAX_FAILED_CERTIFICATES or run.rounding > tol:
                 return _give_up(run, *_not_certified(run), tol, certificate)
             if run.solo.inner is None:  # of rounding, a smaller bound may leave less
@@ -274,7 +278,15 @@ def _loop(
             return Status.CONVERGED, said, point, run.certify(point)
         if known and run.stalled and stop.limit(run.round, run) is None:
             return _give_up(run, *_stalled(run), tol)
-        known = False
+
+
+def _is_above_start(run: Descent) -> bool:
+    """Whether x0 has a smaller value than the best point, which for psi(D x) a small certificate does not exclude."""
+    return run.task.D is not None and run.task.value(run.x0) < run.task.value(run.best.x) < math.inf
+
+
+def _start(run: Descent) -> Point:
+    return Point(math.inf, run.x0, run.best.dual, 0)
 
 
 def _not_certified(run: Descent) -> tuple[Status, str]:
@@ -341,6 +353,9 @@ def _give_up(
     found = run.certify(run.best) if certificate is None else certificate
     if found <= tol and end is not Status.DIVERGED:
         return _success(run, found, tol)
+    if _is_above_start(run):
+        run.best = _start(run)
+        found = run.certify(run.best)
     if end is not Status.DIVERGED and run.solo.inner_failures and run.solo.inner is not None:
         last = run.solo.inner.last
         if last is not None and not last.reached:

@@ -11,7 +11,6 @@ everybody costs one vector each way a round, and on cohorts at most two down. x0
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -24,6 +23,7 @@ from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.gossip import Links, RandomLinks
 from proxskip.loop.closing import asked_in
 from proxskip.loop.simulated_time import Clock
+from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -324,9 +324,9 @@ class Line:
 
     def timed(self, act: Any, *args: Any) -> Any:
         """Run on the clock: only what passes here counts as seconds."""
-        start = time.perf_counter()
+        start = running_seconds()
         out = act(*args)
-        self.ledger.seconds += time.perf_counter() - start
+        self.ledger.seconds += running_seconds() - start
         return out
 
 

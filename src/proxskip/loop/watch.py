@@ -20,8 +20,9 @@ has not fallen over a time in which the theorem promises that it falls. They dif
 * DIVERGED: the bound is NaN, or 1e8 times the first one. The start may lie near x* by chance, and the best point is
   returned in any case, so there is no need to be quick.
 * STALLED: over 30 bounds in a row none was 1 % below the best, and this lasted 10/(gamma mu) iterations (20,000 if mu
-  is unknown) and 30 % of the run; or an inner solver missed its tolerance 30 times meanwhile. Minibatches are no
-  exception: their noise floor is where ``minimize`` has to stop.
+  is unknown, or for psi(D x), where it is no rate) and 30 % of the run; or an inner solver missed its tolerance 30
+  times meanwhile. Minibatches are no exception: their noise floor is where ``minimize`` has to stop. Another method
+  begins with nothing held against it.
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ class CertificateWatch:
         self.since += 1
         if bound < 0.99 * self.best:
             self.best, self.best_iteration, self.best_failures, self.since = bound, iterations, inner_failures, 0
+
+    def anew(self, iterations: int, inner_failures: int) -> CertificateWatch:
+        """For another method, which has to make progress of its own from here."""
+        return CertificateWatch(self.first, self.ceiling, best_iteration=iterations, best_failures=inner_failures)
 
     def diverged(self, bound: float) -> bool:
         """Whether the bound is NaN, or far beyond the first one."""

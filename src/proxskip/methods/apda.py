@@ -46,8 +46,8 @@ def accelerated_steps(client: Client, x: Array, h: Array, gamma: float, L: float
     return y
 
 
-def balanced(step: Array, dual: Array, primal: Array) -> Array:
-    """gamma with the two sums and the count; every few rounds a new gamma."""
+def balanced(step: Array, dual: Array, primal: Array, most: float = MAX_BALANCE) -> Array:
+    """gamma with the two sums and the count; every few rounds a new gamma, at most by the factor ``most``."""
     gamma = float(step[0])
     duals, primals = float(step[1]) + math.sqrt(dual.dot(dual)), float(step[2]) + math.sqrt(primal.dot(primal))
     count = float(step[3]) + 1
@@ -56,7 +56,7 @@ def balanced(step: Array, dual: Array, primal: Array) -> Array:
     # In a mode of curvature s, gamma |h+ - h| = |x - y| is gamma s times |x+ - x|. Modes with gamma s far from 1
     # are slow, on either side; those that are left at the end tell in which direction gamma has to move.
     if 0 < duals < math.inf and 0 < primals < math.inf:
-        gamma *= min(MAX_BALANCE, max(1.0 / MAX_BALANCE, math.sqrt(primals / duals)))
+        gamma *= min(most, max(1.0 / most, math.sqrt(primals / duals)))
     return np.array([gamma, 0.0, 0.0, 0.0])
 
 

@@ -8,12 +8,15 @@ from functools import partial
 import numpy as np
 
 from proxskip.methods import steps
-from proxskip.methods.apda import APDA, accelerated_steps, balanced, enough_steps
+from proxskip.methods.apda import APDA, MAX_BALANCE, accelerated_steps, balanced, enough_steps
 from proxskip.methods.splitskip import operator_of
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
 from proxskip.seam import About, Client, Exchange, Method, Style
 from proxskip.types import Array, Vectors
+
+SETTLING = 0.95
+"""How much smaller, in logarithms, each change of gamma may be than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,12 @@ class SplitAPDA(Method):
         y+ = prox_{tau psi*}(y + tau D xbar)
         x+ = K accelerated gradient steps from x on  f(u) + <D'y+, u> + |u - x|^2/(2 gamma)
         xbar+ = 2 x+ - x
-        gamma+ = gamma sqrt(sum |x+ - x| / sum gamma |D| |y+ - y|)     every 5 rounds, by at most a factor of 2
+        gamma+ = gamma sqrt(sum |x+ - x| / sum gamma |D| |y+ - y|)     every 5 rounds, not below 1/L
 
-    For any K the fixed points are the solutions, whatever gamma is: the steps stay at x where grad f(x) = -D'y.
+    The n-th change of gamma is by a factor of at most 2^(0.95^n): where D x* = 0, x stops before y, and a gamma that
+    never settles would swing for ever (T. Goldstein, M. Li, X. Yuan, Adaptive primal-dual splitting methods for
+    statistical learning and image processing, NIPS 2015, let theirs settle likewise). For any K the fixed points are
+    the solutions, whatever gamma is: the steps stay at x where grad f(x) = -D'y.
     """
 
     gamma: float
@@ -46,11 +52,11 @@ class SplitAPDA(Method):
     )
 
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """x, the point ahead of it, y = 0, the step with what balances it, and |D|."""
+        """x, the point ahead of it, y = 0, the step with what balances it, how often it was balanced, and |D|."""
         D = operator_of(problem)
         norm = np.sqrt(np.array([operators.operator_norm2(D)]))
         step = np.array([self.gamma, 0.0, 0.0, 0.0])
-        return {"x": x0, "xbar": x0, "y": np.zeros(D.shape[0]), "step": step, "norm": norm}
+        return {"x": x0, "xbar": x0, "y": np.zeros(D.shape[0]), "step": step, "balances": np.zeros(1), "norm": norm}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """The dual step, K local steps, the look ahead."""
@@ -61,8 +67,11 @@ class SplitAPDA(Method):
         L = exchange.problem.L_global
         half = partial(self.local, gamma=gamma, L=L)
         (new,) = exchange(half, x, -np.asarray(D.T @ y), K=enough_steps(gamma, L))
-        step = balanced(server["step"], (gamma * norm) * (y - server["y"]), new - x)
-        return {**server, "x": new, "xbar": 2.0 * new - x, "y": y, "step": step}
+        most = MAX_BALANCE ** (SETTLING ** steps.first_of(server["balances"]))
+        step = balanced(server["step"], (gamma * norm) * (y - server["y"]), new - x, most)
+        step[0] = max(step[0], 1.0 / L)
+        balances = server["balances"] + (step[3] == 0.0)
+        return {**server, "x": new, "xbar": 2.0 * new - x, "y": y, "step": step, "balances": balances}
 
     def local(
         self, client: Client, memory: Vectors, K: int, x: Array, h: Array, gamma: float, L: float

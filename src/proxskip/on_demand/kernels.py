@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, update_wrapper, wraps
@@ -20,6 +21,52 @@ _ONE_AT_A_TIME = threading.RLock()
 _lean = threading.Event()
 _MADE: dict[int, Kernel] = {}
 """The kernels of numba's functions, by the numbers of these."""
+
+
+class _Clock:
+    """Stands still while kernels are loaded or compiled, in whatever thread."""
+
+    def __init__(self) -> None:
+        self.lock, self.compiling = threading.Lock(), 0
+        # when it stopped, if it stands, and for how long it stood before; replaced as one, since others read meanwhile
+        self.state: tuple[float | None, float] = (None, 0.0)
+
+    def stop(self) -> None:
+        with self.lock:
+            if self.compiling == 0:
+                self.state = (time.perf_counter(), self.state[1])
+            self.compiling += 1
+
+    def go_on(self) -> None:
+        with self.lock:
+            self.compiling -= 1
+            stopped, stood = self.state
+            if self.compiling == 0 and stopped is not None:
+                self.state = (None, stood + time.perf_counter() - stopped)
+
+
+_clock = _Clock()
+
+
+def running_seconds() -> float:
+    """A clock that stands still while kernels are loaded or compiled: runs and minimizations are measured by it."""
+    stopped, stood = _clock.state
+    return (time.perf_counter() if stopped is None else stopped) - stood
+
+
+@cache
+def _listen_to_numba() -> None:
+    """Stop the clock while numba holds its compiler lock, under which it loads and compiles."""
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            _clock.stop()
+
+        def on_end(self, event: Any) -> None:
+            _clock.go_on()
+
+    event.register("numba:compiler_lock", Listener())
 
 
 def without_numba() -> None:
@@ -45,10 +92,13 @@ class Kernel:
 
     def make(self) -> Callable[..., Any]:
         """The numba function; those that it calls are made first, since numba looks them up by their names."""
-        with _ONE_AT_A_TIME:
+        with _ONE_AT_A_TIME, ExitStack() as stack:
             if self.made is None:
+                _clock.stop()
+                stack.callback(_clock.go_on)
                 import numba
 
+                _listen_to_numba()
                 self.make_called()
                 self.made = numba.njit(**self.options)(self.function)
                 if self.options.get("cache") and self.made is not self.function:  # it is with NUMBA_DISABLE_JIT

@@ -6,6 +6,8 @@ expensive, APDA goes on from there: it takes 2 to 15 times fewer proxes and 1.5 
 what decides is how fast the bound on the certificate falls per second. Each method is tried for as long as the run has
 taken so far, and goes on if it was not slower than the other one when that was last tried. A trial is not lost: it
 starts from the best iterate and moves it.
+
+For psi(D x) see ``turns``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from proxskip.solo.setup import apda, method_maker
 from proxskip.types import Array, InputError
 
 WARM_UP, FIRST_LOOK = 2, 6
-"""Rounds in which kernels are compiled and which nobody measures, and rounds before the first choice."""
+"""Rounds that fill caches and that nobody measures, and rounds before the first choice."""
 MAX_CHEAP = 1.0
 """A prox that costs fewer gradients than this is not worth skipping."""
 MIN_EXPENSIVE = 2.5
@@ -54,11 +56,6 @@ NO_MOMENTUM, PLAIN_ROUNDS = 0.5, 50
 """From this mu/L on ProxGD begins, since momentum cannot help; if it is not done after these rounds, mu was wrong."""
 
 
-def arms(D: Any) -> tuple[str, ...]:
-    """The methods to choose from. The first two are tried; ProxSkip and ProxGD go where their rates are known."""
-    return ("fista-restart", "apda", "proxskip", "proxgd") if D is None else ("apda", "papc")
-
-
 def _capped_fista(problem: Problem, f: Smooth) -> Method:
     """FISTA with restart, and with no more momentum than a known mu asks for."""
     # the momentum of a known mu is (1 - sqrt(mu/L)) / (1 + sqrt(mu/L)); without mu the cap is 1, which is none
@@ -73,8 +70,10 @@ class AutoDescent(Descent):
         replay: the choices to repeat.
     """
 
+    arms: tuple[str, ...] = ("fista-restart", "apda", "proxskip", "proxgd")
+    """The methods to choose from. The first two are tried; ProxSkip and ProxGD go where their rates are known."""
+
     def __init__(self, task: Task, x0: Array, *, replay: tuple[Choice, ...] = (), **given: Any) -> None:
-        self.arms = arms(task.D)
         self.replay = tuple((int(r), str(name)) for r, name in replay)
         if replay and not ({name for _, name in self.replay} <= {*self.arms, "end"} and self.replay[0][0] == 0):
             raise InputError(f"these choices are not those of a run on a problem like this one: {replay!r}.")
@@ -93,9 +92,9 @@ class AutoDescent(Descent):
         self._mark()
 
     def _first(self, task: Task, dual: Array | None) -> str:
-        if dual is not None and task.D is None:
+        if dual is not None:
             return self.arms[1]
-        even = task.D is None and (task.f.mu or 0.0) >= NO_MOMENTUM * (task.f.L or math.inf)
+        even = (task.f.mu or 0.0) >= NO_MOMENTUM * (task.f.L or math.inf)
         return "proxgd" if even else self.arms[0]
 
     def _maker(self, name: str) -> Callable[[Problem, Smooth], Method]:
@@ -108,12 +107,15 @@ class AutoDescent(Descent):
         """One round, and now and then a look at the clock."""
         known = super().advance()
         if self.replay:
-            done = len(self.choices)
-            if done < len(self.replay) and self.round >= self.replay[done][0] and self.replay[done][1] != "end":
-                self._take(self.replay[done][1])
+            self._repeat()
         elif self.round >= self.look and known:
             self._reconsider()
         return known
+
+    def _repeat(self) -> None:
+        done = len(self.choices)
+        if done < len(self.replay) and self.round >= self.replay[done][0] and self.replay[done][1] != "end":
+            self._take(self.replay[done][1])
 
     # -- the choice ----------------------------------------------------------------------------------------------------
     def cost(self) -> tuple[float, float]:
@@ -134,7 +136,7 @@ class AutoDescent(Descent):
         if self.task.psi is None:
             self.look = sys.maxsize
             return
-        # the first rounds have compiled kernels: their times are thrown away
+        # the first rounds have filled caches: their times are thrown away
         if self.round < FIRST_LOOK:
             self.look = FIRST_LOOK
             self._looked()
@@ -144,7 +146,7 @@ class AutoDescent(Descent):
         here = self.arm
         other = self.arms[1] if here in (self.arms[0], "proxskip") else self.arms[0]
         call, step = self.cost()
-        ratio = call / step if self.task.D is None else 2.0  # with D neither method is the one with fewer proxes
+        ratio = call / step
         self.seen.append((self.spent, self.best.bound))
         if here == "proxgd":
             if self.round >= PLAIN_ROUNDS:
@@ -168,14 +170,14 @@ class AutoDescent(Descent):
                 self._take(other, math.inf)  # the rate of a few rounds says nothing: the beginning is fast
             elif ratio > MAX_CHEAP and self.round * ratio >= FIRST_TRIAL:
                 self.rates[here] = self._rate()
-                self._take(other, TRIAL if self.task.D is None else SHORT_TRIAL)
+                self._take(other, TRIAL)
         elif self.spent >= self.until and (ratio < MIN_EXPENSIVE / 2 or self._doubtful(ratio)):
             self.rates[here] = self._rate()
             self._take(other, TRIAL)
 
     def _harder(self) -> bool:
         """Whether an inner solver, which starts where it ended, has much farther to go at APDA's large steps."""
-        if self.solo.inner is None or self.task.D is not None:
+        if self.solo.inner is None:
             return False
         first, second = self.arms[:2]
         done, proxes = self.last_effort
@@ -193,13 +195,7 @@ class AutoDescent(Descent):
         1 - 1/kappa an iteration, which costs a gradient and p proxes.
         """
         mu, settled = self.f.mu, self.round - self.choices[-1][0] >= 3 * SETTLED
-        if (
-            self.arm != "apda"
-            or self.task.D is not None
-            or "proxskip" in self.rates
-            or self.solo.inner_failures
-            or not (mu and settled)
-        ):
+        if self.arm != "apda" or "proxskip" in self.rates or self.solo.inner_failures or not (mu and settled):
             return False
         kappa = (self.f.L or 1.0) / mu
         self.promise = 1.0 / (2.0 * kappa * (step + call / math.sqrt(kappa)))

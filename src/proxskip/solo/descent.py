@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.loop.line import Ledger
 from proxskip.loop.watch import CertificateWatch
+from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems import accuracy
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -130,7 +130,7 @@ class Descent:
                 self.solo.inner.tolerance = inner_tol
         self.solo.watched = self.plain and task.batch is None and self.solo.inner is None
         self._begin(x0, dual)
-        self.best = Point(math.inf, x0, dual, 0)
+        self.x0, self.best = x0, Point(math.inf, x0, dual, 0)
         self.bound = math.inf
         self.rounding = 0.0
         self.first_gradient = float(np.linalg.norm(g))
@@ -179,17 +179,18 @@ class Descent:
         self.make = make
         self._set_method()
         self.solo.watched = self.plain and self.task.batch is None and self.solo.inner is None
+        self.watch = self.watch.anew(self.solo.iterations, self.solo.inner_failures)
         self._begin(x, dual)
 
     # -- a round -------------------------------------------------------------------------------------------------------
     def advance(self) -> bool:
         """Make one round; True if a new bound on the certificate is known after it. Call it under ``np.errstate``."""
-        self.began = time.perf_counter()
+        self.began = running_seconds()
         try:
             known = self._round()
         except Overflow:
             self.bound, known = math.nan, True
-        self.spent += time.perf_counter() - self.began
+        self.spent += running_seconds() - self.began
         self.began = math.nan
         return known
 
@@ -306,8 +307,9 @@ class Descent:
     @property
     def stalled(self) -> bool:
         """Whether the bound has stopped falling."""
-        # gamma mu is the rate of plain steps only; methods with larger steps claim none that a wrong mu could spoil
-        mu = self.f.mu if self.gamma * (self.f.L or 1.0) <= 2.0 else None
+        # gamma mu is the rate of plain steps without a D only; methods with larger steps claim none that a wrong mu
+        # could spoil
+        mu = self.f.mu if self.task.D is None and self.gamma * (self.f.L or 1.0) <= 2.0 else None
         return self.watch.stalled(self.solo.iterations, self.solo.inner_failures, self.gamma, mu)
 
     # -- counts --------------------------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class Descent:
     @property
     def seconds(self) -> float:
         """Seconds so far, those of a round under way included."""
-        return self.spent if math.isnan(self.began) else self.spent + time.perf_counter() - self.began
+        return self.spent if math.isnan(self.began) else self.spent + running_seconds() - self.began
 
     @property
     def ledger(self) -> Ledger:
@@ -349,7 +351,7 @@ class Descent:
         |x - prox_{gamma psi}(x - gamma grad f(x))|/gamma with gamma = 1/L, or for psi(D x)
         |grad f(x) + D'y| + |y - prox_{psi*}(y + D x)|.  ``rounding`` is the part of it that rounding may account for.
         """
-        start = time.perf_counter()
+        start = running_seconds()
         with np.errstate(all="ignore"):
             self.client.gradient(point.x, hold=False)  # looks at the curvature there
             try:
@@ -358,7 +360,7 @@ class Descent:
                     found = min(found, self._certificate(point, extended=True), key=lambda b: b.most)
             except Overflow:
                 found = accuracy.Bounded(math.nan, math.nan)
-        self.spent += time.perf_counter() - start
+        self.spent += running_seconds() - start
         self.rounding = found.error
         return found.most
 

@@ -18,7 +18,6 @@ residual  |y+ - prox_{psi*}(y+ + D x)|  by at most  (1 + 2 tau) e.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ import numpy as np
 
 from proxskip import prox
 from proxskip.engines.cpu.engine import CpuEngine
+from proxskip.on_demand.kernels import running_seconds
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import dtype_of
@@ -363,9 +363,9 @@ class SoloExchange:
             if self.prox_times is None:
                 new = psi.prox(x, t)
             else:
-                then = time.perf_counter()
+                then = running_seconds()
                 new = psi.prox(x, t)
-                self.prox_times.append(time.perf_counter() - then)
+                self.prox_times.append(running_seconds() - then)
             if new.shape != x.shape or not (self.watched or _finite(new)):
                 self.checked.prox(x, t)  # type: ignore[union-attr]  # says what is wrong with it
         except AttributeError:  # no array

@@ -83,6 +83,7 @@ def as_smooth(
         f.find_constants()
     if L is None and not slow:
         L = oracles.smoothness_of(f)
+        L = 1.0 if L == 0 else L  # f is affine, as for data of zeros alone: any step is right
     if mu is None and mu_needed:
         mu = float(f.reg.min()) if slow else oracles.strong_convexity_of(f)
     L = None if L is None else theory.positive("L", L)

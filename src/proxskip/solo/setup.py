@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from proxskip import theory
+from proxskip import methods, theory
 from proxskip.loop.fit import check_parts
 from proxskip.methods import APDA, PDHG, Accelerated, Fista, ProxGD, ProxSkip, SplitSkip, SProxSkip
 from proxskip.methods.split_apda import SplitAPDA
@@ -32,6 +32,8 @@ WITHOUT_DUAL = ("proxgd", "fista", "fista-restart")
 """Methods without h or y."""
 TAKE_P_FROM_MU = ("proxskip", "sproxskip", "splitskip")
 IGNORE_MU = ("proxgd", "fista-restart", "papc")
+NEED_CLIENTS = (methods.FiveGCS, methods.GradSkip, methods.LoCoDL, methods.ProxSkipVR, methods.ScaffnewVR)
+"""Methods that ask a client for more than steps and gradients: anchors, codecs, early ends."""
 
 
 # -- the problem -------------------------------------------------------------------------------------------------------
@@ -66,12 +68,20 @@ def _start(f: Any, x0: Any) -> Array:
         x0 = np.zeros(d)
     if is_sparse(x0):
         raise InputError("x0 is sparse; give an array.")
-    if np.iscomplexobj(x0):
-        raise InputError("x0 is complex; it must be real.")
-    start = np.array(x0, dtype=np.float64)
+    start = _numbers("x0", x0)
     if not np.isfinite(start).all() or start.size == 0:
         raise InputError("x0 must hold finite numbers, one at least.")
     return start
+
+
+def _numbers(name: str, given: Any) -> Array:
+    """A copy as an array of real numbers."""
+    try:
+        if not np.iscomplexobj(given):
+            return np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is no array of numbers but {given!r:.40}.") from None
+    raise InputError(f"{name} is complex; it must be real.")
 
 
 def _check_name(name: str, psi: Any, D: Any, batch: Any, eps: Any) -> None:
@@ -113,6 +123,8 @@ def check_arguments(method: Any, p: Any, gamma: Any, tau: Any, dual: Any, eps: A
 
 def check_method(method: Method, task: Task) -> None:
     """Refuse a method object that would leave out a part of the problem."""
+    if isinstance(method, NEED_CLIENTS):
+        raise InputError(f"{method.name} needs clients, which minimize does not have; give it to run.")
     check_parts(method, task.psi, task.D, task.batch)
     if task.D is None and "D" in method.handles:
         raise InputError(f"{method.name} is for psi(D x) and no D was given.")
@@ -122,7 +134,7 @@ def checked_dual(dual: Any, task: Task) -> Array | None:
     """h or y to start from, as a flat vector of the right length."""
     if dual is None:
         return None
-    v = np.array(dual, dtype=np.float64).ravel()
+    v = _numbers("dual", dual).ravel()
     want = task.f.d if task.D is None else task.D.shape[0]
     if v.shape != (want,) or not np.isfinite(v).all():
         raise InputError(f"dual must be {want} finite numbers; it has shape {np.shape(dual)}.")
