@@ -39,8 +39,8 @@ def coin(seed, client, round, step):
 
 @njit(**_FAST)
 def descend_anchored(
-    lo, hi, clients, X, H, gamma, K, W, GW, q, moved, row0, data, reg, batch, seed, round, per_block, number0, work,
-    step0,
+    lo, hi, clients, X, H, gamma, K, W, GW, q, moved, row0, share, data, reg, batch, seed, round, per_block, number0,
+    work, step0,
 ):  # fmt: skip
     """All steps of members lo .. hi-1; X, W and GW are changed in their place, and moved[j] counts the moves of w_j."""
     d = X.shape[1]
@@ -52,8 +52,8 @@ def descend_anchored(
         for k in range(K[j]):
             number = step0[j] + k
             draw_rows(seed, number0 + i, round, number, first, m, batch, picks, room)
-            rows_gradient(batch, 1.0 / batch, picks, first, x, per_block, data, at_x, part, p)
-            rows_gradient(batch, 1.0 / batch, picks, first, w, per_block, data, at_w, part, p)
+            rows_gradient(batch, share[i], picks, first, x, per_block, data, at_x, part, p)
+            rows_gradient(batch, share[i], picks, first, w, per_block, data, at_w, part, p)
             moves = coin(seed, number0 + i, round, number) < q[j]
             for c in range(d):
                 slope = at_x[c] - at_w[c] + reg[c] * (x[c] - w[c]) + gw[c] - h[c]

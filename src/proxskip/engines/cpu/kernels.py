@@ -372,14 +372,14 @@ def block_gradient(k, blocks, taken, picks, first, x, kind, dense, sparse, b, fa
 
 @njit(**_FAST)
 def descend_rows(
-    lo, hi, clients, X0, X, H, gamma, K, row0, kind, dense, sparse, b, reg, loss, C, batch,
+    lo, hi, clients, X0, X, H, gamma, K, row0, share, kind, dense, sparse, b, reg, loss, C, batch,
     seed, round, per_block, number0, work, step0,
 ):  # fmt: skip
     """Dense shards, minibatches, softmax, and sparse shards with few entries a column.
 
     A large client's gradient is the sum of the gradients of blocks of rows, in their order, whoever computes them.
     ``number0`` is the first client's number among all, by which minibatches are drawn. Member j draws the minibatch of
-    its local step k as that of step ``step0[j] + k`` of the round.
+    its local step k as that of step ``step0[j] + k`` of the round. ``share[i]`` is the weight of a row of client i.
     """
     d = X.shape[1]
     g, total, picks, p, room = work
@@ -387,7 +387,7 @@ def descend_rows(
         i = clients[j]
         first, m = row0[i], row0[i + 1] - row0[i]
         taken = batch if batch > 0 else m
-        blocks, factor = max(1, taken // per_block), 1.0 / taken
+        blocks, factor = max(1, taken // per_block), share[i]
         x, start = X[j], X0[j if X0.shape[0] > 1 else 0]
         for c in range(d):
             x[c] = start[c]

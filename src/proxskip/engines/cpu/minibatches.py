@@ -97,14 +97,16 @@ def subset(seed, client, round, step, m, n, seen, out):
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def pick_rows(seed, client, round, step, m, b, place, room, out):
-    """The places of a minibatch's b rows of m into ``out``, which has room for three more.
+def draw_rows(seed, client, round, step, first, m, b, out, room):
+    """The places of b of the client's m rows into ``out``, which has room for three more.
 
     Args:
-        place: where each row lies; without entries, where its number says.
-        room: m zero bytes, and a word of zeros for every 64 rows; both are zero again afterwards.
+        first: the number of the client's first row among all clients'.
+        room: m zero bytes, a word of zeros for every 64 rows, both zero again afterwards; and where each row of all
+            clients lies among its client's, or no entries if it lies where its number says (``drawing.Drawing``).
     """
-    seen, marks = room
+    seen, marks, places = room
+    place = places[first : first + m]
     rest, placed = 2 * b > m, place.shape[0] > 0
     n = m - b if rest else b
     if not rest and m > ROWS_PER_PICK * b:
@@ -134,17 +136,6 @@ def pick_rows(seed, client, round, step, m, b, place, room, out):
             out[at] = _u32(64 * v) + _u32(_trailing_zeros(bits))
             bits &= bits - _u64(1)
             at += 1
-
-
-@njit(nogil=True, cache=True, borrows=True)
-def draw_rows(seed, client, round, step, first, m, b, out, room):
-    """The places of b of the client's m rows into ``out``; ``first`` is the number of its first row among all clients'.
-
-    Args:
-        room: see ``drawing.Drawing``.
-    """
-    seen, marks, place = room
-    pick_rows(seed, client, round, step, m, b, place[first : first + m], (seen, marks), out)
 
 
 @njit(nogil=True, cache=True, borrows=True, error_model="numpy")

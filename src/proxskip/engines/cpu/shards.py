@@ -147,6 +147,7 @@ class Rows:
         sizes = problem.rows_each
         self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
+        self.share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
         self.drawing = Drawing(self.batch, int(sizes.max()))
         self.reg = first.reg.astype(self.dtype)
         sparse = is_sparse(first.A)
@@ -196,8 +197,9 @@ class Rows:
 
         def work(lo: int, hi: int) -> None:
             kernels.descend_rows(
-                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.kind, self.dense, self.sparse, self.b, self.reg,
-                self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(d), first_step,
+                lo, hi, cohort, X0, X, H, gamma, K, self.row0, self.share, self.kind, self.dense, self.sparse, self.b,
+                self.reg, self.loss, self.C, self.batch, seed, round, self.per_block, self.number0, self._buffers(d),
+                first_step,
             )  # fmt: skip
 
         return work
@@ -214,8 +216,8 @@ class Rows:
             g, part, picks, p, room = self._buffers(X.shape[1])
             buffers = g, np.empty_like(g), part, picks, NO_PICKS, p, room
             anchored.descend_anchored(
-                lo, hi, cohort, X, H, gamma, K, *anchor, moved, self.row0, data, self.reg, self.batch, seed, round,
-                self.per_block, self.number0, buffers, first_step,
+                lo, hi, cohort, X, H, gamma, K, *anchor, moved, self.row0, self.share, data, self.reg, self.batch, seed,
+                round, self.per_block, self.number0, buffers, first_step,
             )  # fmt: skip
 
         return work
@@ -240,7 +242,7 @@ class Rows:
         parts, total = np.empty((len(owner), X.shape[1]), self.dtype), np.empty(X.shape[1], self.dtype)
         picks, room = np.stack([self.drawing.picks() for _ in cohort]), self.drawing.room()
         numbers, one = _per_member(step0, len(cohort)), np.ones(len(cohort), self.dtype)
-        factor = 1.0 / taken
+        factor = self.share[cohort]
         for k in range(int(K.max())):
             for j in np.flatnonzero(k < K) if self.batch else ():
                 who, number = self.number0 + int(cohort[j]), int(numbers[j]) + k
