@@ -269,3 +269,24 @@ def test_processes_use_the_cache_one_at_a_time(tmp_path: Path) -> None:
         other.acquire()
     with other:
         pass
+
+
+DENSE_RUN = """
+import numpy as np
+import proxskip as ps
+rng = np.random.Generator(np.random.Philox(0))
+problem = ps.split(ps.Logistic(rng.standard_normal((120, 6)), rng.integers(0, 2, 120), l2=1e-2), clients=4, by="label")
+for batch in (5, None):
+    print(ps.run(ps.GD(0.001), problem.with_batch(batch), rounds=30, seed=1, threads=1).x.tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_has_the_bytes_of_those_that_load(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run([sys.executable, "-c", DENSE_RUN], env=env, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]

@@ -37,9 +37,11 @@ _FAST = {
     "borrows": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp", "afn"},
+    # a kernel that is called, not inlined, is another copy in the process that compiles than in those that load it
+    "forceinline": True,
 }
 # for ``slopes``: reassociation would cancel the magic number that rounds there
-_IN_ORDER = {"nogil": True, "cache": True, "borrows": True, "error_model": "numpy", "fastmath": {"contract"}}
+_IN_ORDER = {**_FAST, "fastmath": {"contract"}}
 NO_PICKS = np.zeros(0, np.uint32)
 """All rows, in their order."""
 SAFE_MARGIN = 690.0
