@@ -1,8 +1,8 @@
 """``method="auto"`` for psi(D x): PAPC and APDA take turns, each from where its last turn ended.
 
 Which of them is faster depends on the solution: PAPC where D x has many zeros, APDA by far where it has few. The one
-that will be done first, if both go on as they did, has six sevenths of the time. A method that stalls or diverges has no
-more turns. PDHG, which is PAPC with half its step, has its turn where both did.
+that will be done first, if both go on as they did, has six sevenths of the time. A method that stalls or diverges has
+no more turns. PDHG, which is PAPC with half its step, has its turn where both did.
 """
 
 from __future__ import annotations
