@@ -2,7 +2,8 @@
 
 Which of them is faster depends on the solution: PAPC where D x has many zeros, APDA by far where it has few. The one
 that will be done first, if both go on as they did, has six sevenths of the time. A method that stalls or diverges has
-no more turns. PDHG, which is PAPC with half its step, has its turn where both did.
+no more turns. PDHG, which is PAPC with half its step, has its turn where both did. APDA takes fewer proxes, and goes
+first where a prox is expensive.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from proxskip.solo.auto import AutoDescent
+from proxskip.solo.auto import MIN_EXPENSIVE, AutoDescent
 from proxskip.solo.descent import Descent, Task
 from proxskip.types import Array, Vectors
 
-FIRST_TURN = 300
-"""Rounds of PAPC before APDA has its first turn."""
+FIRST_TURN = {"papc": 300, "apda": 100}
+"""Rounds before the other method has its first turn."""
 TURN, SHORTEST = 0.1, 1 / 3
 """The length of a turn, relative to the seconds until then, and the least, relative to the first turn."""
 AHEAD = 6.0
@@ -36,7 +37,6 @@ class TurnsDescent(AutoDescent):
         self.lowest = dict.fromkeys(self.arms, math.inf)  # bounds
         self.past: dict[str, list[tuple[float, float]]] = {name: [] for name in self.arms}  # both, now and then
         super().__init__(task, x0, **given)
-        self.solo.prox_times = None
 
     def _first(self, task: Task, dual: Array | None) -> str:
         return self.arms[0]
@@ -70,10 +70,20 @@ class TurnsDescent(AutoDescent):
         return self.out == set(self.arms) or (self.arm in self.out and self.is_rounding(self.best.bound))
 
     def _is_over(self) -> bool:
-        return self.spent >= self.until if len(self.choices) > 1 else self.round >= FIRST_TURN
+        if self.first_turn:
+            return self.spent >= self.until
+        return self.round >= FIRST_TURN[self.arm] or self._is_expensive()
+
+    def _is_expensive(self) -> bool:
+        """Whether a prox of PAPC's first rounds was, which is asked once."""
+        if self.solo.prox_times is None:
+            return False
+        prox, gradient = self.cost()
+        self.solo.prox_times = None
+        return prox > MIN_EXPENSIVE * gradient
 
     def _take(self, name: str, share: float = 1.0) -> None:
-        if len(self.choices) == 1:
+        if not self.first_turn and self.round >= FIRST_TURN.get(self.arm, 0):
             self.first_turn = self.spent
         length = max(SHORTEST * self.first_turn, TURN * self.spent)
         if self._remaining(name) < min(self._remaining(other) for other in self.arms if other != name):
