@@ -19,7 +19,7 @@ from proxskip.methods.apda import enough_steps
 from proxskip.solo import auto, setup
 from proxskip.solo.auto import AutoDescent
 from proxskip.solo.turns import TurnsDescent
-from proxskip.types import Array
+from proxskip.types import Array, GradientWarning
 
 
 def quadratic(kappa: float = 1e3, d: int = 40, seed: int = 0) -> Any:
@@ -342,6 +342,7 @@ def test_all_three_methods_have_a_turn_before_a_run_with_d_is_called_stalled(mon
         return np.asarray(f.gradient(x)) + 1e-3 * rng.standard_normal(12)
 
     warnings.simplefilter("ignore", ps.UnsafeStepWarning)  # noise looks like curvature
+    warnings.simplefilter("ignore", GradientWarning)  # and like another gradient
     monkeypatch.setattr(CertificateWatch, "stalled", lambda watch, *_: watch.since >= 30)
     found = ps.minimize((f.value, noisy), ps.prox.L1(0.02), np.zeros(12), L=9.0, mu=0.1, D=difference(12), tol=1e-7)
     assert found.status is ps.Status.STALLED

@@ -106,6 +106,8 @@ def test_every_method_has_a_section() -> None:
 @pytest.mark.usefixtures("own_methods")
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page is one namespace: later blocks see the names of earlier ones."""
+    if page.name == "conformance-optimizers.md" and importlib.import_module("torch").cuda.is_initialized():
+        pytest.skip("another test has used CUDA in this process, which forked ranks cannot")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "docs"}
     for number, code in enumerate(blocks(page, "python")):
