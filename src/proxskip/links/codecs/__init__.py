@@ -12,6 +12,8 @@ has a text form, ``rand-2+natural``, which ``parse`` reads.
 Noise for privacy is not a codec: it must not be keyed, and it is added to the point before it is sent.
 """
 
+from __future__ import annotations
+
 from proxskip.links.codecs.contract import Codec, Key
 from proxskip.links.codecs.numbers import Float32, Identity, Natural
 from proxskip.links.codecs.selections import L1Selection, Masks, Ownership, RandK
