@@ -325,6 +325,13 @@ def test_with_d_it_converges_where_a_fixed_method_does(seed: int, monkeypatch: p
     assert found.fun <= f.value(x0) + psi(D @ x0)
 
 
+def test_with_d_an_expensive_prox_lets_apda_go_first() -> None:
+    f, D = quadratic(1e3, 12), difference(12)
+    dear = ps.minimize(f, Slow(ps.prox.L1(0.02), 5e-3), D=D, tol=1e-4)
+    assert dear.success
+    assert dear.choices[:2] == ((0, "papc"), (10, "apda"))
+
+
 @pytest.mark.parametrize("method", ["auto", "apda", "papc", "pdhg"])
 def test_no_point_above_the_start_is_returned(method: str) -> None:
     f, psi, D = quadratic(1e3, 12), ps.prox.L1(0.02), difference(12)
