@@ -122,6 +122,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("fuzz")
         if item.path.stem in LONG_MODULES:
             item.add_marker("long")
+        if item.path.stem == "test_reproduce" and "made" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")  # all figures are made for it
         for fixture, mark in (("ray_here", "ray"), ("browser", "browser")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)

@@ -87,7 +87,8 @@ def test_a_start_at_the_solution_is_no_stalling() -> None:
     assert ps.run(ps.Scaffnew.theory(moved), moved, rounds=300, **start).status is Status.MAX_ROUNDS
 
 
-@pytest.mark.parametrize("first", [pytest.param(0, id="few"), pytest.param(1000, marks=pytest.mark.slow, id="more")])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1000])
 def test_every_success_is_true_in_fifty_digits(first: int) -> None:
     counts, wrong = campaign(first, first + (6 if first == 0 else 100))
     assert not wrong

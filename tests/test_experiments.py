@@ -209,6 +209,7 @@ def test_looking_ahead_changes_nothing_and_sees_the_rounds_own_minibatches() -> 
         assert not np.array_equal(seen[0], seen[K])
 
 
+@pytest.mark.slow
 def test_the_noise_ball_is_nearly_reached() -> None:
     """Where it is nearly tight, the mean of Psi is within a factor 3 of gamma^2 C/zeta: a C nine times off fails.
 

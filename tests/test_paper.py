@@ -17,7 +17,7 @@ def problem(proxskip_data: Path) -> ps.Problem:
     return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), 20, "label", L="global")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_constants(problem: ps.Problem) -> None:
     assert pytest.approx(0.6611993844944691, rel=1e-10) == problem.whole.L0
     assert problem.l2 == pytest.approx(1e-4 * problem.whole.L0, rel=1e-12)
@@ -26,7 +26,7 @@ def test_constants(problem: ps.Problem) -> None:
     assert problem.solution.certificate < 1e-15
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_equal_weights_are_another_objective(problem: ps.Problem) -> None:
     equal = ps.split(problem.whole, 20, "label", weights="equal")
     assert equal.solution.f == pytest.approx(0.13741196, abs=1e-8)

@@ -240,6 +240,7 @@ def test_a_round_of_scaffnew_is_one_call_to_each_actor(engines: Engines, monkeyp
     ]
 
 
+@pytest.mark.slow
 def test_gossip_moves_no_vectors_through_the_driver(engines: Engines, monkeypatch: Any) -> None:
     row, engine = NAMED["decentralized"], engines[3]
     seen: list[Any] = []
@@ -689,7 +690,8 @@ def written(folder: Path) -> list[Path]:
     return files
 
 
-@pytest.mark.parametrize("batch", [None, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [None, 4])
 def test_shards_from_files(tmp_path: Path, batch: int | None, engines: Engines) -> None:
     files = written(tmp_path)
     engine = engines[3]
