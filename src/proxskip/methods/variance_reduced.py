@@ -97,7 +97,7 @@ class ScaffnewVR(Method):
         return cls.at(gamma, problem, steps.p_of(given, lambda: theory.best_p(gamma, problem.mu)), q)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """p and q in (0, 1], gamma <= 1/(6 L_b), or 1/L with full gradients."""
+        """p and q in (0, 1], gamma below 1/(4 L_b), or at most 1/L with full gradients."""
         steps.check_probability("p", self.p)
         steps.check_probability("q", self.q)
         if not problem.checks_steps:
