@@ -24,7 +24,7 @@ from proxskip.loop.stop import Stop
 from proxskip.results import description
 from proxskip.results.result import Status
 from proxskip.seam import BrokenOff, look
-from proxskip.sweep import Run, together
+from proxskip.sweeping import Run, together
 from proxskip.types import InputError
 
 

@@ -26,7 +26,7 @@ from proxskip.problems.federated import Problem
 from proxskip.results import description, folder
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Results, Status
-from proxskip.run import as_method, as_network, as_problem, participants, prepare, run, starting_point
+from proxskip.running import as_method, as_network, as_problem, participants, prepare, run, starting_point
 from proxskip.seam import BrokenOff, Method, look
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
 
