@@ -191,7 +191,7 @@ def sweep_table(cupy: Any, whole: Any) -> list[str]:
         walls.append(time.perf_counter() - began)
     total = sum(r.trace["iterations"][-1] for r in results)
     best = min(results, key=lambda r: r.trace["gap"][-1])
-    out = ["## A sweep: 64 runs of 400 rounds at once", "", "| | measured | bar |", "|---|---|---|"]
+    out = ["## A sweep: 64 runs of 400 rounds", "", "| | measured | bar |", "|---|---|---|"]
     out.append(f"| 8 step sizes x 1/p in {expected} | **{np.median(walls):.2f} s** | 10 s |")
     out.append(f"| steps of all clients | {int(total)}, {1e6 * np.median(walls) / total:.2f} us each, all included | |")
     out.append(f"| best f - f* found | {best.trace['gap'][-1]:.1e} | |")

@@ -277,6 +277,7 @@ class NumpyCard(SimpleNamespace):
 
 @pytest.fixture
 def numpy_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu._last_used.clear()
     pool = SimpleNamespace(free_all_blocks=lambda: None)
     stream = SimpleNamespace(synchronize=lambda: None)
     there = NumpyCard(get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(get_current_stream=lambda: stream))
@@ -322,6 +323,24 @@ def test_what_the_kernels_do_not_have_is_refused(row: Row) -> None:
     problem = row.rows(sparse=True)
     with pytest.raises(InputError, match=REFUSED[row.name]):
         ps.run(row.make(problem), problem, rounds=2, cohort=row.cohort, engine="gpu")
+
+
+@pytest.mark.usefixtures("numpy_card")
+def test_runs_of_one_problem_send_its_data_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    class Counted(NumpySteps):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            opened.append(args)
+            super().__init__(*args, **how)
+
+    monkeypatch.setattr(gpu, "LocalSteps", Counted)
+    for _ in range(2):
+        problem = random_problem(1, 3, 8, 4)
+        methods = [ps.LocalGD(gamma=g, K=2) for g in (0.01, 0.02)]
+        results = sweep(methods, problem, rounds=2, seeds=2, engine="gpu", allow_unsafe_step=True)
+        assert [r.rounds for r in results] == [2] * 4
+    assert len(opened) == 2
 
 
 def numpy_start(kernel: str, blocks: Any, threads: Any, arguments: Any, shared: int = 0) -> None:
@@ -802,10 +821,10 @@ def test_a_sweep_is_the_runs_it_stands_for(batch: int | None) -> None:
     methods += [ps.LocalGD(gamma=0.1 / L, K=3), ps.FedLin(gamma=0.1 / L, K=4)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsafeStepWarning)
-        together, again = (sweep(methods, problem, rounds=15, seeds=[0, 4], engine="gpu") for _ in range(2))
+        swept, again = (sweep(methods, problem, rounds=15, seeds=[0, 4], engine="gpu") for _ in range(2))
         alone = sweep(methods, problem, rounds=15, seeds=[0, 4], engine="reference")
-    assert len(together) == 12
-    for a, b, c in zip(together, alone, again, strict=True):
+    assert len(swept) == 12
+    for a, b, c in zip(swept, alone, again, strict=True):
         assert close(a.x, b.x, 1e-9)
         assert a.x.tobytes() == c.x.tobytes()
         assert a.trace["iterations"][-1] == b.trace["iterations"][-1]

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,8 @@ import proxskip as ps
 from conftest import METHODS, ON_CARD, RAY_WARNS, TORCH, Row, thinned
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
-from proxskip.engines.gpu import batch
-from proxskip.links.cohorts import as_participation
-from proxskip.loop.stop import Stop
-from proxskip.results import description
 from proxskip.results.result import Status
-from proxskip.seam import BrokenOff, look
-from proxskip.sweeping import Run, together
+from proxskip.seam import BrokenOff
 from proxskip.types import InputError
 
 
@@ -187,68 +181,3 @@ def test_random_interruptions_change_nothing(engine: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_random_interruptions_of_a_cluster_change_nothing(ray_here: None, tmp_path: Path) -> None:
     assert chaos_interrupt.campaign(3, tmp_path, 0, "ray")[0] == []
-
-
-# -- sweeps on a card --------------------------------------------------------------------------------------------------
-class HostFlight:
-    """The local steps of a sweep's runs, computed here; after some launches somebody interrupts."""
-
-    launches = 10**9
-
-    def __init__(self, batch: Any, rows: int, halt: threading.Event) -> None:
-        self.problem, self.halt = batch.problem, halt
-
-    def launch(self, jobs: list[Any]) -> None:
-        """As ``Flight``: a launch may be left in the middle."""
-        HostFlight.launches -= 1
-        if HostFlight.launches < 0:
-            self.halt.set()
-            look(self.halt)
-        self.jobs = sorted(jobs, key=lambda job: job.want_gradient)
-
-    def land(self) -> list[tuple[Any, Any]]:
-        """The answers, gradients last."""
-        return [(job, np.stack([self._row(job, j) for j in range(len(job.members))])) for job in self.jobs]
-
-    def _row(self, job: Any, j: int) -> Any:
-        f, d = self.problem.clients[job.members[j]], self.problem.d
-        x, h = (np.broadcast_to(v, (len(job.members), d))[j] for v in (job.X, job.H))
-        if job.want_gradient:
-            return f.gradient(x)
-        for _ in range(int(np.broadcast_to(job.K, len(job.members))[j])):
-            x = x - float(np.broadcast_to(np.ravel(job.gamma), len(job.members))[j]) * (f.gradient(x) - h)
-        return x
-
-
-def swept(problem: ps.Problem, rounds: list[int], launches: int, monkeypatch: pytest.MonkeyPatch) -> list[ps.Result]:
-    methods = [ps.Scaffnew.theory(problem), ps.FedLin.theory(problem, K=4), ps.LocalGD(0.05, 3)]
-    monkeypatch.setattr(batch, "Flight", HostFlight)
-    monkeypatch.setattr(HostFlight, "launches", launches)
-    common = {"engine": "gpu"}
-    runs = [
-        Run(m, problem, Stop(rounds=r), 2, batch.Lane(), None, None, None, True, common)
-        for m, r in zip(methods, rounds, strict=True)
-    ]
-    for r in runs:
-        r.loop.config |= description.config(r.loop.method, problem, {}, 2, "gpu", as_participation(None), {})
-    card: Any = SimpleNamespace(problem=problem, local=SimpleNamespace(grid=False))
-    together(runs, card, threading.Event())
-    return [r.result for r in runs]
-
-
-@pytest.mark.filterwarnings("ignore::proxskip.types.UnsafeStepWarning")
-@pytest.mark.parametrize("launches", [0, 1, 6, 13])
-def test_an_interrupted_sweep_ends_every_run_at_its_last_communication(
-    launches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = small()
-    broken = swept(problem, [40, 40, 2], launches, monkeypatch)
-    done = [int(r.summary()["rounds"]) for r in broken]
-    assert [r.status for r in broken[:2]] == [Status.INTERRUPTED] * 2
-    assert max(done) < 40
-    for a, b in zip(broken, swept(problem, done, 10**9, monkeypatch), strict=True):
-        assert a.x.tobytes() == b.x.tobytes()
-        assert all(a.memory[k].tobytes() == v.tobytes() for k, v in b.memory.items())
-        counted = ("rounds", "iterations", "grad_evals", "floats_up", "floats_down", "exchanges")
-        assert [a.summary()[c] for c in counted] == [b.summary()[c] for c in counted]
-        assert a.participation.tolist() == b.participation.tolist()

@@ -1,4 +1,4 @@
-"""Many runs of one problem at once: step sizes, probabilities, seeds. On a GPU their local steps share launches."""
+"""Many runs of one problem: step sizes, probabilities, seeds."""
 
 from __future__ import annotations
 
@@ -9,29 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from proxskip import theory
 from proxskip.links.cohorts import as_participation
 from proxskip.links.network import Network
-from proxskip.loop.loop import Loop, catch_signals
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
-from proxskip.loop.replay import Replay
 from proxskip.loop.stop import RUN_RULES, Stop
-from proxskip.loop.watch import not_finite
 from proxskip.problems.federated import Problem
-from proxskip.results import description, folder
+from proxskip.results import folder
 from proxskip.results.atomic import atomic_write_json
 from proxskip.results.result import Result, Results, Status
-from proxskip.running import as_method, as_network, as_problem, participants, prepare, run, starting_point
-from proxskip.seam import BrokenOff, Method, look
+from proxskip.running import as_method, as_network, as_problem, participants, prepare, run
+from proxskip.seam import Method
 from proxskip.types import InputError, Oracle, UnsafeStepWarning
-
-if TYPE_CHECKING:
-    from proxskip.engines.gpu.batch import Batch, Job, Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,7 @@ def sweep(
     Args:
         rounds: as in ``run``, and so are the other limits, ``cohort``, ``network``, ``x0``, ``every`` and ``progress``.
         seeds: how many, from 0 on, as on the command line; or the seeds themselves.
-        engine: "gpu" runs all of them together on one card; on any other they follow each other.
+        engine: as in ``run``; with "gpu" the data of the problem stay on the card from one run to the next.
         out: a folder with a run folder of each run, such as ``out/0-scaffnew/seed-3``; ``load`` reads it.
         force: overwrite run folders that are there.
         jobs: processes; the threads are shared among them. A script that uses them needs
@@ -185,13 +176,8 @@ def _swept(
     for task in tasks:  # all folders, before the first run
         if task.out is not None:
             folder.check(task.out, given["force"], given.get("checkpoint_every"))
-    if engine == "gpu":
-        if theory.whole("jobs", jobs) > 1:
-            raise InputError("the gpu engine runs all of a sweep at once; leave out jobs.")
-        if given.get("network") is not None:
-            raise InputError('the gpu engine runs all of a sweep at once, without a network; use run, or engine="cpu".')
-        given.pop("network", None)
-        return Results(_on_gpu(tasks, problem, given))
+    if theory.whole("jobs", jobs) > 1 and engine == "gpu":
+        raise InputError("the runs of a sweep on one GPU follow each other; leave out jobs.")
     if theory.whole("jobs", jobs) > 1:
         return Results(_in_processes(tasks, problem, given, jobs, progress))
     return Results(_in_turn(tasks, problem, given, progress))
@@ -231,149 +217,6 @@ def _in_processes(
 def _tell(overall: OverallProgress, total: int, jobs: int, began: float, done: int) -> None:
     left = (time.monotonic() - began) * (total - done) / done
     overall(f"{done} of {total} runs done in {jobs} processes", done / total, left)
-
-
-def _on_gpu(tasks: Sequence[SweepTask], problem: Problem, given: dict[str, Any]) -> list[Result]:
-    """All at once; the run folders are written at the end."""
-    from proxskip.engines.gpu.batch import Batch, Lane
-
-    if given.get("seconds") is not None:
-        raise InputError("on the gpu the runs of a sweep share their seconds; give another limit.")
-    stop = Stop(**{k: given.get(k) for k in RUN_RULES})
-    stop.check(problem)
-    batch = Batch(problem, len(tasks))
-    participation = as_participation(given.get("cohort"))
-    common = description.config(tasks[0].method, problem, stop.rules, 0, "gpu", participation, {})
-    more = given.get("cohort"), given.get("x0"), given.get("every"), bool(given.get("allow_unsafe_step")), common
-    runs = [Run(t.method, problem, stop, t.seed, Lane(), *more) for t in tasks]
-    for r, t in zip(runs, tasks, strict=True):
-        if t.out is not None:
-            r.keep = folder.create(t.out, r.loop.config, given["force"], None)
-    interrupted = Event()
-    restore = catch_signals(interrupted)
-    try:
-        together(runs, batch, interrupted)
-    finally:
-        restore()
-    return [r.result for r in runs]
-
-
-def together(runs: list[Run], batch: Batch, interrupted: Event) -> None:
-    """All runs to their ends, their local steps in common launches; to their last communications if interrupted."""
-    for r in runs:
-        r.loop.interrupted = r.loop.line.interrupted = interrupted
-    try:
-        _fly(runs, batch, interrupted)
-    except BrokenOff:
-        for r in runs:
-            r.break_off()
-
-
-def _fly(runs: list[Run], batch: Batch, interrupted: Event) -> None:
-    from proxskip.engines.gpu.batch import Flight
-
-    # while one half of the runs is on the card, the other half's server and client halves are computed here
-    halves = [runs[0::2], runs[1::2]] if len(runs) > 1 and not batch.local.grid else [runs]
-    flights = [Flight(batch, len(part) * batch.problem.n, interrupted) for part in halves]
-    waiting: list[list[Run]] = [[] for _ in halves]
-    active = True
-    with np.errstate(all="ignore"):
-        while active:
-            active = False
-            for k, flight in enumerate(flights):
-                look(interrupted)
-                if waiting[k]:
-                    for r, (_, answer) in zip(_by_kind(waiting[k]), flight.land(), strict=True):
-                        r.lane.answers.append(answer)
-                waiting[k] = [r for r in (waiting[k] or halves[k]) if r.advance()]
-                if waiting[k]:
-                    flight.launch([r.question for r in waiting[k]])
-                    active = True
-                else:
-                    halves[k] = []
-
-
-def _by_kind(runs: list[Run]) -> list[Run]:
-    """The order in which a flight answers: steps first, then gradients."""
-    return [r for wanted in (False, True) for r in runs if r.question.want_gradient is wanted]
-
-
-class Run:
-    """One run, from question to question."""
-
-    def __init__(
-        self, method: Method, problem: Problem, stop: Stop, seed: int, lane: Lane, cohort: Any, x0: Any,
-        every: int | None, insist: bool, common: dict[str, Any],
-    ) -> None:  # fmt: skip
-        participation = as_participation(cohort)
-        method, notes = prepare(method, problem, participation, insist)
-        self.loop = Loop(method, problem, stop, seed, participation, lane, every, notes)
-        own = {"method": method.name, "parameters": description.parameters(method), "seed": seed, "every": every}
-        self.loop.config = common | own
-        self.loop.start(*starting_point(method, problem, participation, x0, None, None))
-        self.loop._record(())
-        self.recorded = 0
-        self.lane = lane
-        self.replay: Replay | None = None
-        self.keep: folder.Folder | None = None
-        self.result: Result
-        self.over = False
-
-    @property
-    def question(self) -> Job:
-        """What the run waits for."""
-        assert self.lane.question is not None
-        return self.lane.question
-
-    def advance(self) -> bool:
-        """Go on to the next question; False when the run is over."""
-        from proxskip.engines.gpu.batch import Suspended
-
-        loop = self.loop
-        while True:
-            if self.replay is None:
-                # the verdict can only be new at a record, or where a limit is reached
-                new = self.recorded == loop.round or loop.stop.limit(loop.round, loop.line.ledger)
-                verdict = loop._verdict() if new else None
-                if verdict is not None:
-                    return self._end(*verdict)
-                loop.line.begin(loop.round)
-                self.replay = Replay(loop.line, loop.seed)
-            self.replay.restart()
-            try:
-                server = loop.line.timed(loop.method.round, loop.server, self.replay)
-            except Suspended:
-                return True
-            self.replay = None
-            loop.server = server
-            loop.round += 1
-            if not loop.looks_finite(loop._is_recorded(loop.round)):
-                return self._end(*not_finite(loop.round))
-            if loop._is_recorded(loop.round):
-                loop._record(())
-                self.recorded = loop.round
-
-    def break_off(self) -> None:
-        """End where the round under way began."""
-        if self.over:
-            return
-        if self.replay is not None:
-            self.loop.line.undo()
-            self.replay = None
-        self._end(*(self.loop._verdict() or (Status.INTERRUPTED, "interrupted.")))
-
-    def _end(self, status: Status, message: str) -> bool:
-        loop = self.loop
-        self.over = True
-        if loop.trace.last()["round"] < loop.round and status is not Status.DIVERGED:
-            loop._record(())
-            status, message = loop._verdict() or (status, message)
-        self.result = loop._result(status, message)
-        if self.keep is not None:
-            self.keep.finish(self.result, loop.state())
-            self.keep.close()
-        loop.close()
-        return False
 
 
 # -- in several processes, bit by bit what this one would compute ----------------------------------------------------

@@ -244,27 +244,21 @@ class Workspace:
     ) -> list[float | None]:
         """f - f* of each candidate after ``rounds`` rounds, cached one by one; None if it diverged.
 
-        On the gpu engine all candidates of a method that are not cached run together.
-
         Args:
             problem: the flags of the problem.
             tried: the name of each candidate's method, and its flags.
         """
         at = self._tries(problem, tried, rounds)
         missing = [k for k, (_, path) in enumerate(at) if not path.is_file()]
-        # a group is one call of sweep: on the gpu all of them share launches
-        together = self.engine == "gpu"
-        groups = [[k for k in missing if tried[k][0] == name] for name in dict.fromkeys(tried[k][0] for k in missing)]
-        groups = groups if together else [[k] for k in missing]
         with self.progress.part(upto, len(tried)) as part:
             for _ in range(len(tried) - len(missing)):
                 part.skip("tuning")
-            jobs = [(dict(problem), [tried[k] for k in group], rounds) for group in groups]
+            jobs = [(dict(problem), [tried[k]], rounds) for k in missing]
             if self.pool is not None:
-                self._spread(_try_there, jobs, [labels[group[0]] for group in groups], part)
+                self._spread(_try_there, jobs, [labels[k] for k in missing], part)
             else:
-                for group, job in zip(groups, jobs, strict=True):
-                    part.begin(labels[group[0]], len(group))
+                for k, job in zip(missing, jobs, strict=True):
+                    part.begin(labels[k], 1)
                     self.try_out(*job)
         return [json.loads(path.read_text(encoding="utf-8"))["gap"] for _, path in at]
 

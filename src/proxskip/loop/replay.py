@@ -2,8 +2,7 @@
 
 ``Method.round`` is a pure function of the server's vectors, of a generator keyed by (seed, round) and of what its
 exchanges give. So nothing need be kept of one that was left in the middle: run it again, give it the known answers, and
-leave it where it asks for one that is not known. Sweeps on a GPU leave it while local steps are on the card, and
-federations while messages are on their way.
+leave it where it asks for one that is not known. Federations leave it while messages are on their way.
 """
 
 from __future__ import annotations

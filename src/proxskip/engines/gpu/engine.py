@@ -9,6 +9,7 @@ it is one launch. The host draws K, and reads vectors only when a record is due.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Event
@@ -99,6 +100,21 @@ class CardCohort(Sender):
         return Term(COLUMN, self.engine.column_of(values).reshape(-1, 1)) if many(values) else values
 
 
+_last_used: list[tuple[weakref.ref[Problem], LocalSteps]] = []
+"""The problem that was opened last, and its data on the card, which stay there as long as the problem lives."""
+
+
+def steps_on_card(problem: Problem, blocks: int | None, threads: int | None) -> LocalSteps:
+    """The problem's data on the card; sent only once where runs of one problem follow each other, as in a sweep."""
+    if _last_used and _last_used[0][0]() is problem and blocks is threads is None:
+        return _last_used[0][1]
+    _last_used.clear()
+    steps = LocalSteps(problem, problem.n, blocks=blocks, threads=threads)
+    if blocks is threads is None:
+        _last_used.append((weakref.ref(problem, lambda _: _last_used.clear()), steps))
+    return steps
+
+
 class Steps(Exception):
     """A settle half asks for local steps, which must begin after everything before them has ended."""
 
@@ -156,7 +172,7 @@ class GpuEngine(Engine):
         self.local: LocalSteps | None = None
         self.whole, self.oracles = self.local, []  # type: LocalSteps | None, list[Any]
         if LocalSteps.fit(problem):
-            self.local = LocalSteps(problem, problem.n, blocks=self.blocks, threads=self.threads)
+            self.local = steps_on_card(problem, self.blocks, self.threads)
             self.whole = None if problem.batch else self.local
         else:
             only_full_gradients(problem)
@@ -472,7 +488,7 @@ class GpuEngine(Engine):
             self.kept, self.pending = self.marked, None
 
     def close(self) -> None:
-        """Give the card's memory back."""
+        """Give the card's memory back, except for the data of the problem."""
         self.local = self.whole = self.pending = None
         self.kept, self.twins, self.columns, self.oracles = {}, [], {}, []
         self.cupy.get_default_memory_pool().free_all_blocks()

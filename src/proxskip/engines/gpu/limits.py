@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.links.codecs import Identity
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import stores_of
@@ -35,18 +34,6 @@ def only_full_gradients(problem: Problem) -> None:
         raise InputError(
             'the gpu engine takes minibatches of linear models only; use engine="cpu", or leave the batch out.'
         )
-
-
-def only_plain_vectors(codec: Any) -> None:
-    """Refuse what would have to leave the card."""
-    if codec is not None and not isinstance(codec, Identity):
-        raise InputError(f'a sweep on the gpu engine cannot send through {codec}; use engine="cpu", or single runs.')
-
-
-def everywhere(where: Any) -> None:
-    """Refuse a gradient of some members only."""
-    if where is not None:
-        raise InputError('a sweep on the gpu engine has gradients of all clients; use engine="cpu", or single runs.')
 
 
 def one_step0(step0: Any) -> int:
