@@ -11,7 +11,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def _runner() -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmark_runner", BENCHMARKS / "run.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -37,4 +38,4 @@ def test_the_page_that_is_here_is_read_and_written_whole() -> None:
 def test_every_part_is_a_script_that_is_here() -> None:
     runner = _runner()
     assert {command[0] for command in runner.PARTS.values()} <= {p.name for p in BENCHMARKS.glob("*.py")}
-    assert runner.NEEDS.keys() <= runner.PARTS.keys() and runner.QUICK <= runner.PARTS.keys()
+    assert runner.PARTS.keys() >= runner.QUICK | runner.NEEDS.keys()
