@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,24 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from cpu import in_turns, rounds_of, steps_of, synthetic
-from minibatch import problem_of_20
+from cpu import in_turns, rounds_of, steps_of, synthetic, w8a
 
 import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine, available_cores
 
 Line = tuple[str, float, str, bool | None]
 """What was measured, the figure, its bar in words, and whether it is met (None without a bar)."""
-
-
-def processor() -> str:
-    """The name of the processor."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def thread_counts() -> list[int]:
@@ -63,7 +51,7 @@ def speedups(problem: ps.Problem, K: int, counts: list[int]) -> dict[int, float]
 def threads() -> Iterator[Line]:
     """Whole clients are dealt to the threads: 20 of them keep two threads busy, 16 threads need more, and more to do."""
     bars = {(2, 100): 1.8, (16, 1000): 11.0}
-    few, name = problem_of_20()
+    few, name = w8a()
     many = synthetic(49_749, 300, 12, 160)
     for problem, data, K in ((few, name, 100), (many, "random rows", 100), (many, "random rows", 1000)):
         for t, speedup in speedups(problem, K, thread_counts()).items():
@@ -181,8 +169,7 @@ def main() -> int:
         "overhead": lambda: overheads(100_000 if o.quick else 1_000_000),
         "nonzeros": lambda: nonzeros(1e7 if o.quick else 1e8),
     }
-    load = os.getloadavg()[0]
-    print(f"{processor()} ({platform.machine()}), {available_cores()} cores, load {load:.1f}; numpy {np.__version__}\n")
+    print(f"## Threads, overhead and memory bandwidth (load {os.getloadavg()[0]:.1f})\n")
     print("| what | measured | bar | verdict |\n|---|---|---|---|")
     missed = 0
     for name, part in parts.items():

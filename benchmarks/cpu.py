@@ -1,10 +1,14 @@
 """Local steps on the CPU: ours against scipy, numpy, C, BLAS, and the way the paper's authors run a round.
 
+    python benchmarks/cpu.py            some minutes; --quick for small sizes
+
+w8a is read from PROXSKIP_DATA or the cache; without it random rows of its shape take its place.
 Every figure is the least of several runs, taken in turns with its rivals in one process, BLAS on one thread.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import itertools
 import shutil
@@ -127,37 +131,6 @@ def local_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
     return rows
 
 
-def scipy_batches(problem: ps.Problem, K: int) -> Callable[[], Any]:
-    """numpy draws the rows, scipy takes them out and multiplies."""
-    rng, b = np.random.default_rng(0), problem.batch
-
-    def act() -> None:
-        for f in problem.clients:
-            x = np.zeros(problem.d)
-            for _ in range(K):
-                rows = rng.choice(len(f.b), b, replace=False)
-                A, y = f.A[rows], f.b[rows]
-                x = x - 0.5 * (A.T @ (-y / (1.0 + np.exp(y * (A @ x))) / b) + f.reg * x)
-
-    return act
-
-
-def minibatch_step(problem: ps.Problem) -> list[tuple[str, float, str]]:
-    """One stochastic step of all clients, with many and with few of their rows."""
-    K, rows = 100, []
-    for batch in (2000, 400, 32):
-        sampled = problem.with_batch(batch)
-        rivals = {
-            f"ours, {batch} rows": steps_of(CpuEngine(1), sampled, K),
-            f"numpy and scipy, {batch} rows": scipy_batches(sampled, K // 10),
-        }
-        ours, theirs = in_turns(rivals, 7).values()
-        names = list(rivals)
-        rows.append((names[0], ours / K, ""))
-        rows.append((names[1], theirs / (K // 10), f"{10 * theirs / ours:.1f}"))
-    return rows
-
-
 def dense_data(rows: int = 6000, d: int = 5000) -> list[tuple[str, float, str]]:
     """One client with dense data against two BLAS products."""
     rng = np.random.Generator(np.random.Philox(0))
@@ -211,38 +184,6 @@ def _with_L(f: Any) -> Any:
     return f
 
 
-def growth_in_nonzeros(largest: float) -> list[tuple[float, float]]:
-    """(nonzeros, seconds a step) at 20 clients, d = 300, 12 entries a row."""
-    out = []
-    for nnz in np.geomspace(1e5, largest, round(np.log10(largest / 1e5) * 2) + 1):
-        problem = synthetic(int(nnz / 12), 300, 12, 20)
-        entries = sum(f.A.nnz for f in problem.clients)
-        act = steps_of(CpuEngine(1), problem, max(2, int(4e6 / nnz)))
-        out.append((float(entries), in_turns({"t": act}, 3)["t"] / max(2, int(4e6 / nnz))))
-    return out
-
-
-def growth_in_clients(rows: int, counts: list[int]) -> list[dict[str, float]]:
-    """A round of Scaffnew with one local step, against the local step alone and a pass over the state vectors."""
-    out = []
-    for n in counts:
-        problem = synthetic(rows, 300, 12, n)
-        engine = CpuEngine()
-        act = steps_of(engine, problem, 1)
-        step = in_turns({"t": act}, 3)["t"]
-        method = ps.Scaffnew(gamma=0.1, p=0.99, K=1)
-        round_ = rounds_of(engine, problem, method)
-        total = in_turns({"t": round_}, 4)["t"]
-        a, b = np.ones((2, n, problem.d))
-        a2, b2 = np.empty_like(a), np.empty_like(b)
-        copy = in_turns({"t": lambda: (np.copyto(a2, a), np.copyto(b2, b))}, 4)["t"]  # noqa: B023
-        data = sum(v.nbytes for v in vars(engine.shards).values() if isinstance(v, np.ndarray))
-        data += sum(v.nbytes for group in _groups(engine.shards) for v in group)
-        csr = sum(f.A.data.nbytes + f.A.indices.nbytes + f.A.indptr.nbytes for f in problem.clients)
-        out.append({"clients": n, "step": step, "round": total, "pass": copy, "memory": data / csr})
-    return out
-
-
 def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], None]:
     """One round a call."""
     shape = (problem.n, problem.d)
@@ -257,10 +198,6 @@ def rounds_of(engine: Any, problem: ps.Problem, method: Any) -> Callable[[], Non
 
     act()
     return act
-
-
-def _groups(packed: Any) -> list[tuple[Any, ...]]:
-    return [v for v in vars(packed).values() if isinstance(v, tuple) and all(isinstance(u, np.ndarray) for u in v)]
 
 
 def whole_round(problem: ps.Problem, K: int = 100) -> list[tuple[str, float, str]]:
@@ -351,3 +288,35 @@ def authors_way(problem: ps.Problem, K: int) -> Callable[[], Any]:
 
     act()
     return act
+
+
+def w8a() -> tuple[ps.Problem, str]:
+    """w8a on 20 clients by label, or random rows of its shape."""
+    try:
+        A, b = ps.datasets.load("w8a")
+    except ps.InputError:
+        return synthetic(49_749, 300, 12, 20), "random rows of w8a's shape"
+    return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), clients=20, by="label"), "w8a by label"
+
+
+def section(title: str, rows: list[tuple[str, float, str]]) -> None:
+    """Print a table."""
+    print(f"\n## {title}\n\n| what | ms | ratio to ours (bar) |\n|---|---|---|")
+    for name, t, note in rows:
+        print(f"| {name} | {1e3 * t:.3f} | {note} |", flush=True)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--quick", action="store_true", help="small sizes")
+    o = options.parse_args()
+    problem, name = w8a()
+    section(f"One local step of all 20 clients, {name}, float64", local_step(problem))
+    shape, wide = ((1200, 1000), (4000, 60_000)) if o.quick else ((6000, 5000), (40_000, 60_000))
+    section(f"One local step on dense data, {shape[0]} x {shape[1]}", dense_data(*shape))
+    section(f"One local step on sparse data, {wide[0]:,} x {wide[1]:,}, 4 clients", wide_data(*wide))
+    section(f"A whole round, 20 clients, 100 local steps, {name}", whole_round(problem))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,23 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from cpu import w8a
 
 import proxskip as ps
 
-CLIENTS = 20
 BARS: dict[str, dict[int, float]] = {"cpu": {2000: 1.3, 400: 0.75, 32: 0.1}, "gpu": {2000: 2.0, 400: np.inf, 32: 1.0}}
 """The most that a step may cost, by the rows of the minibatch."""
-
-
-def problem_of_20() -> tuple[ps.Problem, str]:
-    """w8a sorted by label, or random rows of its shape."""
-    try:
-        A, b = ps.datasets.load("w8a")
-    except ps.InputError:
-        from cpu import synthetic
-
-        return synthetic(49_749, 300, 12, CLIENTS), "random rows of w8a's shape"
-    return ps.split(ps.Logistic(A, b, l2=1e-4, l2_relative=True), clients=CLIENTS, by="label"), "w8a by label"
 
 
 def on_cpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
@@ -76,7 +65,7 @@ def main() -> int:
     options.add_argument("--turns", type=int, default=15, help="of which the least time counts (15)")
     options.add_argument("--batches", type=int, nargs="*", help="other sizes of minibatches, without a bar")
     o = options.parse_args()
-    full, name = problem_of_20()
+    full, name = w8a()
     bars = dict.fromkeys(o.batches, np.inf) if o.batches else BARS[o.engine]
     make = on_gpu if o.engine == "gpu" else on_cpu
     acts, kinds = {}, {}

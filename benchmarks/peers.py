@@ -3,7 +3,7 @@
     python benchmarks/peers.py [--only TEXT] [--limit SECONDS]
 
 Every answer is judged by one certificate, computed off the clock: |F(x) - F*|/(F(0) - F*), where F* is the value of a
-run of minimize with a tiny tolerance (of Clarabel for the quadratic program); with constraints, the largest violation
+run of minimize with a tiny tolerance; with constraints, the largest violation
 if that is more. Solvers with a callback are stopped at the first iterate that is good enough.
 Solvers with a tolerance are run with smaller and smaller ones, and the first run that is good enough counts alone.
 Each solver has a process of its own and one BLAS thread; those that compile themselves run once before the clock.
@@ -20,7 +20,6 @@ import os
 import resource
 import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[variable] = "1"  # before numpy is imported
@@ -141,10 +140,6 @@ def main():
 
 def reference(case):
     """F*: the smallest value of a run with a tiny tolerance."""
-    with ProcessPoolExecutor(1) as pool:  # a process of its own: Clarabel's threads do not survive a fork
-        known = pool.submit(case.known).result()
-    if known is not None:
-        return known
     f, psi, more = case.ours()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

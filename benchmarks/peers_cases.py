@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
+import scipy.ndimage
 import scipy.sparse
-from prox_operators import image
 
 import proxskip as ps
 from proxskip.problems import spectrum
@@ -41,10 +41,6 @@ class Case:
     def violation(self, x):
         """The largest violation of a constraint."""
         return 0.0
-
-    def known(self):
-        """F*, where somebody else knows it better."""
-        return None
 
     def minimize(self, tol, look):
         f, psi, more = self.ours()
@@ -188,74 +184,6 @@ class SparseLasso(Regression):
         return scipy.sparse.csc_matrix(A), np.where(np.arange(20_000) % 100 == 0, 1.0, 0.0)
 
 
-class Elastic(Regression):
-    name = "elastic net, dense 4000 x 1000"
-    share = 0.01
-
-    def data(self, rng):
-        A = np.asfortranarray(rng.standard_normal((4000, 1000)) * np.geomspace(1, 0.1, 1000))
-        return A, np.where(np.arange(1000) % 20 == 0, 1.0, 0.0)
-
-    def psi(self):
-        return ps.prox.ElasticNet(self.alpha, self.alpha)
-
-    theirs = Case.theirs
-
-    def modelled(self, cp, x):
-        return super().modelled(cp, x) + 0.5 * self.alpha * cp.sum_squares(x)
-
-    def others(self):
-        return {
-            "scikit-learn ElasticNet": (self.sklearn, "compiled"),
-            "skglm ElasticNet": (self.skglm, "compiled"),
-            **self.cones("Clarabel", "OSQP"),
-        }
-
-    def sklearn(self, tol, look):
-        from sklearn.linear_model import ElasticNet
-
-        model = ElasticNet(2 * self.alpha, l1_ratio=0.5, fit_intercept=False, tol=tol, max_iter=10**6)
-        return model.fit(self.A, self.b).coef_
-
-    def skglm(self, tol, look):
-        from skglm import ElasticNet
-
-        model = ElasticNet(2 * self.alpha, l1_ratio=0.5, fit_intercept=False, tol=tol * float(np.std(self.b)))
-        return model.fit(self.A, self.b).coef_
-
-
-class Groups(Regression):
-    name = "group lasso, dense 1000 x 4000, groups of 10"
-    size = 10
-
-    def data(self, rng):
-        A = np.asfortranarray(rng.standard_normal((1000, 4000)) + 0.5 * rng.standard_normal((1000, 1)))
-        return A, np.where(np.arange(4000) // 10 % 20 == 0, 1.0, 0.0)
-
-    def __init__(self):
-        super().__init__()
-        norms = np.linalg.norm((self.A.T @ self.b).reshape(-1, self.size), axis=1)
-        self.alpha = self.share * float(norms.max()) / len(self.b)
-
-    def psi(self):
-        return ps.prox.GroupL1(self.alpha, (self.size,) * (self.A.shape[1] // self.size))
-
-    theirs = Case.theirs
-
-    def modelled(self, cp, x):
-        loss = cp.sum_squares(self.A @ x - self.b) / (2 * len(self.b))
-        return loss + self.alpha * cp.sum(cp.norm(cp.reshape(x, (-1, self.size), order="C"), axis=1))
-
-    def others(self):
-        return {"skglm GroupLasso": (self.skglm, "compiled"), **self.cones("Clarabel")}
-
-    def skglm(self, tol, look):
-        from skglm import GroupLasso
-
-        model = GroupLasso(self.size, self.alpha, fit_intercept=False, tol=tol * float(np.std(self.b)))
-        return model.fit(self.A, self.b).coef_
-
-
 class LogisticL1(Regression):
     name = "logistic l1, dense 5000 x 500"
     share = 0.02
@@ -324,6 +252,13 @@ class Blurred:
     def gradient(self, x):
         X = x.reshape(self.b.shape)
         return ((X if self.K is None else self.normal @ X @ self.normal) - self.kb).ravel()
+
+
+def image(side):
+    """Discs and a ramp with noise: edges, flat parts and a slope."""
+    i, j = np.mgrid[:side, :side] / side
+    clean = 0.3 * i + 0.5 * ((i - 0.4) ** 2 + (j - 0.5) ** 2 < 0.05) + 0.4 * ((i - 0.7) ** 2 + (j - 0.7) ** 2 < 0.02)
+    return scipy.ndimage.uniform_filter(clean, 3) + 0.1 * np.random.default_rng(0).standard_normal((side, side))
 
 
 class Picture(Case):
@@ -480,25 +415,7 @@ class Shape(Case):
         return self.cones("Clarabel")
 
 
-class ShapeLeastSquares(Shape):
-    name = "polyhedron: least squares 2000 x 120, increasing and concave"
-    rows = 2000
-
-    def f(self):
-        return ps.LeastSquares(self.A, self.sign, l2=1e-3)
-
-    def known(self):
-        return self.objective(self.cvxpy("CLARABEL", 1e-10, None))
-
-    def modelled(self, cp, x):
-        return cp.sum_squares(self.A @ x - self.sign) / (2 * self.rows) + 0.5e-3 * cp.sum_squares(x)
-
-    def others(self):
-        return self.cones("Clarabel", "OSQP")
-
-
 CASES = (
-    DenseLasso, SparseLasso, Elastic, Groups, LogisticL1,
-    partial(Picture, 64, False), partial(Picture, 256, False), partial(Picture, 64, True), partial(Picture, 256, True),
-    Completion, Shape, ShapeLeastSquares,
+    DenseLasso, SparseLasso, LogisticL1, partial(Picture, 64, False), partial(Picture, 256, False),
+    partial(Picture, 64, True), partial(Picture, 256, True), Completion, Shape,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The Ray engine's numbers: ratios to the cpu engine and to the authors' way, memory, and the constants of a cluster.
 
-    python benchmarks/run.py --only ray ray_memory   all of it, into benchmarks/RESULTS.md
-    python benchmarks/ray_engine.py --only round     some of it, printed
+    python benchmarks/ray_engine.py                  all of it
+    python benchmarks/ray_engine.py --only round     some of it
     python benchmarks/ray_engine.py --quick          small sizes, to see that it works
 
 Everything runs on a cluster of two Ray nodes on this machine.
@@ -26,7 +26,6 @@ import cpu
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from run import w8a
 
 import proxskip as ps
 from proxskip.engines.cpu.engine import CpuEngine
@@ -80,7 +79,7 @@ def bare_trip(d: int, actors: int = 2) -> Callable[[], Any]:
 # -- speed -------------------------------------------------------------------------------------------------------------
 def a_round(quick: bool) -> str:
     """20 clients, 2 actors, 100 local steps, w8a: against the cpu engine, bare trips, and the authors' way."""
-    problem, name = w8a()
+    problem, name = cpu.w8a()
     method = ps.Scaffnew(gamma=0.5 / problem.L_max, p=0.01, K=100)
     engine = RayEngine(2)
     made = cpu.authors_way(problem, 100)
@@ -102,44 +101,6 @@ def a_round(quick: bool) -> str:
     ])  # fmt: skip
 
 
-# -- more data than an actor may hold ----------------------------------------------------------------------------------
-def shard_of(mb: float) -> Callable[[int], Any]:
-    rows = int(mb * MB / 8 / 100)
-
-    def load(i: int) -> Any:
-        rng = np.random.Generator(np.random.Philox(i))
-        A = rng.standard_normal((rows, 100))
-        f = ps.Logistic(A, np.where(A[:, 0] + 0.5 * rng.standard_normal(rows) > 0, 1.0, -1.0), l2=0.1)
-        return f
-
-    return load
-
-
-def larger_than_an_actor(quick: bool) -> str:
-    """Many shards; an actor may hold a quarter of the data, temporaries of loading included."""
-    mb, n = (8.0, 32) if quick else (16.0, 32)
-    load, limit = shard_of(mb), int(n * mb / 4 * MB)
-    refused = ""
-    try:
-        RayEngine(1, memory=limit, deadline=120).load(load, n=n)
-    except (ps.InputError, ps.EngineError) as error:
-        refused = str(error)
-    engine = RayEngine(16, memory=limit, deadline=300)
-    problem = engine.load(load, n=n)
-    method = ps.Scaffnew.theory(problem)
-    a = ps.run(method, problem, rounds=20, engine=engine, seed=1)
-    engine.shutdown()
-    here = ps.Problem([load(i) for i in range(n)], weights=problem.sizes)
-    b = ps.run(method, here, rounds=20, engine="cpu", seed=1)
-    same = a.x.tobytes() == b.x.tobytes()
-    return (
-        f"### Data 4 times larger than what an actor may hold\n\n{n} shards of {mb:g} MB, {n * mb:g} MB in all; an actor may hold {limit / MB:g} MB. "
-        f'One actor: "{refused}" Sixteen actors: 20 rounds, '
-        f"x {'equal to' if same else 'DIFFERENT FROM'} that of the cpu engine with all data in one process, bit for bit.\n"
-    )
-
-
-# -- memory over many rounds -------------------------------------------------------------------------------------------
 def flat(quick: bool) -> str:
     """d = 1e5, many rounds: RSS of driver and actors, and the object store, must not grow."""
     d, rounds = 100_000, 300 if quick else 10_000
@@ -200,7 +161,7 @@ def constants(quick: bool) -> str:
     ])  # fmt: skip
 
 
-PARTS = {"round": a_round, "larger": larger_than_an_actor, "flat": flat, "constants": constants}
+PARTS = {"round": a_round, "flat": flat, "constants": constants}
 
 
 def report(quick: bool, only: Sequence[str] | None = None) -> str:
@@ -209,7 +170,7 @@ def report(quick: bool, only: Sequence[str] | None = None) -> str:
     for name in only or PARTS:
         with two_nodes(cpus=10 if name == "round" else 8):
             page.append(PARTS[name](quick))
-    return "\n".join([*page, f"Ray {ray.__version__}."])
+    return "\n".join(["## Ray, two nodes of a cluster on this machine\n", *page, f"Ray {ray.__version__}."])
 
 
 def main() -> None:

@@ -149,82 +149,7 @@ def actors(quick: bool) -> str:
     ])  # fmt: skip
 
 
-SIGNALLED = """
-import json, os, signal, sys, threading, time
-import numpy as np
-import proxskip as ps
-rng = np.random.default_rng(0)
-A = rng.standard_normal((2000, 100))
-problem = ps.split(ps.Logistic(A, np.sign(A[:, 0]), l2=0.1), clients=4)
-sent = []
-class Begun(ps.callbacks.Callback):
-    def on_record(self, step, metrics):
-        if not sent:
-            sent.append(0.0)
-            threading.Timer(1.0, send).start()
-def send():
-    sent[0] = time.monotonic()
-    os.kill(os.getpid(), signal.SIGTERM)
-result = ps.run(ps.Scaffnew(gamma=0.1, p=1e-3, K=10**6), problem, rounds=10**6, engine=ps.RayEngine(2), out="run",
-                callbacks=[Begun()])
-print("SAID", json.dumps({"seconds": time.monotonic() - sent[0], "status": result.status.name}))
-"""
-
-
-def signalled(quick: bool) -> str:
-    """From SIGTERM in the middle of a long round to the end, Ray's included."""
-    found = [json.loads(job(SIGNALLED)) for _ in range(2 if quick else 5)]
-    if failed := [f for f in found if "failed" in f]:
-        return f"### A signal in a long round on Ray\n\nFAILED: {failed[0]['failed']}\n"
-    late = max(f["seconds"] for f in found)
-    return (
-        f"### A signal in a long round on Ray\n\nOf {len(found)} runs with the Ray they started, the latest ended {late:.2f} s "
-        f"after SIGTERM ({', '.join(sorted({f['status'] for f in found}))}; bar: 2 s, {verdict(late <= 2)}).\n"
-    )
-
-
 # -- Flower ------------------------------------------------------------------------------------------------------------
-SIMULATED = """
-import json, sys, time
-import numpy as np
-from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
-import proxskip as ps
-from proxskip.flower import Federated, client_app
-n, rounds = int(sys.argv[1]), int(sys.argv[2])
-oracle = lambda i: ps.Quadratic(np.full(50, 1.0 + i % 3), np.full(50, float(i % 7)))
-client = client_app(lambda context: oracle(int(context.node_config["partition-id"])), on_disk=False)
-server, found, marks = ServerApp(), {}, []
-
-@server.main()
-def main(grid, context):
-    found["out"] = Federated(ps.Scaffnew(0.25, 0.5), clients=n, wait=1800.0, deadline=1800.0, audit=0, seed=1).start(
-        grid=grid, num_rounds=rounds, evaluate_fn=lambda r, a: marks.append(time.perf_counter()))
-
-if __name__ == "__main__":
-    run_simulation(server, client, num_supernodes=n, backend_config={"client_resources": {"num_cpus": 1}})
-    # rounds close at a deadline, in the form for cohorts
-    problem = ps.Problem([oracle(i) for i in range(n)])
-    known = ps.run(ps.Scaffnew(0.25, 0.5), problem, rounds=rounds, seed=1, cohort=[list(range(n))])
-    same = found["out"].x.tobytes() == known.x.tobytes()
-    clients = [m["clients"] for m in found["out"].train_metrics_clientapp.values()]
-    print("SAID", json.dumps({"same": same, "clients": clients, "round": (marks[-1] - marks[0]) / rounds}))
-"""
-
-
-def simulation(quick: bool) -> str:
-    """Flower's simulation with many clients."""
-    n, rounds = (50, 2) if quick else (1_000, 5)
-    found = json.loads(job(SIMULATED, n, rounds, RAY_ADDRESS="local"))
-    if "failed" in found:
-        return f"### Flower's simulation, {n:,} clients\n\nFAILED: {found['failed']}\n"
-    holds = found["same"] and found["clients"] == rounds * [n]
-    return (
-        f"### Flower's simulation, {n:,} clients\n\n{rounds} rounds, {found['round']:.1f} s each; every client took part in "
-        f"every round and x is that of `ps.run`, bit for bit: {verdict(holds)}.\n"
-    )
-
-
 APP = {
     "pyproject.toml": """
 [build-system]
@@ -343,12 +268,12 @@ def tasks(quick: bool) -> str:
     ])  # fmt: skip
 
 
-PARTS = {"import": importing, "actors": actors, "signal": signalled, "simulation": simulation, "task": tasks}
+PARTS = {"import": importing, "actors": actors, "task": tasks}
 
 
 def report(quick: bool, only: Sequence[str] | None = None) -> str:
     """These of the parts."""
-    return "\n".join(PARTS[name](quick) for name in only or PARTS)
+    return "\n".join(["## Ray and Flower at size, and imports\n", *(PARTS[name](quick) for name in only or PARTS)])
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import proxskip as ps
-from proxskip.engines.torch import families
 from proxskip.engines.torch.engine import TorchEngine
 from proxskip.links.cohorts import Everyone, as_participation
 from proxskip.loop.line import Line
@@ -164,7 +163,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("TORCH.md"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", default="", help="such as MLP:100,CNN:100")
-    parser.add_argument("--variants", action="store_true", help="also what was decided against")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     device, card = options.device, options.device == "cuda"
@@ -185,33 +183,10 @@ def main() -> None:
         kind, n = asked.split(":")
         lines.append(row_of(kind, int(n), device, repeats))
         print(lines[-1], flush=True)
-        if options.variants:
-            variants(kind, int(n), device, repeats)
     if card:
         lines += ["", host_row(device, repeats)]
         print(lines[-1], flush=True)
     options.out.write_text("\n".join(lines) + "\n")
-
-
-def variants(kind: str, n: int, device: str, repeats: int) -> None:
-    """Printed only: without graphs, with convolutions as products, compiled."""
-    problem = problem_of(kind, n, device)
-    ways: dict[str, dict[str, Any]] = {"no graphs": {"graphs": False}}
-    ways |= {"products": {}} if kind == "CNN" else {"compiled": {}}
-    for way, how in ways.items():
-        families.CONVOLVE_BY_PRODUCTS = {"cpu", "cuda"} if way == "products" else {"cpu"}
-        plain = families.Networks.descend
-        try:
-            if way == "compiled":
-                families.Networks.descend = torch.compile(plain)  # type: ignore[method-assign]
-            local, whole = engine_times(problem, device, repeats, **how)
-        except Exception as error:
-            print(f"    {way}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-            continue
-        finally:
-            families.CONVOLVE_BY_PRODUCTS = {"cpu"}
-            families.Networks.descend = plain  # type: ignore[method-assign]
-        print(f"    {way}: a step {1e3 * local / K:.3f} ms, a round {1e3 * whole:.2f} ms", flush=True)
 
 
 if __name__ == "__main__":

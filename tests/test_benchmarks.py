@@ -1,0 +1,41 @@
+"""RESULTS.md: a run of the benchmarks replaces its own parts and loses no other."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def _runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_runner", BENCHMARKS / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_run_replaces_its_own_part_and_loses_no_other(tmp_path: Path) -> None:
+    runner, page = _runner(), tmp_path / "new" / "RESULTS.md"
+    runner.put(page, "machine A, 2 cores", "engine", "## Steps\n\n| a |\n|---|\n| 1 |")
+    runner.put(page, "machine B, 16 cores", "engine", "## Steps\n\n| b |")
+    runner.put(page, "machine A, 2 cores", "noise", "## Noise")
+    runner.put(page, "machine A, 2 cores", "engine", "## Steps\n\n| c |")
+    sections = runner.sections_of(page.read_text(encoding="utf-8"))
+    assert sections["machine B, 16 cores"] == {"engine": "## Steps\n\n| b |"}
+    assert sections["machine A, 2 cores"]["engine"] == "## Steps\n\n| c |"
+    assert "## Noise" in sections["machine A, 2 cores"]["noise"]
+
+
+def test_the_page_that_is_here_is_read_and_written_whole() -> None:
+    runner, text = _runner(), (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    assert runner.page_of(runner.sections_of(text)) == text
+
+
+def test_every_part_is_a_script_that_is_here() -> None:
+    runner = _runner()
+    assert {command[0] for command in runner.PARTS.values()} <= {p.name for p in BENCHMARKS.glob("*.py")}
+    assert runner.PARTS.keys() >= runner.QUICK | runner.NEEDS.keys()
