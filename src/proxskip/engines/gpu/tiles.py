@@ -17,6 +17,8 @@ import scipy.sparse
 from proxskip.engines.rows import merged_rows, ranges
 from proxskip.types import Array, Indices
 
+PACK = 4
+"""Entries of a lane that are loaded at once."""
 MAX_ENTRIES_UNTANGLED = 1 << 23
 """Entries up to which bank conflicts are ordered away; beyond, the data do not fit into shared memory anyway."""
 MAX_SLOTS_UNTANGLED = 192
@@ -108,7 +110,7 @@ class LaneTiles:
     size: int  # entries in all, blank ones included
 
     @staticmethod
-    def of(slices: int, owner: Indices, length: Indices, warps: int, pack: int, extra: float) -> LaneTiles:
+    def of(slices: int, owner: Indices, length: Indices, warps: int, extra: float) -> LaneTiles:
         """Outputs with these owners and numbers of entries.
 
         Args:
@@ -116,7 +118,7 @@ class LaneTiles:
         """
         # lanes per output: a power of two, at most a warp, so that no lane has much more than its share of the slice
         total = np.bincount(owner, weights=length, minlength=slices)
-        per_lane = np.maximum(np.ceil(total / (warps * 32 * pack)), 1) * pack
+        per_lane = np.maximum(np.ceil(total / (warps * 32 * PACK)), 1) * PACK
         log = np.clip(np.ceil(np.log2(np.maximum(length, 1) / per_lane[owner])), 0, 5).astype(np.int64)
         # by slice, then by lanes, then by length: outputs of a tile have the same number of lanes and are about equally
         # long, so that few entries are blank
@@ -134,9 +136,9 @@ class LaneTiles:
         tile_of = np.cumsum(opens) - 1
         count = np.diff(np.append(first, len(key)))
         # a tile is as deep as its first output, the longest, needs
-        packs = -(-o_length[first] // (pack << o_log[first]))
+        packs = -(-o_length[first] // (PACK << o_log[first]))
         t_owner, t_log = o_owner[first], o_log[first]
-        warp, final = _schedule(slices, t_owner, packs * pack + extra + 3 * t_log, warps)
+        warp, final = _schedule(slices, t_owner, packs * PACK + extra + 3 * t_log, warps)
         # tiles lie in the order in which the warps read them
         start = _starts(packs[final])
         pack0 = start[np.searchsorted(t_owner[final], np.arange(slices + 1))]
@@ -154,10 +156,10 @@ class LaneTiles:
         in_tile[order] = within % (32 >> o_log)
         lane = (in_tile[o] << log[o]) + (k & ((1 << log[o]) - 1))
         deep = k >> log[o]
-        at = ((where[t[o]] + deep // pack) * 32 + lane) * pack + deep % pack
+        at = ((where[t[o]] + deep // PACK) * 32 + lane) * PACK + deep % PACK
         counts = np.bincount(t_owner * warps + warp, minlength=slices * warps).reshape(slices, warps)
         ends = np.concatenate([np.zeros((slices, 1), dtype=np.int64), np.cumsum(counts, axis=1)], axis=1)
-        return LaneTiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * pack)
+        return LaneTiles(table, tile0, pack0, ends.astype(np.int32), place, at, int(start[-1]) * 32 * PACK)
 
     def extents(self) -> list[Indices]:
         """For each slice: its first tile, number of tiles, first pack and number of packs."""
@@ -189,7 +191,7 @@ class Layout:
     meta: Any
 
     @staticmethod
-    def of(data: ClientRows, G: int, warps: int, pack: int, unit: bool, kind: Any) -> Layout:
+    def of(data: ClientRows, G: int, warps: int, unit: bool, kind: Any) -> Layout:
         """Deal each client's rows to its G slices, and build both kinds of tiles.
 
         The longest rows go first, to slices 0, 1, ... G-1, G-1, ... 0, 0, ..., for about equal numbers of entries.
@@ -202,7 +204,7 @@ class Layout:
         slice_of = owner * G + np.where(turn == 0, step, G - 1 - step)
         S = data.clients * G
         # a row's output costs a slope, a column's little more than the store
-        rows = LaneTiles.of(S, slice_of, length, warps, pack, extra=12.0)
+        rows = LaneTiles.of(S, slice_of, length, warps, extra=12.0)
         m = np.bincount(slice_of, minlength=S)
         b0 = _starts(-(-m // 4) * 4)
         entry_row = np.repeat(np.arange(len(length)), length)
@@ -214,10 +216,10 @@ class Layout:
         line = scipy.sparse.csr_matrix((at, cell[at], np.array([0, len(at)])), shape=(1, S * F))
         by_column = line.tocsc().data
         c_length = np.bincount(cell, minlength=S * F)
-        columns = LaneTiles.of(S, np.repeat(np.arange(S), F), c_length, warps, pack, extra=4.0)
+        columns = LaneTiles.of(S, np.repeat(np.arange(S), F), c_length, warps, extra=4.0)
         narrow = np.uint16 if max(F, int(m.max(initial=0))) < 2**16 - 1 else np.uint32
         # a row's missing entries read x[F] = 0; a column's read z[m] = 0 of their own slice
-        blank = np.repeat(m, np.diff(columns.pack0) * 32 * pack)
+        blank = np.repeat(m, np.diff(columns.pack0) * 32 * PACK)
         # colmap: which column the outputs of the column tiles are; padded so that each slice's begins at 16 bytes
         padded = -(-F // 8) * 8
         colmap = np.zeros((S, padded), dtype=narrow)
@@ -233,7 +235,7 @@ class Layout:
         # the banks of shared memory, side by side, hold 128 bytes: 32 floats or 16 doubles
         if max(row_idx.size, col_idx.size) <= MAX_ENTRIES_UNTANGLED:
             for tiles, idx, val in ((rows, row_idx, row_val), (columns, col_idx, col_val)):
-                order = untangle(_absolute(tiles), tiles.tiles[:, 1], idx, pack, 128 // np.dtype(kind).itemsize)
+                order = untangle(_absolute(tiles), tiles.tiles[:, 1], idx, 128 // np.dtype(kind).itemsize)
                 idx[:], val[:] = idx[order], val[order]
         return Layout(
             G=G,
@@ -250,13 +252,13 @@ class Layout:
             meta=meta.astype(np.int64),
         )
 
-    def data_bytes(self, pack: int, real: int, columns_of_rows: int) -> Indices:
+    def data_bytes(self, real: int, columns_of_rows: int) -> Indices:
         """Bytes of each slice in shared memory: tiles, indices, values, colmap, and what each row has."""
         index = self.row_idx.itemsize
         t, p, m = self.meta[:, [1, 5]], self.meta[:, [3, 7]], self.meta[:, 9]
         cell = index + (0 if self.row_val is None else real)
         tail = columns_of_rows * -(-m // 4) * 4 * real + self.colmap.shape[1] * index
-        return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * pack * cell + tail + 16 * 9, dtype=np.int64)
+        return np.asarray(t.sum(axis=1) * 16 + p.sum(axis=1) * 32 * PACK * cell + tail + 16 * 9, dtype=np.int64)
 
 
 def _absolute(tiles: LaneTiles) -> Indices:
@@ -264,7 +266,7 @@ def _absolute(tiles: LaneTiles) -> Indices:
     return np.asarray(np.repeat(tiles.pack0[:-1], np.diff(tiles.tile0)) + tiles.tiles[:, 0], dtype=np.int64)
 
 
-def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Indices:
+def untangle(pack0: Indices, packs: Any, idx: Any, banks: int) -> Indices:
     """An order of each lane's entries in which lanes that read together seldom meet in a bank of shared memory.
 
     In slot j all lanes of a warp read the address of their j-th entry together; those in the same bank wait for each
@@ -275,12 +277,12 @@ def untangle(pack0: Indices, packs: Any, idx: Any, pack: int, banks: int) -> Ind
     order = np.arange(idx.size)
     lanes = min(32, banks)
     for deep in np.unique(packs):
-        if not 0 < deep * pack <= MAX_SLOTS_UNTANGLED:
+        if not 0 < deep * PACK <= MAX_SLOTS_UNTANGLED:
             continue
         first = pack0[packs == deep]
-        D, n = int(deep) * pack, len(first) * 32 // lanes
+        D, n = int(deep) * PACK, len(first) * 32 // lanes
         # [tile, pack, lane, entry] -> [group of lanes that read together, lane, slot]
-        at = (first[:, None] * 32 * pack + np.arange(32 * D)).reshape(-1, int(deep), 32, pack)
+        at = (first[:, None] * 32 * PACK + np.arange(32 * D)).reshape(-1, int(deep), 32, PACK)
         at = at.transpose(0, 2, 1, 3).reshape(n, lanes, D).copy()
         home = at.copy()
         address = idx[at].astype(np.int64)

@@ -1,0 +1,80 @@
+"""A cohort on the card: what its half asks for, one client after another or for all members at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines.gpu.coded import read_on_card
+from proxskip.engines.gpu.limits import many, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.links.codecs import Codec, Key
+from proxskip.seam import Request
+from proxskip.types import Indices, InputError
+
+
+class CardCohort(Sender):
+    """A whole cohort as one client: every vector is a CuPy array, ``(c, d)`` or ``(d,)`` for all members."""
+
+    def __init__(self, engine: Any, members: Indices, request: Request) -> None:
+        self.engine, self.members, self.request = engine, members, request
+        self.own_columns = {k: engine.cupy.asarray(v)[:, None] for k, v in request.own.items()}
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
+
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member.
+
+        With momentum, or a pull to anything but zero, there is a launch for each step.
+        """
+        only_plain_steps(more)
+        if not many(momentum) and not momentum and (strength := pull_to_zero(pull)) is not None:
+            return self._plain_steps(x, h, gamma, K, strength)
+        if many(K):
+            raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
+
+        def one_step(z: Any, shift: Any, gamma: Any, active: Any) -> Any:
+            return self._plain_steps(z, shift, gamma, 1)
+
+        return pulled_steps(one_step, x, h, gamma, K, pull, momentum)
+
+    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
+        """K times  x <- x - gamma (g(x) - h + pull x)."""
+        engine, request = self.engine, self.request
+        self.gradients += rows_taken(engine.problem, engine.rows, self.members, K)
+        step0, self.step = self.step, self.step + (np.asarray(K) if many(K) else K)
+        if not many(h):
+            h = engine.cupy.full(engine.problem.d, float(h)) if h else None
+        return engine.steps.descend(
+            len(self.members), engine.dense(x), None if h is None else engine.dense(h), gamma, K,
+            members=engine.numbers(self.members), seed=engine.seed, round=request.round, step0=one_step0(step0),
+            pull=pull, halt=request.halt,
+        )  # fmt: skip
+
+    def gradient(self, x: Any, where: Any = None) -> Any:
+        """The members' full gradients, one row each; x itself where none is wanted."""
+        wanted: Any = 1 if where is None else self._sent_with(where)
+        self.gradients += int(np.sum(wanted * self.engine.rows[self.members]))
+        members = self.engine.numbers(self.members)
+        return self.engine.steps.gradient(len(self.members), self.engine.dense(x), wanted, members=members)
+
+    def _sent_with(self, column: Any) -> Indices:
+        """The numbers of a column that came with the request, as zeros and ones."""
+        name = next(k for k, v in self.own_columns.items() if v is column)
+        return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
+
+    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+        """What the server reads: it does not leave the card."""
+        return read_on_card(self.engine.cupy, v, codec, keys, self.engine.problem.d)
+
+    def own(self, values: Any) -> Any:
+        """The members' entries as a column, or their rows."""
+        if not many(values):
+            return values
+        column = self.engine.sent_once(values)
+        column = column[:, None] if column.ndim == 1 else column
+        return self.engine.rows_of(column, self.members)
