@@ -126,7 +126,7 @@ def steps_table(cupy: Any, whole: Any) -> list[str]:
         usual = dense_torch(problem, 10, 60) if n == 20 else None
         data = steps.data.merged()
         # every entry: its index and the number it points at, once by rows and once by columns
-        traffic = 2 * len(data.indices) * (2 + 8)
+        traffic = 2 * data.A.nnz * (2 + 8)
         chip = steps.card.processors * 128 * clock * 1e-6
         share = traffic / chip / t
         usual_text = "" if usual is None else f"{usual:.0f}"

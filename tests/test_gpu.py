@@ -127,12 +127,12 @@ def test_without_cupy_the_error_says_what_to_install() -> None:
         make_engine("gpu")
 
 
-def gathered(tiles: Any, idx: Any, val: Any, s: int, source: Any, outputs: int) -> Any:
+def gathered(tiles: Any, s: int, source: Any, outputs: int) -> Any:
     """What the kernel's gather computes for slice s."""
     out = np.full(outputs, np.nan)
     for first, packs, packed, place in tiles.tiles[tiles.tile0[s] : tiles.tile0[s + 1]]:
         at = (tiles.pack0[s] + first) * 32 * PACK + np.arange(packs * 32 * PACK)
-        terms = source[idx[at]] * (1.0 if val is None else val[at])
+        terms = source[tiles.idx[at]] * tiles.val[at]
         lanes = terms.reshape(packs, 32, PACK).sum(axis=(0, 2))
         log, count = packed & 7, packed >> 3
         out[place : place + count] = lanes.reshape(32 >> log, 1 << log).sum(axis=1)[:count]
@@ -149,17 +149,17 @@ def test_tiles_compute_margins_and_gradients(
 ) -> None:
     problem = random_problem(seed, n, rows, d, unit=unit)
     data = ClientRows.of(list(problem.clients), problem.rows_each)
-    layout = Layout.of(data.merged(), G, warps, data.unit, np.float64)
+    layout = Layout.of(data.merged(), G, warps, np.float64)
     x = np.random.Generator(np.random.Philox(seed)).standard_normal(d)
     for i, f in enumerate(problem.clients):
         total = np.zeros(d)
         for s in range(i * G, (i + 1) * G):
             m, b0 = int(layout.meta[s, 9]), int(layout.meta[s, 8])
             assert layout.rows.warps[s, -1] == layout.meta[s, 1]
-            z = gathered(layout.rows, layout.row_idx, layout.row_val, s, np.append(x, 0.0), m)
+            z = gathered(layout.rows, s, np.append(x, 0.0), m)
             b, w = layout.labels[b0 : b0 + m], layout.shares[b0 : b0 + m]
             slopes = np.append(-b * w / (1.0 + np.exp(b * z)), 0.0)
-            g = gathered(layout.columns, layout.col_idx, layout.col_val, s, slopes, d)
+            g = gathered(layout.columns, s, slopes, d)
             np.add.at(total, layout.colmap[s, :d].astype(np.int64), g)
         assert np.allclose(total + f.reg * x, f.gradient(x), rtol=1e-12, atol=1e-14)  # type: ignore[attr-defined]
 

@@ -164,17 +164,17 @@ class LocalSteps:
         self.plan |= {"chunk": chunk, "writers": writers}
         index = np.uint16 if self.F < 2**16 - 1 else np.uint32
         self._set_index(index)
-        self._send("indptr", self.data.indptr)
-        self._send("indices", self.data.indices.astype(index))
-        self._send("values", np.zeros(1) if self.unit else self.data.values.astype(self.kind))
+        self._send("indptr", self.data.A.indptr.astype(np.int64))
+        self._send("indices", self.data.A.indices.astype(index))
+        self._send("values", np.zeros(1) if self.unit else self.data.A.data.astype(self.kind))
         self._send("labels", self.data.labels.astype(self.kind))
         self._send("shares", self.data.shares.astype(self.kind))
 
     def _plan_tiles(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
         """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
         data = self.data.sampled(self.batch) if self.batch else self.data.merged()
-        nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
-        mean = max(1, len(data.indices) // self.n)
+        nnz = max(1, int(np.diff(data.A.indptr[data.row0]).max()))
+        mean = max(1, data.A.nnz // self.n)
         limit = self.card.shared
         C = blocks or min(self.card.blocks(self.n), max(1, mean // 512))
         # an estimate, before the layout is built: every entry is stored twice, by rows and by columns, with some 15 %
@@ -182,32 +182,27 @@ class LocalSteps:
         cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
         rows = int(np.diff(data.row0).max())
         about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
-
-        def fits(c: int) -> bool:
-            return bool(self._state(c) + about / c <= limit)
-
-        # 9 stands for no cluster: the client's blocks meet in global memory
-        if blocks is None and not fits(C):
-            C = next((c for c in (1, 2, 4, 8) if c > C and fits(c) and (c == 1 or self.card.clusters)), 9)
+        sizes = [c for c in (C, 2, 4, 8) if c == C or (c > C and self.card.clusters)]
+        sizes = [c for c in sizes if blocks or self._state(c) + about / c <= limit]
         # few large clients: clusters of eight would leave more than half of the card idle
         idle = self.n * 8 < self.card.processors // 2 and mean > 2**17
-        self.grid = (C > 8 or idle) if grid is None else grid
-        # build the layout, and again with larger groups while it does not fit
-        while True:
-            self.G = blocks or (max(1, self.card.processors // self.n) if self.grid else C)
+        if grid or (grid is None and idle):
+            sizes = []
+        # the smallest cluster that holds a client; 0 stands for none: the client's blocks meet in global memory
+        for C in (*sizes, 0):
+            self.grid, self.G = C == 0, C or blocks or max(1, self.card.processors // self.n)
             # about 26 entries or rows of the largest client per thread
             self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
-            layout = Layout.of(data, self.G, self.threads // 32, self.unit, self.kind)
-            slices, m = layout.data_bytes(self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
+            layout = Layout.of(data, self.G, self.threads // 32, self.kind)
+            m = layout.meta[:, 9]
+            slices = layout.data_bytes(self.unit, 1 if self.loss == 0 else 2)
             slices = slices + (4 * m + 32 if self.batch else 0)  # the rows' numbers
             z = _up(1) + (m + 1) * self.Q * self.r
-            self.shared = self._state(1 if self.grid else C) + int((slices + z).max())
-            if self.grid or self.shared <= limit:
+            self.shared = self._state(max(C, 1)) + int((slices + z).max())
+            if self.shared <= limit:
                 break
-            if blocks is not None:
+            if blocks is not None and not self.grid:
                 raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
-            C = next((c for c in (2, 4, 8) if c > C), 9)
-            self.grid = C > 8 or not self.card.clusters
         if self.grid:
             self._meet_in_global_memory(self.G)
             self._fit_grid(slices, z, m)
@@ -240,22 +235,19 @@ class LocalSteps:
 
     # -- what lies where -----------------------------------------------------------------------------------------------
     def _send_layout(self, layout: Layout) -> None:
-        self._set_index(layout.row_idx.dtype)
+        self._set_index(layout.colmap.dtype)
+        for name, tiles in (("row", layout.rows), ("col", layout.columns)):
+            self._send(f"{name}_tiles", tiles.tiles)
+            self._send(f"{name}_warps", tiles.warps)
+            self._send(f"{name}_idx", tiles.idx)
+            self._send(f"{name}_val", np.zeros(1) if self.unit else tiles.val)
         self._send("meta", layout.meta)
-        self._send("row_tiles", layout.rows.tiles)
-        self._send("col_tiles", layout.columns.tiles)
-        self._send("row_idx", layout.row_idx)
-        self._send("col_idx", layout.col_idx)
-        self._send("row_val", np.zeros(1) if layout.row_val is None else layout.row_val)
-        self._send("col_val", np.zeros(1) if layout.col_val is None else layout.col_val)
+        self._send("colmap", layout.colmap)
         self._send("row_labels", layout.labels)
         # the logistic loss's labels, +1 and -1, are the signs of the weights
         self._send("row_weights", layout.shares * layout.labels if self.loss == 0 else layout.shares)
-        self._send("colmap", layout.colmap)
         if self.batch:
             self._send("numbers", layout.numbers)
-        self._send("row_warps", layout.rows.warps)
-        self._send("col_warps", layout.columns.warps)
 
     def _set_index(self, kind: Any) -> None:
         self.constants["INDEX"] = "unsigned short" if np.dtype(kind).itemsize == 2 else "unsigned int"
@@ -360,7 +352,7 @@ class LocalSteps:
         return max(1, min(STEPS_DRAWN, DRAWN_BYTES // bytes_of_step))
 
     def _steps_between_looks(self, count: int) -> int:
-        entries = len(self.data.indices) * count / self.n
+        entries = self.data.A.nnz * count / self.n
         return max(1, int(LAUNCH_SECONDS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
 
     def describe(self) -> str:
