@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.gpu.coded import read_on_card
-from proxskip.engines.gpu.limits import many, one_step0, only_plain_steps, rows_taken
+from proxskip.engines.gpu.launch import many
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Codec, Key
 from proxskip.seam import Request
@@ -31,7 +31,7 @@ class CardCohort(Sender):
 
         With momentum, or a pull to anything but zero, there is a launch for each step.
         """
-        only_plain_steps(more)
+        _only_plain_steps(more)
         if not many(momentum) and not momentum and (strength := pull_to_zero(pull)) is not None:
             return self._plain_steps(x, h, gamma, K, strength)
         if many(K):
@@ -45,15 +45,22 @@ class CardCohort(Sender):
     def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
         """K times  x <- x - gamma (g(x) - h + pull x)."""
         engine, request = self.engine, self.request
-        self.gradients += rows_taken(engine.problem, engine.rows, self.members, K)
+        self.gradients += self._rows_taken(K)
         step0, self.step = self.step, self.step + (np.asarray(K) if many(K) else K)
         if not many(h):
             h = engine.cupy.full(engine.problem.d, float(h)) if h else None
         return engine.steps.descend(
             len(self.members), engine.dense(x), None if h is None else engine.dense(h), gamma, K,
-            members=engine.numbers(self.members), seed=engine.seed, round=request.round, step0=one_step0(step0),
+            members=engine.numbers(self.members), seed=engine.seed, round=request.round, step0=_one_number(step0),
             pull=pull, halt=request.halt,
         )  # fmt: skip
+
+    def _rows_taken(self, K: Any) -> int:
+        """Rows that K steps (a number, or one for each member) differentiate."""
+        rows, batch = self.engine.rows[self.members], self.engine.problem.batch
+        if many(K):
+            return int(np.sum(np.asarray(K) * (batch or rows)))
+        return int(K) * (batch * len(rows) if batch else int(rows.sum()))
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each; x itself where none is wanted."""
@@ -78,3 +85,18 @@ class CardCohort(Sender):
         column = self.engine.sent_once(values)
         column = column[:, None] if column.ndim == 1 else column
         return self.engine.rows_of(column, self.members)
+
+
+def _only_plain_steps(options: Mapping[str, Any]) -> None:
+    """Refuse what the kernels do not have; None asks for nothing."""
+    used = [name for name, v in options.items() if v is not None]
+    if used:
+        raise InputError(f'the gpu engine has no local steps with {used[0]}; use engine="cpu".')
+
+
+def _one_number(step0: Any) -> int:
+    """The number of the first step, which must be the same for all members."""
+    numbers = set(np.ravel(step0).tolist())
+    if len(numbers) > 1:
+        raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
+    return int(numbers.pop())

@@ -76,6 +76,10 @@ class OracleSteps:
     """Local steps of functions that are no linear models, by their own gradients on CuPy arrays."""
 
     def __init__(self, cupy: Any, problem: Problem) -> None:
+        if problem.batch is not None:
+            raise InputError(
+                'the gpu engine takes minibatches of linear models only; use engine="cpu", or leave the batch out.'
+            )
         self.cupy, self.d = cupy, problem.d
         self.oracles = [_on_card(cupy, f) for f in problem.clients]
 

@@ -14,7 +14,6 @@ import numpy as np
 from proxskip.engines.gpu.cohort import CardCohort
 from proxskip.engines.gpu.device import OracleSteps, need_cupy
 from proxskip.engines.gpu.launch import LocalSteps, steps_on_card
-from proxskip.engines.gpu.limits import only_full_gradients
 from proxskip.engines.gpu.server_kernels import mixed, weighted_sum
 from proxskip.links.gossip import Mixer
 from proxskip.links.graphs import Graph
@@ -47,7 +46,6 @@ class GpuEngine(Engine):
         if LocalSteps.fit(problem):
             self.steps: Any = steps_on_card(problem)
         else:
-            only_full_gradients(problem)
             self.steps = OracleSteps(self.cupy, problem)
         self.sent: dict[int, tuple[Any, Any]] = {}
         self.members: tuple[Any, Any] = None, None

@@ -26,7 +26,6 @@ import numpy as np
 from proxskip.engines.gpu import cuda
 from proxskip.engines.gpu.cuda import NULL
 from proxskip.engines.gpu.device import Card
-from proxskip.engines.gpu.limits import many
 from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
@@ -73,7 +72,7 @@ class LocalSteps:
         self.Q = first.C if isinstance(first, Softmax) else 1
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
-        self.batch = problem.batch or 0
+        self.batch = int(problem.batch or 0)
         if self.batch and not has_even_rows(problem.clients):
             raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
@@ -375,6 +374,11 @@ def steps_on_card(problem: Problem) -> LocalSteps:
     steps = LocalSteps(problem)
     _last_used.append((weakref.ref(problem, lambda _: _last_used.clear()), steps))
     return steps
+
+
+def many(v: Any) -> bool:
+    """Whether it has an entry for each member; a number is seen at once, since every round asks many times."""
+    return not isinstance(v, (int, float)) and np.ndim(v) > 0
 
 
 def _plan_table(plan: dict[str, Any]) -> Any:
