@@ -57,15 +57,16 @@ class CardCohort(Sender):
 
     def _rows_taken(self, K: Any) -> int:
         """Rows that K steps (a number, or one for each member) differentiate."""
-        rows, batch = self.engine.rows[self.members], self.engine.problem.batch
+        batch, members = self.engine.problem.batch, self.members
         if many(K):
-            return int(np.sum(np.asarray(K) * (batch or rows)))
-        return int(K) * (batch * len(rows) if batch else int(rows.sum()))
+            return int(np.sum(np.asarray(K) * (batch or self.engine.rows[members])))
+        return int(K) * (batch * len(members) if batch else self.engine.row_count(members))
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each; x itself where none is wanted."""
         wanted: Any = 1 if where is None else self._sent_with(where)
-        self.gradients += int(np.sum(wanted * self.engine.rows[self.members]))
+        rows = self.engine.row_count(self.members) if where is None else wanted @ self.engine.rows[self.members]
+        self.gradients += int(rows)
         members = self.engine.numbers(self.members)
         return self.engine.steps.gradient(len(self.members), self.engine.dense(x), wanted, members=members)
 
@@ -96,6 +97,8 @@ def _only_plain_steps(options: Mapping[str, Any]) -> None:
 
 def _one_number(step0: Any) -> int:
     """The number of the first step, which must be the same for all members."""
+    if isinstance(step0, int):
+        return step0
     numbers = set(np.ravel(step0).tolist())
     if len(numbers) > 1:
         raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')

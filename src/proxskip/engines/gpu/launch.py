@@ -40,7 +40,7 @@ ROWS_PER_CHUNK = 512
 """Rows whose margins and slopes a block holds at a time where it goes row by row."""
 MIN_BATCH_SHARE = 0.05
 """The share of the clients' rows from which a minibatch reads tiles."""
-STEPS_DRAWN = 32
+STEPS_DRAWN = 128
 """Steps whose minibatches are drawn together, ..."""
 DRAWN_BYTES = 1 << 28
 """... or fewer, where they would take more memory than this."""
@@ -287,7 +287,7 @@ class LocalSteps:
         """
         import cupy
 
-        most = int(np.max(K))
+        most = int(np.max(K)) if many(K) else int(K)
         between_looks = self._steps_between_looks(count)
         size = min(between_looks, self._steps_drawn(count)) if self.batch else between_looks
         out, looked = cupy.empty((count, self.d)), 0
@@ -377,8 +377,11 @@ def steps_on_card(problem: Problem) -> LocalSteps:
 
 
 def many(v: Any) -> bool:
-    """Whether it has an entry for each member; a number is seen at once, since every round asks many times."""
-    return not isinstance(v, (int, float)) and np.ndim(v) > 0
+    """Whether it has an entry for each member; quick, since every round asks many times."""
+    if isinstance(v, (int, float)):
+        return False
+    ndim: int = v.ndim if hasattr(v, "ndim") else np.ndim(v)
+    return ndim > 0
 
 
 def _plan_table(plan: dict[str, Any]) -> Any:

@@ -14,18 +14,22 @@ THREADS = 64
 
 def weighted_sum(w: Any, U: Any) -> Any:
     """``sum_i w_i U_i`` in the order of ``links.sums.weighted_sum``: blocks of clients, then the blocks."""
-    blocks = _block_sums(w, U, SUM_BLOCK)
-    return blocks[0] if len(blocks) == 1 else _block_sums(None, blocks, len(blocks))[0]
-
-
-def _block_sums(w: Any, U: Any, block: int) -> Any:
     import cupy  # type: ignore[import-not-found]
 
+    (n, d), total = U.shape, cupy.empty(U.shape[1])
+    if n <= SUM_BLOCK:
+        _block_sums(w, U, n, total)
+    else:
+        blocks = cupy.empty((-(-n // SUM_BLOCK), d))
+        _block_sums(w, U, SUM_BLOCK, blocks)
+        _block_sums(cuda.NULL, blocks, len(blocks), total)
+    return total
+
+
+def _block_sums(w: Any, U: Any, block: int, sums: Any) -> None:
     n, d = U.shape
-    sums = cupy.empty((-(-n // block), d))
-    given = cuda.NULL if w is None else w, U, np.int32(n), np.int32(d), np.int32(block), sums
-    cuda.kernel("server", "block_sums")((-(-d // THREADS), len(sums)), (THREADS,), given)
-    return sums
+    arguments = w, U, np.int32(n), np.int32(d), np.int32(block), sums
+    cuda.kernel("server", "block_sums")((-(-d // THREADS), -(-n // block)), (THREADS,), arguments)
 
 
 def mixed(indptr: Any, indices: Any, weights: Any, U: Any) -> Any:
@@ -34,8 +38,8 @@ def mixed(indptr: Any, indices: Any, weights: Any, U: Any) -> Any:
 
     n, d = U.shape
     out = cupy.empty((n, d))
-    given = indptr, indices, weights, U, np.int32(n), np.int32(d), out
-    cuda.kernel("server", "mix")((-(-d // THREADS), n), (THREADS,), given)
+    arguments = indptr, indices, weights, U, np.int32(n), np.int32(d), out
+    cuda.kernel("server", "mix")((-(-d // THREADS), n), (THREADS,), arguments)
     return out
 
 
