@@ -130,7 +130,7 @@ def steps_table(cupy: Any, whole: Any) -> list[str]:
         chip = steps.card.processors * 128 * clock * 1e-6
         share = traffic / chip / t
         usual_text = "" if usual is None else f"{usual:.0f}"
-        how = f"{steps.G} x {steps.threads} threads a client"
+        how = f"{steps.group_size} x {steps.threads} threads a client"
         out.append(f"| {n} | **{t:.2f}** | {bar:g} | {how} | {usual_text} | {100 * share:.0f} % |")
     return [
         *out,

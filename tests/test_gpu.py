@@ -466,7 +466,7 @@ def test_any_number_of_blocks(how: dict[str, Any], loss: str, dtype: str) -> Non
     problem = random_problem(5, 6, 300, 33, loss, dtype=dtype)
     given_ = start(problem, 5)
     got, local = on_card(problem, *given_, **how)
-    assert how["blocks"] == local.G
+    assert how["blocks"] == local.group_size
     assert close(got, by_hand(problem, *given_), 1e-11 if dtype == "float64" else 2e-4)
     again, _ = on_card(problem, *given_, **how)
     assert got.tobytes() == again.tobytes()

@@ -68,7 +68,7 @@ class LocalSteps:
         first = models[0]
         self.card = Card.here()
         self.kind = np.dtype(first.dtype)
-        self.r = self.kind.itemsize
+        self.real_bytes = self.kind.itemsize
         self.Q = first.C if isinstance(first, Softmax) else 1
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
@@ -116,12 +116,12 @@ class LocalSteps:
         self.plan |= {"F": self.F, "Q": self.Q, "reg_stride": self.d if len(self.reg) > 1 else 0}
         self.plan |= {"batch": self.batch, "mask_words": -(-int(np.diff(self.data.row0).max()) // 32)}
         self.constants |= {
-            "REAL": "double" if self.r == 8 else "float",
+            "REAL": "double" if self.real_bytes == 8 else "float",
             "UNIT": int(self.unit),
             "LOSS": self.loss,
             "MINIBATCHES": int(self.batch > 0),
             "THREADS": self.threads,
-            "CLUSTER": 1 if self.grid else self.G,
+            "CLUSTER": 1 if self.grid else self.group_size,
             "GRID": int(self.grid),
             "PACK": PACK,
         }
@@ -134,28 +134,28 @@ class LocalSteps:
 
     def _state(self, cluster: int) -> int:
         """Bytes of x, h and reg in a block's shared memory, and of its two inboxes in a cluster of several blocks."""
-        inbox = _up(2 * cluster * self.d * self.r) if cluster > 1 else 0
-        return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
+        inbox = _up(2 * cluster * self.d * self.real_bytes) if cluster > 1 else 0
+        return _up(self.Q * (self.F + 1) * self.real_bytes) + 2 * _up(self.d * self.real_bytes) + inbox
 
     def _plan_rows(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
         """Row by row. A block has at least 64 rows of a step, and about eight threads per row."""
         sizes = np.diff(self.data.row0)
         rows = self.batch or max(1, int(sizes.mean()))
         C = blocks or max(1, min(self.card.blocks(self.n), rows // 64))
-        limit, gradient = self.card.shared - 64, self.d * self.r
+        limit, gradient = self.card.shared - 64, self.d * self.real_bytes
         # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
         chunk = min(ROWS_PER_CHUNK, self.batch or int(sizes.max()))
-        fixed = _up(chunk * 8) + _up(chunk * 4) + _up(self.Q * chunk * self.r)
+        fixed = _up(chunk * 8) + _up(chunk * 4) + _up(self.Q * chunk * self.real_bytes)
         self.grid = self._state(C) + fixed + gradient > limit if grid is None else grid
         self.threads = threads or _power(rows // C * 8, 64, 512)
-        self.G = C
+        self.group_size = C
         if self.grid:
             self._meet_in_global_memory(max(1, self.card.processors // self.n))
         state = self._state(1 if self.grid else C)
         warps = self.threads // 32
         if self.grid and state + fixed + gradient > limit:
             self.constants["X_GLOBAL"], self.shared, writers = 1, fixed, warps
-            self._scratch("sums_global", self.groups * self.G * writers * self.d)
+            self._scratch("sums_global", self.groups * self.group_size * writers * self.d)
         else:
             # as many warps have gradients of their own as these fit into shared memory
             writers = max(1, min(warps, (limit - fixed - state) // gradient))
@@ -178,9 +178,9 @@ class LocalSteps:
         C = blocks or min(self.card.blocks(self.n), max(1, mean // 512))
         # an estimate, before the layout is built: every entry is stored twice, by rows and by columns, with some 15 %
         # for blank entries; a row has its weight, perhaps its label, and Q slopes
-        cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
+        cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.real_bytes)
         rows = int(np.diff(data.row0).max())
-        about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
+        about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.real_bytes
         sizes = [c for c in (C, 2, 4, 8) if c == C or (c > C and self.card.clusters)]
         sizes = [c for c in sizes if blocks or self._state(c) + about / c <= limit]
         # few large clients: clusters of eight would leave more than half of the card idle
@@ -189,21 +189,21 @@ class LocalSteps:
             sizes = []
         # the smallest cluster that holds a client; 0 stands for none: the client's blocks meet in global memory
         for C in (*sizes, 0):
-            self.grid, self.G = C == 0, C or blocks or max(1, self.card.processors // self.n)
+            self.grid, self.group_size = C == 0, C or blocks or max(1, self.card.processors // self.n)
             # about 26 entries or rows of the largest client per thread
-            self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
-            layout = Layout.of(data, self.G, self.threads // 32, self.kind)
+            self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.group_size * 26 * 128)) * 128))
+            layout = Layout.of(data, self.group_size, self.threads // 32, self.kind)
             m = layout.meta[:, 9]
             slices = layout.data_bytes(self.unit, 1 if self.loss == 0 else 2)
             slices = slices + (4 * m + 32 if self.batch else 0)  # the rows' numbers
-            z = _up(1) + (m + 1) * self.Q * self.r
+            z = _up(1) + (m + 1) * self.Q * self.real_bytes
             self.shared = self._state(max(C, 1)) + int((slices + z).max())
             if self.shared <= limit:
                 break
             if blocks is not None and not self.grid:
                 raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
         if self.grid:
-            self._meet_in_global_memory(self.G)
+            self._meet_in_global_memory(self.group_size)
             self._fit_grid(slices, z, m)
         self._send_layout(layout)
 
@@ -218,13 +218,13 @@ class LocalSteps:
         if self.shared > limit:
             self.constants["Z_GLOBAL"], self.shared = 1, state
             self.plan["z_stride"] = stride = int((m.max() + 1) * self.Q)
-            self._scratch("z_global", self.groups * self.G * stride)
+            self._scratch("z_global", self.groups * self.group_size * stride)
 
     def _meet_in_global_memory(self, G: int) -> None:
         """Groups of G blocks that are on the card at once, and where the blocks of each meet."""
         import cupy  # type: ignore[import-not-found]
 
-        self.G = G
+        self.group_size = G
         self.groups = max(1, min(self.n, self.card.processors // G))
         self.plan |= {"group_size": G, "groups": self.groups}
         self._scratch("parts", self.groups * G * self.d)
@@ -327,7 +327,7 @@ class LocalSteps:
             NULL if members is None else members, order, np.int32(count), np.int32(want_gradient), np.float64(pull),
             drawn, out,
         )  # fmt: skip
-        self.kernel((groups * self.G,), (self.threads,), arguments, shared_mem=self.shared)
+        self.kernel((groups * self.group_size,), (self.threads,), arguments, shared_mem=self.shared)
 
     def _draw(self, count: int, members: Any, seed: int, round: int, step: int, steps: int) -> Any:
         """The rows of the minibatches of these steps: lists where they are read row by row, and masks for tiles."""
@@ -356,10 +356,9 @@ class LocalSteps:
 
     def describe(self) -> str:
         """The launch in a few words."""
-        how = "grid" if self.grid else "cluster"
+        blocks = f"{'grid' if self.grid else 'cluster'} of {self.group_size} x {self.threads} threads"
         where = "global" if self.constants["DATA_GLOBAL"] else "shared"
-        kind = "rows" if self.by_rows else "tiles"
-        return f"{how} of {self.G} x {self.threads} threads, {kind} in {where} memory, {self.shared} bytes per block"
+        return f"{blocks}, {'rows' if self.by_rows else 'tiles'} in {where} memory, {self.shared} bytes per block"
 
 
 _last_used: list[tuple[weakref.ref[Problem], LocalSteps]] = []
