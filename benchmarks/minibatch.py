@@ -36,12 +36,12 @@ def on_cpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
 
 
 def on_gpu(problem: ps.Problem, K: int) -> tuple[Callable[[], Any], str]:
-    """One launch of K steps of all clients, waited for."""
+    """K steps of all clients, waited for."""
     import cupy  # type: ignore[import-not-found]
 
     from proxskip.engines.gpu.launch import LocalSteps
 
-    local = LocalSteps(problem, problem.n)
+    local = LocalSteps(problem)
     x, gamma = cupy.zeros(problem.d), 0.5 / problem.L_max
 
     def act() -> None:

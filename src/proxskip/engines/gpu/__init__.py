@@ -1,1 +1,1 @@
-"""The GPU engine: CUDA kernels for local steps, and halves that become part of a launch."""
+"""The GPU engine: local steps by CUDA kernels, everything else by CuPy arrays."""

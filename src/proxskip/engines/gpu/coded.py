@@ -1,8 +1,8 @@
 """What the server reads of vectors that go through a codec, on the card: the host draws, and nothing comes down.
 
-Masks and random coordinates are a factor for every number, zero where it is not sent. Natural compression is an
-operation of ``fused`` on a number and its random word. The words are those of ``links.codecs``, so that all engines
-send the same coordinates and round them alike.
+Masks and random coordinates are a factor for every number, zero where it is not sent; natural compression rounds each
+number by a random word. The words are those of ``links.codecs``, so that all engines send the same coordinates and
+round them alike.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from proxskip.engines.gpu.fused import STACK, Term
+from proxskip.engines.gpu.server_kernels import natural
 from proxskip.links.codecs import Codec, Identity, Key, Masks, Natural, Ownership, RandK
 from proxskip.types import InputError
 
 
-def read_there(cupy: Any, v: Term, codec: Codec, keys: Sequence[Key], d: int) -> Term:
-    """What is read of each member's row of v, in the launch to come."""
+def read_on_card(cupy: Any, v: Any, codec: Codec, keys: Sequence[Key], d: int) -> Any:
+    """What is read of each member's row of v."""
     if isinstance(codec, Ownership):
-        owned = np.stack([Masks(codec.s).owned(d, key) for key in keys])
-        return Term(STACK, cupy.asarray(owned.astype(np.float64)))
+        return cupy.asarray(np.stack([Masks(codec.s).owned(d, key) for key in keys]).astype(np.float64))
     selects = isinstance(codec, (RandK, Masks))
     values: Any = codec.values if isinstance(codec, (RandK, Masks)) else codec
     if not isinstance(values, (Natural, Identity) if selects else Natural):
@@ -32,9 +31,8 @@ def read_there(cupy: Any, v: Term, codec: Codec, keys: Sequence[Key], d: int) ->
         if isinstance(values, Natural):
             words[j, places] = key.words(words[j, places].size, "rounding")
     if isinstance(values, Natural):
-        # the words travel as numbers, which the kernel reads as bits again
-        v = Term(operator="natural", left=v, right=Term(STACK, cupy.asarray(words.view(np.float64))))
-    return v * Term(STACK, cupy.asarray(factors)) if selects else v
+        v = natural(cupy.ascontiguousarray(cupy.broadcast_to(v, factors.shape)), cupy.asarray(words))
+    return v * cupy.asarray(factors) if selects else v
 
 
 def _sent(codec: Codec, d: int, key: Key) -> tuple[Any, Any]:

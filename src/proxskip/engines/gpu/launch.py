@@ -1,146 +1,88 @@
-"""Which blocks work on which client, what lies where on the GPU, and the launch of all local steps of a round.
+"""Which blocks work on which client, what lies where on the GPU, and the launches of local steps.
 
 How a launch is chosen, once per problem:
 
-* Full gradients read tiles. A client's blocks form a cluster, as large as lets all parallel clients be on the card at
-  once, but with enough entries for each block; larger where the shards do not fit into shared memory otherwise.
+* Full gradients read tiles. A client's blocks form a cluster, as large as lets all clients be on the card at once, but
+  with enough entries for each block; larger where the shards do not fit into shared memory otherwise.
 * Where no cluster holds a client, or few clients have many entries each, its blocks are a share of the whole card and
   meet in global memory (``grid``). What does not fit into shared memory then stays in global memory: x and h if they
   alone are too large; the data if they do not fit beside them and z; and then z, if need be.
 * Small minibatches go row by row, since every step reads other rows; so do many clients of a few rows each. A minibatch
   of many of a client's rows reads tiles, with weight zero for the other rows.
+
+The minibatches of up to ``STEPS_DRAWN`` steps are drawn by a launch of their own, before the launch of these steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import weakref
+from functools import cached_property
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from proxskip.engines.gpu import cuda
-from proxskip.engines.gpu.device import clusters_at_once
-from proxskip.engines.gpu.tiles import ClientRows, Layout
+from proxskip.engines.gpu.cuda import NULL
+from proxskip.engines.gpu.device import Card
+from proxskip.engines.gpu.tiles import PACK, ClientRows, Layout
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import has_even_rows, stores_of
 from proxskip.problems.softmax import Softmax
+from proxskip.seam import look
 from proxskip.types import InputError
 
-CLUSTER_SIZES = (8, 6, 5, 4, 3, 2, 1)
-"""Blocks that a cluster may have on every card with clusters."""
-PROCESSORS_PER_PART = 16
-"""Multiprocessors of one part of a card (a "GPC"): the blocks of a cluster are always on one part."""
 MAX_ROWS_WITHOUT_TILES = 24
 """Mean number of rows per client up to which many clients are read row by row."""
 ROWS_PER_CHUNK = 512
 """Rows whose margins and slopes a block holds at a time where it goes row by row."""
 MIN_BATCH_SHARE = 0.05
 """The share of the clients' rows from which a minibatch reads tiles."""
-REGISTERS_PER_PROCESSOR = 65536
-MOST_THREADS = 896
-"""Threads of a block that has warps for the draws: with more of them the registers do not suffice."""
-STAGE = 32
-"""Entries of a minibatch's row that are in shared memory when its step begins; the others are read from the card's."""
-MOST_PLACES = 2**13
-"""Places of a table of draws that has one for every row of a client."""
-MOST_MARKS = 2**31 - 1
-"""Steps after which a table of draws is made empty, unless its entries have room for fewer marks."""
-PACK = 4
-"""Entries of a lane that are loaded at once."""
-NOTHING = np.uint64(0)
-"""A null pointer."""
-
-
-class Launches:
-    """The number of launches in this process."""
-
-    total = 0
-
-
-def start(kernel: Any, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: Any, shared: int = 0) -> None:
-    """Launch a kernel and count it; all launches of the engine go through here."""
-    Launches.total += 1
-    kernel(blocks, threads, arguments, shared_mem=shared)
-
-
-@dataclass(frozen=True)
-class Card:
-    """The properties of a GPU on which the launch depends; ``shared`` is in bytes per block."""
-
-    name: str
-    processors: int
-    shared: int
-    clusters: bool
-
-    @staticmethod
-    def here() -> Card:
-        """The current device."""
-        import cupy  # type: ignore[import-not-found]
-
-        device = cupy.cuda.Device()
-        a = device.attributes
-        name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"].decode()
-        clusters = int(device.compute_capability) >= 90
-        # a little less than there is: the kernels have static shared memory too
-        return Card(name, a["MultiProcessorCount"], a["MaxSharedMemoryPerBlockOptin"] - 256, clusters)
-
-    def blocks(self, n: int) -> int:
-        """The largest cluster of which n are on the card at the same time."""
-        if not self.clusters:
-            return 1
-        parts = max(1, self.processors // PROCESSORS_PER_PART)
-        most = {c: min(parts * (PROCESSORS_PER_PART // c), self.processors // c) for c in CLUSTER_SIZES}
-        return next((c for c in CLUSTER_SIZES if n <= most[c]), 1)
+STEPS_DRAWN = 128
+"""Steps whose minibatches are drawn together, ..."""
+DRAWN_BYTES = 1 << 28
+"""... or fewer, where they would take more memory than this."""
+DRAWING_THREADS, MASK_BYTES = 128, 40 * 1024
+"""Of a block that draws: its threads, and the most shared memory that it takes for a bit per row."""
+LAUNCH_SECONDS = 0.05
+"""About how long the launches between two looks at an interruption may take."""
+STEP_SECONDS, ENTRIES_PER_SECOND = 5e-6, 1e11
+"""A local step on a fast card takes about this long, and one over that per stored entry."""
 
 
 class LocalSteps:
-    """All clients' data on the GPU, and ``descend``: one launch for all the steps of a round.
+    """All clients' data on the GPU, and their local steps and gradients.
 
     Args:
-        parallel: how many clients a launch usually has, to choose the number of blocks for each.
-        full: full gradients although the problem has minibatches.
+        blocks: thread blocks for each client; chosen for the card if not given, and so are
+        threads: those of a block, and
+        grid: whether the blocks of a client meet in global memory.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        parallel: int,
-        full: bool = False,
-        blocks: int | None = None,
-        threads: int | None = None,
-        grid: bool | None = None,
-        data: ClientRows | None = None,
+        self, problem: Problem, blocks: int | None = None, threads: int | None = None, grid: bool | None = None
     ) -> None:
         models = stores_of(problem.clients)
         first = models[0]
         self.card = Card.here()
         self.kind = np.dtype(first.dtype)
-        self.r = self.kind.itemsize
+        self.real_bytes = self.kind.itemsize
         self.Q = first.C if isinstance(first, Softmax) else 1
         self.F, self.d = int(first.A.shape[1]), problem.d
         self.loss = cuda.LOSSES[first.loss]
-        self.batch = 0 if full else problem.batch or 0
+        self.batch = int(problem.batch or 0)
         if self.batch and not has_even_rows(problem.clients):
             raise InputError('the gpu engine draws minibatches of rows of equal weight only; use engine="cpu".')
         self.n = problem.n
-        self.data = data or ClientRows.of(models, problem.rows_each)
+        self.data = ClientRows.of(models, problem.rows_each)
         self.unit = self.data.unit
-        few_rows = len(self.data.labels) <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
-        small = self.batch * self.n < MIN_BATCH_SHARE * len(self.data.labels)
-        self.by_rows = few_rows or (self.batch > 0 and small)
-        self.writers = 0
         self.reg = np.stack([f.reg for f in models])
         if np.all(self.reg == self.reg[0]):
             self.reg = self.reg[:1]
-        self.parallel = max(1, parallel)
-        self.asked = blocks, threads, grid
-        self.kept: dict[str, Any] = {}
-        self.draws_global = False
-        if self.by_rows:
-            self._plan_rows()
-        else:
-            self._plan_tiles()
+        self.options = blocks, threads, grid
+        self._plan()
 
     @staticmethod
     def fit(problem: Problem) -> bool:
@@ -149,344 +91,320 @@ class LocalSteps:
         first = models[0]
         return isinstance(first, LinearModel) and all(type(f) is type(first) and f.dtype == first.dtype for f in models)
 
+    @cached_property
+    def full(self) -> LocalSteps:
+        """The same clients without minibatches."""
+        other = copy.copy(self)
+        other.batch = 0
+        other._plan()
+        return other
+
     # -- who works on what ---------------------------------------------------------------------------------------------
+    def _plan(self) -> None:
+        self.plan: dict[str, Any] = {}  # by name, the fields of ``Plan``: sizes, and arrays on the card
+        self.constants: dict[str, Any] = {"X_GLOBAL": 0, "DATA_GLOBAL": 0, "Z_GLOBAL": 0}
+        rows = len(self.data.labels)
+        few_rows = rows <= MAX_ROWS_WITHOUT_TILES * self.n and self.n >= 4 * self.card.processors
+        small = 0 < self.batch * self.n < MIN_BATCH_SHARE * rows
+        self.by_rows = few_rows or small
+        if self.by_rows:
+            self._plan_rows(*self.options)
+        else:
+            self._plan_tiles(*self.options)
+        self._send("row0", self.data.row0)
+        self._send("reg", self.reg)
+        self.plan |= {"F": self.F, "Q": self.Q, "reg_stride": self.d if len(self.reg) > 1 else 0}
+        self.plan |= {"batch": self.batch, "mask_words": -(-int(np.diff(self.data.row0).max()) // 32)}
+        self.constants |= {
+            "REAL": "double" if self.real_bytes == 8 else "float",
+            "UNIT": int(self.unit),
+            "LOSS": self.loss,
+            "MINIBATCHES": int(self.batch > 0),
+            "THREADS": self.threads,
+            "CLUSTER": 1 if self.grid else self.group_size,
+            "GRID": int(self.grid),
+            "PACK": PACK,
+        }
+        self.kernel = cuda.local_steps("rows" if self.by_rows else "tiles", self.grid, self.constants)
+        if self.shared > 48 * 1024 - 512:
+            # kernels are shared by problems of one shape
+            most = max(self.shared, self.kernel.max_dynamic_shared_size_bytes)
+            self.kernel.max_dynamic_shared_size_bytes = most
+        self.table = _plan_table(self.plan)
+
     def _state(self, cluster: int) -> int:
         """Bytes of x, h and reg in a block's shared memory, and of its two inboxes in a cluster of several blocks."""
-        inbox = _up(2 * cluster * self.d * self.r) if cluster > 1 else 0
-        return _up(self.Q * (self.F + 1) * self.r) + 2 * _up(self.d * self.r) + inbox
+        inbox = _up(2 * cluster * self.d * self.real_bytes) if cluster > 1 else 0
+        return _up(self.Q * (self.F + 1) * self.real_bytes) + 2 * _up(self.d * self.real_bytes) + inbox
 
-    def _plan_draws(self) -> int:
-        """The numbers of a step's draws and their table; their bytes in shared memory.
-
-        A table with a place for every row has no collisions; where that is too large, it is twice as large as needed.
-        """
-        if not self.batch:
-            return 0
+    def _plan_rows(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
+        """Row by row. A block has at least 64 rows of a step, and about eight threads per row."""
         sizes = np.diff(self.data.row0)
-        most = max(1, int(np.minimum(self.batch, sizes - self.batch).max()))
-        table = _power(int(sizes.max()), 32, 2**31)
-        table = table if table <= MOST_PLACES else _power(2 * most, 32, 2**31)
-        bits = max(1, (most - 1).bit_length())
-        marks = min(MOST_MARKS, 2 ** (32 - bits) - 1)
-        # tiles ask of every row whether it is drawn
-        taken = 0 if self.by_rows else int(sizes.max())
-        self.kept |= {"most_draws": most, "table_size": table, "taken": taken, "bits": bits, "marks": marks}
-        return _up(4 * most) + _up(4 * table) + _up(4 * taken)
-
-    def _place_draws(self, draws: int, room: int) -> int:
-        """The bytes that the draws take of the shared memory that is left: where they do not fit, none."""
-        self.draws_global = draws > room
-        if self.draws_global:
-            import cupy
-
-            items = self.groups * sum(self.kept[name] for name in ("most_draws", "table_size", "taken"))
-            self.kept["drawg"] = cupy.zeros(items, dtype=np.uint32)
-        return 0 if self.draws_global else draws
-
-    def _add_drawers(self) -> int:
-        """Warps that draw the next rows while the others do the step; none where blocks share the draws."""
-        if not self.batch or self.grid:
-            return 0
-        warps = max(0, min(-(-int(self.kept["most_draws"]) // 32), (MOST_THREADS - self.threads) // 32))
-        self.threads += 32 * warps
-        return warps
-
-    def _staged(self, rows: int, index: int) -> int:
-        """Bytes of a block's rows of a small minibatch that is read before its step begins; 0 if it is not small."""
-        sizes = np.diff(self.data.row0)
-        if not self.batch or rows > ROWS_PER_CHUNK or 2 * self.batch > int(sizes.min()):
-            return 0
-        entry = index + (0 if self.unit else self.r)
-        turns = 2 * (_up(rows * 8) + _up(rows * 4) + _up(rows * self.r))
-        return turns + _up(self.Q * rows * self.r) + _up(rows * STAGE * entry) + 32
-
-    def _plan_rows(self) -> None:
-        """Row by row. A block has at least 64 rows of a batch, and about eight threads per row."""
-        blocks, threads, grid = self.asked
-        mean = self.batch or max(1, len(self.data.labels) // self.n)
-        C = blocks or max(1, min(self.card.blocks(self.parallel), mean // 64))
-        limit = self.card.shared - 64
+        rows = self.batch or max(1, int(sizes.mean()))
+        C = blocks or max(1, min(self.card.blocks(self.n), rows // 64))
+        limit, gradient = self.card.shared - 64, self.d * self.real_bytes
         # starts, lengths and slopes of a chunk of rows; at least one gradient must fit beside them and the state
-        fixed = _up(ROWS_PER_CHUNK * 8) + _up(ROWS_PER_CHUNK * 4) + _up(self.Q * ROWS_PER_CHUNK * self.r)
-        draws = self._plan_draws()
-        chunk, narrow = ROWS_PER_CHUNK, np.uint16 if self.F < 2**16 - 1 else np.uint32
-        staged = self._staged(-(-self.batch // C), np.dtype(narrow).itemsize)
-        if staged and not grid and self._state(C) + staged + draws + self.d * self.r <= limit:
-            chunk, fixed = -(-self.batch // C), staged
-        else:
-            staged = 0
-        if grid is None:
-            grid = self._state(C) + fixed + draws + self.d * self.r > limit
-        self.threads = threads or _power(mean // C * 8, 64, 512)
+        chunk = min(ROWS_PER_CHUNK, self.batch or int(sizes.max()))
+        fixed = _up(chunk * 8) + _up(chunk * 4) + _up(self.Q * chunk * self.real_bytes)
+        self.grid = self._state(C) + fixed + gradient > limit if grid is None else grid
+        self.threads = threads or _power(rows // C * 8, 64, 512)
+        self.group_size = C
+        if self.grid:
+            self._meet_in_global_memory(max(1, self.card.processors // self.n))
+        state = self._state(1 if self.grid else C)
         warps = self.threads // 32
-        self.grid, self.G, self.whole_x = grid, C, not grid
-        drawers = self._add_drawers() if staged else 0
-        if grid:
-            self._count_groups(max(1, self.card.processors // self.parallel))
-        fixed += self._place_draws(draws, limit - fixed if grid else draws)
-        if grid:
-            self.whole_x = self._state(1) + fixed + self.d * self.r <= limit
-        # as many warps write gradients of their own as these fit into shared memory
-        room = limit - fixed - self._state(1 if grid else C)
-        self.writers = max(1, min(warps, room // (self.d * self.r))) if self.whole_x else warps
-        used = fixed + (self._state(1 if grid else C) + _up(self.writers * self.d * self.r) if self.whole_x else 0)
-        self.shared, self.kept["chunk"] = used, chunk
-        put = self._put
-        put("row0", self.data.row0)
-        put("indptr", self.data.indptr)
-        put("indices", self.data.indices.astype(narrow))
-        put("values", np.zeros(1) if self.unit else self.data.values.astype(self.kind))
-        put("labels", self.data.labels.astype(self.kind))
-        put("shares", self.data.shares.astype(self.kind))
-        if not self.whole_x:
-            self._scratch("privg", self.groups * self.G * self.writers * self.d)
-        self._finish(narrow, ROWS=1, DG=0, ZG=0, STAGED=int(staged > 0), DRAWERS=drawers)
+        if self.grid and state + fixed + gradient > limit:
+            self.constants["X_GLOBAL"], self.shared, writers = 1, fixed, warps
+            self._scratch("sums_global", self.groups * self.group_size * writers * self.d)
+        else:
+            # as many warps have gradients of their own as these fit into shared memory
+            writers = max(1, min(warps, (limit - fixed - state) // gradient))
+            self.shared = fixed + state + _up(writers * gradient)
+        self.plan |= {"chunk": chunk, "writers": writers}
+        index = np.uint16 if self.F < 2**16 - 1 else np.uint32
+        self._set_index(index)
+        self._send("indptr", self.data.A.indptr.astype(np.int64))
+        self._send("indices", self.data.A.indices.astype(index))
+        self._send("values", np.zeros(1) if self.unit else self.data.A.data.astype(self.kind))
+        self._send("labels", self.data.labels.astype(self.kind))
+        self._send("shares", self.data.shares.astype(self.kind))
 
-    def _plan_tiles(self) -> None:
+    def _plan_tiles(self, blocks: int | None, threads: int | None, grid: bool | None) -> None:
         """Tiles: the smallest group of blocks that holds a client in shared memory, larger where the card has room."""
-        blocks, threads, grid = self.asked
         data = self.data.sampled(self.batch) if self.batch else self.data.merged()
-        draws = self._plan_draws()
-        nnz = max(1, int(np.diff(data.indptr[data.row0]).max()))
-        mean = max(1, len(data.indices) // self.n)
+        nnz = max(1, int(np.diff(data.A.indptr[data.row0]).max()))
+        mean = max(1, data.A.nnz // self.n)
         limit = self.card.shared
-        C = blocks or min(self.card.blocks(self.parallel), max(1, mean // 512))
+        C = blocks or min(self.card.blocks(self.n), max(1, mean // 512))
         # an estimate, before the layout is built: every entry is stored twice, by rows and by columns, with some 15 %
         # for blank entries; a row has its weight, perhaps its label, and Q slopes
-        cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.r)
+        cell = (2 if self.F < 2**16 - 1 else 4) + (0 if self.unit else self.real_bytes)
         rows = int(np.diff(data.row0).max())
-        about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.r
-
-        def fits(c: int) -> bool:
-            return bool(self._state(c) + draws + about / c <= limit)
-
-        # 9 stands for no cluster: the client's blocks meet in global memory
-        if blocks is None and not fits(C):
-            C = next((c for c in (1, 2, 4, 8) if c > C and fits(c) and (c == 1 or self.card.clusters)), 9)
+        about = 2.3 * nnz * cell + rows * ((2 if self.loss else 1) + self.Q) * self.real_bytes
+        sizes = [c for c in (C, 2, 4, 8) if c == C or (c > C and self.card.clusters)]
+        sizes = [c for c in sizes if blocks or self._state(c) + about / c <= limit]
         # few large clients: clusters of eight would leave more than half of the card idle
-        idle = self.parallel * 8 < self.card.processors // 2 and mean > 2**17
-        self.grid = (C > 8 or idle) if grid is None else grid
-        # build the layout, and again with larger groups while it does not fit
-        while True:
-            self.G = blocks or (max(1, self.card.processors // self.parallel) if self.grid else C)
+        idle = self.n * 8 < self.card.processors // 2 and mean > 2**17
+        if grid or (grid is None and idle):
+            sizes = []
+        # the smallest cluster that holds a client; 0 stands for none: the client's blocks meet in global memory
+        for C in (*sizes, 0):
+            self.grid, self.group_size = C == 0, C or blocks or max(1, self.card.processors // self.n)
             # about 26 entries or rows of the largest client per thread
-            self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.G * 26 * 128)) * 128))
-            layout = Layout.of(data, self.G, self.threads // 32, PACK, self.unit, self.kind)
-            bytes_, m = layout.data_bytes(PACK, self.r, 1 if self.loss == 0 else 2), layout.meta[:, 9]
-            bytes_ = bytes_ + (4 * m + 32 if self.batch else 0)  # the rows' numbers
-            z = _up(1) + (m + 1) * self.Q * self.r
-            self.shared = self._state(1 if self.grid else C) + draws + int((bytes_ + z).max())
-            if self.grid or self.shared <= limit:
+            self.threads = threads or min(512, max(128, -(-max(nnz, rows) // (self.group_size * 26 * 128)) * 128))
+            layout = Layout.of(data, self.group_size, self.threads // 32, self.kind)
+            m = layout.meta[:, 9]
+            slices = layout.data_bytes(self.unit, 1 if self.loss == 0 else 2)
+            slices = slices + (4 * m + 32 if self.batch else 0)  # the rows' numbers
+            z = _up(1) + (m + 1) * self.Q * self.real_bytes
+            self.shared = self._state(max(C, 1)) + int((slices + z).max())
+            if self.shared <= limit:
                 break
-            if blocks is not None:
+            if blocks is not None and not self.grid:
                 raise InputError(f"{blocks} blocks per client do not hold its shard; leave the number open.")
-            C = next((c for c in (2, 4, 8) if c > C), 9)
-            self.grid = C > 8 or not self.card.clusters
-        drawers = self._add_drawers()
-        # what stays in global memory, see the top of this module
-        data_global = z_global = False
-        self.whole_x = True
         if self.grid:
-            self._count_groups(self.G)
-            # first what the draws need, then x and h, then the rows
-            draws = self._place_draws(draws, limit // 4)
-            self.whole_x = self._state(1) + draws <= limit
-            state = draws + (self._state(1) if self.whole_x else 0)
-            data_global = state + int((bytes_ + z).max()) > limit
-            z_global = data_global and state + int(z.max()) > limit
-            self.shared = state + (0 if z_global else int(z.max())) + (0 if data_global else int(bytes_.max()))
-            if z_global:
-                stride = int((m.max() + 1) * self.Q)
-                self._scratch("zg", self.groups * self.G * stride)
-                self.kept["zstride"] = stride
-        self._upload(layout)
-        self._finish(layout.row_idx.dtype, ROWS=0, DG=int(data_global), ZG=int(z_global), STAGED=0, DRAWERS=drawers)
+            self._meet_in_global_memory(self.group_size)
+            self._fit_grid(slices, z, m)
+        self._send_layout(layout)
 
-    def _count_groups(self, G: int) -> None:
+    def _fit_grid(self, slices: Any, z: Any, m: Any) -> None:
+        """What stays in global memory: x and h if they do not fit, then the data, then z."""
+        limit, state = self.card.shared, self._state(1)
+        if state > limit:
+            self.constants["X_GLOBAL"], state = 1, 0
+        self.shared = state + int((slices + z).max())
+        if self.shared > limit:
+            self.constants["DATA_GLOBAL"], self.shared = 1, state + int(z.max())
+        if self.shared > limit:
+            self.constants["Z_GLOBAL"], self.shared = 1, state
+            self.plan["z_stride"] = stride = int((m.max() + 1) * self.Q)
+            self._scratch("z_global", self.groups * self.group_size * stride)
+
+    def _meet_in_global_memory(self, G: int) -> None:
         """Groups of G blocks that are on the card at once, and where the blocks of each meet."""
-        self.G = G
-        self.groups = max(1, min(self.parallel, self.card.processors // G))
-        self._scratch("part", self.groups * G * self.d)
-        self._scratch("xg", self.groups * self.Q * (self.F + 1))
-        self._scratch("hg", self.groups * 2 * self.d)
+        import cupy  # type: ignore[import-not-found]
 
-    def _upload(self, layout: Layout) -> None:
-        put = self._put
-        put("meta", layout.meta)
-        put("row_tiles", layout.rows.tiles)
-        put("col_tiles", layout.columns.tiles)
-        put("row_idx", layout.row_idx)
-        put("col_idx", layout.col_idx)
-        put("row_val", np.zeros(1) if layout.row_val is None else layout.row_val)
-        put("col_val", np.zeros(1) if layout.col_val is None else layout.col_val)
-        put("b", layout.labels)
-        # the logistic loss's labels, +1 and -1, are the signs of the weights
-        put("w", layout.shares * layout.labels if self.loss == 0 else layout.shares)
-        put("colmap", layout.colmap)
-        if self.batch:
-            put("numbers", layout.numbers)
-            put("row0", self.data.row0)
-        put("row_warps", layout.rows.warps)
-        put("col_warps", layout.columns.warps)
+        self.group_size = G
+        self.groups = max(1, min(self.n, self.card.processors // G))
+        self.plan |= {"group_size": G, "groups": self.groups}
+        self._scratch("parts", self.groups * G * self.d)
+        self._scratch("x_global", self.groups * self.Q * (self.F + 1))
+        self._scratch("h_global", self.groups * 2 * self.d)
+        self.plan["counters"] = cupy.zeros(self.groups + 1, dtype=np.uint32)
 
     # -- what lies where -----------------------------------------------------------------------------------------------
-    def _put(self, name: str, array: Any) -> None:
-        """Send an array to the card, for the plan's entry of this name."""
+    def _send_layout(self, layout: Layout) -> None:
+        self._set_index(layout.colmap.dtype)
+        for name, tiles in (("row", layout.rows), ("col", layout.columns)):
+            self._send(f"{name}_tiles", tiles.tiles)
+            self._send(f"{name}_warps", tiles.warps)
+            self._send(f"{name}_idx", tiles.idx)
+            self._send(f"{name}_val", np.zeros(1) if self.unit else tiles.val)
+        self._send("meta", layout.meta)
+        self._send("colmap", layout.colmap)
+        self._send("row_labels", layout.labels)
+        # the logistic loss's labels, +1 and -1, are the signs of the weights
+        self._send("row_weights", layout.shares * layout.labels if self.loss == 0 else layout.shares)
+        if self.batch:
+            self._send("numbers", layout.numbers)
+
+    def _set_index(self, kind: Any) -> None:
+        self.constants["INDEX"] = "unsigned short" if np.dtype(kind).itemsize == 2 else "unsigned int"
+
+    def _send(self, name: str, array: Any) -> None:
+        """Send an array to the card, for the plan's field of this name."""
         import cupy
 
         # a little longer than the data: the kernels load 16 bytes at a time
         raw = np.ascontiguousarray(array).view(np.uint8).ravel()
         room = cupy.zeros(raw.size + 64, dtype=np.uint8)
-        room[: raw.size].set(raw) if raw.size else None
-        self.kept[name] = room
+        if raw.size:
+            room[: raw.size].set(raw)
+        self.plan[name] = room
 
     def _scratch(self, name: str, items: int) -> None:
         """Room on the card for what does not fit into shared memory, or what blocks exchange."""
         import cupy
 
-        self.kept[name] = cupy.zeros(max(1, items), dtype=self.kind)
+        self.plan[name] = cupy.zeros(max(1, items), dtype=self.kind)
 
-    def _finish(self, narrow: Any, **macros: int) -> None:
-        """The plan (the table of sizes and addresses that the kernel reads) and the macros it is compiled with."""
-        import cupy
+    # -- the launches --------------------------------------------------------------------------------------------------
+    def descend(
+        self, count: int, X: Any, H: Any, gamma: Any, K: Any, *, members: Any = None, seed: int = 0, round: int = 0,
+        step0: int = 0, pull: float = 0.0, halt: Event | None = None,
+    ) -> Any:  # fmt: skip
+        """K times  x <- x - gamma (g(x) - h + pull x)  for ``count`` clients; arrays are on the GPU.
 
-        if not self.grid:
-            self.groups = 0
-        self.room = max(self.shared, 8 * cuda.STAGED_NUMBERS)  # shared memory of a launch that ends with the means
-        self._put("reg", self.reg)
-        self.counters = cupy.zeros(self.groups + 2, dtype=np.uint32)  # one per group; then all blocks: arrived, left
-        self.kernels: dict[cuda.Round, tuple[Any, int]] = {}
-        numbers = {
-            "F": self.F,
-            "Q": self.Q,
-            "reg_stride": self.d if len(self.reg) > 1 else 0,
-            "batch": self.batch,
-            "writers": self.writers,
-            "G": self.G,
-            "groups": self.groups,
-            "counters": self.counters.data.ptr,
-        }
-        table = {k: v if isinstance(v, int) else v.data.ptr for k, v in self.kept.items()} | numbers
-        self.plan = cupy.asarray(np.array([table.get(k, 0) for k in cuda.PLAN], dtype=np.int64))
-        self.macros = {
-            "REAL": "double" if self.r == 8 else "float",
-            "INDEX": "unsigned short" if np.dtype(narrow).itemsize == 2 else "unsigned int",
-            "UNIT": int(self.unit),
-            "LOSS": self.loss,
-            "CL": 1 if self.grid else self.G,
-            "GRID": int(self.grid),
-            "SG": int(not self.whole_x),
-            "THREADS": self.threads,
-            "PACK": PACK,
-            "BLOCKS": self._blocks_together(),
-            "DRAW": int(self.batch > 0),
-            "STAGE": STAGE,
-            "DRAWG": int(self.draws_global),
-            **macros,
-        }
-
-    def _blocks_together(self) -> int:
-        """Blocks that a multiprocessor should hold in a launch that needs all of its blocks at once."""
-        wanted = -(-self.parallel * self.G // self.card.processors)
-        # what shared memory, registers (56 per thread) and the hardware allow
-        room = min((self.card.shared + 1280) // (self.room + 1024), REGISTERS_PER_PROCESSOR // (self.threads * 56), 32)
-        return 1 if self.grid else max(1, min(wanted, room))
-
-    def kernel(self, round: cuda.Round) -> tuple[Any, int]:
-        """The compiled kernel, and how many clients it has on the card at once (0 where that is unknown)."""
-        if round not in self.kernels:
-            # a cooperative launch fails, instead of waiting for ever, unless all its blocks are on the card at once;
-            # for clusters the driver is asked instead
-            cooperative = self.grid or (bool(round.ends) and self.G == 1)
-            found = cuda.module(round, cooperative, tuple((k, str(v)) for k, v in self.macros.items()))
-            if self.room > 48 * 1024 - 512:
-                found.max_dynamic_shared_size_bytes = max(self.room, found.max_dynamic_shared_size_bytes)
-            self.kernels[round] = found, self._at_once(found) if round.ends else 0
-        return self.kernels[round]
-
-    def _at_once(self, kernel: Any) -> int:
-        """Clients, each with its group of blocks, that are on the card at the same time."""
-        import cupy
-
-        if self.grid:
-            return self.groups
-        if self.G > 1:
-            return clusters_at_once(kernel.kernel.ptr, self.G, self.threads, self.room)
-        one = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel.kernel.ptr, self.threads, self.room)
-        return int(one) * self.card.processors
-
-    # -- the launch ----------------------------------------------------------------------------------------------------
-    def descend(self, count: int, X: Any, H: Any, gamma: Any, K: Any, **how: Any) -> Any:
-        """K times  x <- x - gamma (g(x) - h)  for ``count`` clients; arrays live on the GPU.
+        A step depends on x and on its number alone, so that the bytes do not depend on how the steps are cut into
+        launches. ``halt`` is looked at between launches.
 
         Args:
             X: (d,) for all clients, or (count, d); H likewise, or None for zero.
-            gamma, K: a number, or an array with one for each.
-            how: as for ``launch``.
+            gamma: a number, or an array with one for each; K likewise, but on the host.
+            members: whose data (int32); all clients in order if None.
+            step0: the number of the first step among the round's minibatches.
+            pull: added to the clients' l2 terms, as a pull to zero.
         """
         import cupy
 
-        out = cupy.empty((count, self.d))
-        strides = [np.int64(0 if v is None or v.ndim == 1 else self.d) for v in (X, H)]
-        arrays = (X, strides[0], NOTHING if H is None else H, strides[1], *_one_or_many(gamma, np.float64))
-        self.launch(cuda.STEPS, arrays, count, K, out, **how)
+        most = int(np.max(K)) if many(K) else int(K)
+        between_looks = self._steps_between_looks(count)
+        size = min(between_looks, self._steps_drawn(count)) if self.batch else between_looks
+        out, looked = cupy.empty((count, self.d)), 0
+        steps = _longest_first(K)
+        for done in range(0, max(most, 1), size):
+            if done >= looked + between_looks:
+                cupy.cuda.get_current_stream().synchronize()
+                looked = done
+            look(halt)
+            now = min(size, most - done)
+            drawn = self._draw(count, members, seed, round, step0 + done, now) if self.batch and now else NULL
+            self._launch(out, out if done else X, H, gamma, steps, members, (done, now), pull, drawn)
         return out
 
-    def launch(
-        self,
-        code: cuda.Round,
-        given: Any,
-        count: int,
-        K: Any,
-        out: Any,
-        *,
-        members: Any = None,
-        order: Any = None,
-        seeds: Any = None,
-        seed: int = 0,
-        rounds: Any = None,
-        round: int = 0,
-        step0: Any = 0,
-        want_gradient: bool = False,
-        pull: float = 0.0,
-    ) -> None:
-        """``descend`` into ``out`` with whatever else ``code`` says; a whole round needs its blocks at once.
+    def gradient(self, count: int, X: Any, wanted: Any, *, members: Any = None) -> Any:
+        """The full gradients of ``count`` clients at X; X itself where ``wanted`` is 0."""
+        import cupy
 
-        Args:
-            members: whose data (int32); all clients in order if None.
-            order: who begins first (int32); those with many steps should.
-            seeds, rounds: one for each (uint64, uint32), in place of ``seed`` and ``round``.
-            step0: the number of the first step among the round's minibatches; one for all, or one for each (uint32).
-            want_gradient: with K = 1, the gradient at X in place of the step; with K = 0 X itself.
-            pull: added to the clients' l2 terms, as a pull to zero.
-        """
-        if want_gradient and self.batch:
-            raise ValueError("full gradients are taken by a kernel without minibatches.")
-        # a whole round: no more groups than are on the card at once, each with several clients in turn
-        kernel, most = self.kernel(code)
-        groups = self.groups if self.grid else min(count, most) if code.ends else count
-        whose, first, keys, numbers = (NOTHING if v is None else v for v in (members, order, seeds, rounds))
+        out = cupy.empty((count, self.d))
+        steps = self.full if self.batch else self
+        steps._launch(out, X, None, 1.0, _longest_first(wanted), members, (0, 1), want_gradient=True)
+        return out
+
+    def _launch(
+        self, out: Any, X: Any, H: Any, gamma: Any, steps: tuple[Any, Any, Any], members: Any, part: tuple[int, int],
+        pull: float = 0.0, drawn: Any = NULL, want_gradient: bool = False,
+    ) -> None:  # fmt: skip
+        """The kernel ``descend``; ``part`` is how many steps are done, and how many this launch takes at most."""
+        count = len(out)
+        Ks, K, order = steps
+        gammas, gamma1 = (gamma, 0.0) if many(gamma) else (NULL, gamma)
+        x_stride, h_stride = (0 if v is None or v.ndim == 1 else self.d for v in (X, H))
+        groups = self.groups if self.grid else count
         arguments = (
-            self.plan, *given, *_one_or_many(K, np.int32), whose, first, out, np.int32(count), np.int32(want_gradient),
-            keys, np.uint64(seed), numbers, np.uint32(round), *_one_or_many(step0, np.uint32), np.float64(pull),
+            self.table, X, np.int64(x_stride), NULL if H is None else H, np.int64(h_stride), gammas,
+            np.float64(gamma1), Ks, np.int32(K), np.int32(part[0]), np.int32(part[1]),
+            NULL if members is None else members, order, np.int32(count), np.int32(want_gradient), np.float64(pull),
+            drawn, out,
         )  # fmt: skip
-        start(kernel, (groups * self.G,), (self.threads,), arguments, self.room if code.ends else self.shared)
+        self.kernel((groups * self.group_size,), (self.threads,), arguments, shared_mem=self.shared)
+
+    def _draw(self, count: int, members: Any, seed: int, round: int, step: int, steps: int) -> Any:
+        """The rows of the minibatches of these steps: lists where they are read row by row, and masks for tiles."""
+        import cupy
+
+        words = self.plan["mask_words"]
+        in_shared = 4 * words <= MASK_BYTES
+        rows: Any = cupy.empty((steps, count, self.batch, 2), dtype=np.int64) if self.by_rows else NULL
+        masks: Any = NULL if self.by_rows and in_shared else cupy.empty((steps, count, words), dtype=np.uint32)
+        arguments = (
+            self.plan["row0"], self.plan.get("indptr", NULL), NULL if members is None else members,
+            np.int64(self.batch), np.uint64(seed), np.uint32(round), np.uint32(step), rows, masks, np.int32(words),
+            np.int32(in_shared),
+        )  # fmt: skip
+        shared = 4 * words if in_shared else 0
+        cuda.kernel("draw", "draw")((count, steps), (DRAWING_THREADS,), arguments, shared_mem=shared)
+        return rows if self.by_rows else masks
+
+    def _steps_drawn(self, count: int) -> int:
+        bytes_of_step: int = count * (16 * self.batch * self.by_rows + 4 * self.plan["mask_words"])
+        return max(1, min(STEPS_DRAWN, DRAWN_BYTES // bytes_of_step))
+
+    def _steps_between_looks(self, count: int) -> int:
+        entries = self.data.A.nnz * count / self.n
+        return max(1, int(LAUNCH_SECONDS / (STEP_SECONDS + entries / ENTRIES_PER_SECOND)))
 
     def describe(self) -> str:
         """The launch in a few words."""
-        how = "grid" if self.grid else "cluster"
-        where = "global" if self.macros["DG"] else "shared"
-        kind = "rows" if self.by_rows else "tiles"
-        return f"{how} of {self.G} x {self.threads} threads, {kind} in {where} memory, {self.shared} bytes per block"
+        blocks = f"{'grid' if self.grid else 'cluster'} of {self.group_size} x {self.threads} threads"
+        where = "global" if self.constants["DATA_GLOBAL"] else "shared"
+        return f"{blocks}, {'rows' if self.by_rows else 'tiles'} in {where} memory, {self.shared} bytes per block"
 
 
-def _one_or_many(v: Any, kind: Any) -> tuple[Any, Any]:
-    """The two arguments (an array on the card, a number) of which a kernel uses the array if there is one."""
-    return (NOTHING, kind(v)) if isinstance(v, (int, float)) or np.ndim(v) == 0 else (v, kind(0))
+_last_used: list[tuple[weakref.ref[Problem], LocalSteps]] = []
+"""The problem that was opened last, and its data on the card, which stay there as long as the problem lives."""
+
+
+def steps_on_card(problem: Problem) -> LocalSteps:
+    """The problem's data on the card; sent only once where runs of one problem follow each other, as in a sweep."""
+    if _last_used and _last_used[0][0]() is problem:
+        return _last_used[0][1]
+    _last_used.clear()
+    steps = LocalSteps(problem)
+    _last_used.append((weakref.ref(problem, lambda _: _last_used.clear()), steps))
+    return steps
+
+
+def many(v: Any) -> bool:
+    """Whether it has an entry for each member; quick, since every round asks many times."""
+    if isinstance(v, (int, float)):
+        return False
+    ndim: int = v.ndim if hasattr(v, "ndim") else np.ndim(v)
+    return ndim > 0
+
+
+def _plan_table(plan: dict[str, Any]) -> Any:
+    """``Plan`` on the card: sizes, and addresses of arrays; 0 for what this launch does not have."""
+    import cupy
+
+    fields = cuda.plan_fields()
+    assert plan.keys() <= set(fields)
+    numbers = {name: v if isinstance(v, int) else v.data.ptr for name, v in plan.items()}
+    return cupy.asarray(np.array([numbers.get(name, 0) for name in fields], dtype=np.int64))
+
+
+def _longest_first(K: Any) -> tuple[Any, Any, Any]:
+    """K as arguments of the kernel: an array or null, a number, and the order in which the clients begin."""
+    if not many(K):
+        return NULL, K, NULL
+    import cupy
+
+    order = np.argsort(-np.asarray(K), kind="stable")
+    return cupy.asarray(np.asarray(K, dtype=np.int32)), 0, cupy.asarray(order.astype(np.int32))
 
 
 def _up(bytes_: int) -> int:
-    """Rounded up to 16, as the kernel's ``take`` does."""
+    """Rounded up to 16, as the kernel's ``Room`` does."""
     return -(-bytes_ // 16) * 16
 
 

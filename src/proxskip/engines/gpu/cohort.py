@@ -1,0 +1,105 @@
+"""A cohort on the card: what its half asks for, one client after another or for all members at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from proxskip.engines.gpu.coded import read_on_card
+from proxskip.engines.gpu.launch import many
+from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
+from proxskip.links.codecs import Codec, Key
+from proxskip.seam import Request
+from proxskip.types import Indices, InputError
+
+
+class CardCohort(Sender):
+    """A whole cohort as one client: every vector is a CuPy array, ``(c, d)`` or ``(d,)`` for all members."""
+
+    def __init__(self, engine: Any, members: Indices, request: Request) -> None:
+        self.engine, self.members, self.request = engine, members, request
+        self.own_columns = {k: engine.cupy.asarray(v)[:, None] for k, v in request.own.items()}
+
+    def keys(self, vector: int) -> Sequence[Key]:
+        """One for each member."""
+        return [key_of(self.request, self.engine.seed, int(i), j, vector) for j, i in enumerate(self.members)]
+
+    def descend(self, x: Any, h: Any, gamma: Any, K: Any, *, pull: Any = None, momentum: Any = 0.0, **more: Any) -> Any:
+        """The local steps of ``seam.Client.descend``, for every member.
+
+        With momentum, or a pull to anything but zero, there is a launch for each step.
+        """
+        _only_plain_steps(more)
+        if not many(momentum) and not momentum and (strength := pull_to_zero(pull)) is not None:
+            return self._plain_steps(x, h, gamma, K, strength)
+        if many(K):
+            raise InputError('the gpu engine has one K for all steps with momentum or a pull; use engine="cpu".')
+
+        def one_step(z: Any, shift: Any, gamma: Any, active: Any) -> Any:
+            return self._plain_steps(z, shift, gamma, 1)
+
+        return pulled_steps(one_step, x, h, gamma, K, pull, momentum)
+
+    def _plain_steps(self, x: Any, h: Any, gamma: Any, K: Any, pull: float = 0.0) -> Any:
+        """K times  x <- x - gamma (g(x) - h + pull x)."""
+        engine, request = self.engine, self.request
+        self.gradients += self._rows_taken(K)
+        step0, self.step = self.step, self.step + (np.asarray(K) if many(K) else K)
+        if not many(h):
+            h = engine.cupy.full(engine.problem.d, float(h)) if h else None
+        return engine.steps.descend(
+            len(self.members), engine.dense(x), None if h is None else engine.dense(h), gamma, K,
+            members=engine.numbers(self.members), seed=engine.seed, round=request.round, step0=_one_number(step0),
+            pull=pull, halt=request.halt,
+        )  # fmt: skip
+
+    def _rows_taken(self, K: Any) -> int:
+        """Rows that K steps (a number, or one for each member) differentiate."""
+        batch, members = self.engine.problem.batch, self.members
+        if many(K):
+            return int(np.sum(np.asarray(K) * (batch or self.engine.rows[members])))
+        return int(K) * (batch * len(members) if batch else self.engine.row_count(members))
+
+    def gradient(self, x: Any, where: Any = None) -> Any:
+        """The members' full gradients, one row each; x itself where none is wanted."""
+        wanted: Any = 1 if where is None else self._sent_with(where)
+        rows = self.engine.row_count(self.members) if where is None else wanted @ self.engine.rows[self.members]
+        self.gradients += int(rows)
+        members = self.engine.numbers(self.members)
+        return self.engine.steps.gradient(len(self.members), self.engine.dense(x), wanted, members=members)
+
+    def _sent_with(self, column: Any) -> Indices:
+        """The numbers of a column that came with the request, as zeros and ones."""
+        name = next(k for k, v in self.own_columns.items() if v is column)
+        return np.asarray(self.request.own[name], dtype=bool).astype(np.int64)
+
+    def read(self, v: Any, codec: Codec, keys: Sequence[Key]) -> Any:
+        """What the server reads: it does not leave the card."""
+        return read_on_card(self.engine.cupy, v, codec, keys, self.engine.problem.d)
+
+    def own(self, values: Any) -> Any:
+        """The members' entries as a column, or their rows."""
+        if not many(values):
+            return values
+        column = self.engine.sent_once(values)
+        column = column[:, None] if column.ndim == 1 else column
+        return self.engine.rows_of(column, self.members)
+
+
+def _only_plain_steps(options: Mapping[str, Any]) -> None:
+    """Refuse what the kernels do not have; None asks for nothing."""
+    used = [name for name, v in options.items() if v is not None]
+    if used:
+        raise InputError(f'the gpu engine has no local steps with {used[0]}; use engine="cpu".')
+
+
+def _one_number(step0: Any) -> int:
+    """The number of the first step, which must be the same for all members."""
+    if isinstance(step0, int):
+        return step0
+    numbers = set(np.ravel(step0).tolist())
+    if len(numbers) > 1:
+        raise InputError('the gpu engine needs the same number of local steps for all clients; use engine="cpu".')
+    return int(numbers.pop())
