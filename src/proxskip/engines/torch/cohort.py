@@ -10,6 +10,7 @@ import torch
 
 from proxskip.engines.local import Sender, check_descent, key_of
 from proxskip.engines.torch.device_vectors import DeviceVectors, column
+from proxskip.engines.torch.steps import minibatches, repeatable
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.randomness import anchor_coin
 from proxskip.seam import Anchor, Pull, Request, look
@@ -34,7 +35,7 @@ class DeviceCohort(Sender):
         if codec is None or isinstance(codec, Identity):
             return super().send(v)
         # a codec works on rows of numpy: they come down, pass through it, and go back to the device
-        sent = self.engine.there(super().send(self.engine.here(self.stack(v)), codec))
+        sent = self.engine.to_device(super().send(self.engine.to_host(self.stack(v)), codec))
         self._sent = (*self._sent[:-1], (sent, self._sent[-1][1]))
         return sent
 
@@ -43,14 +44,14 @@ class DeviceCohort(Sender):
         if np.ndim(values) == 0:
             return values
         mine = np.asarray(values)[self.members]
-        return column(mine, self.like) if mine.ndim == 1 else self.engine.there(mine)
+        return column(mine, self.like) if mine.ndim == 1 else self.engine.to_device(mine)
 
     def stack(self, v: Any) -> torch.Tensor:
         """A borrowed ``(c, D)`` tensor, of a vector in all its rows."""
         shape = (len(self.members), self.engine.family.D)
         # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
-        found = v.tensor if isinstance(v, DeviceVectors) else torch.full((1, 1), float(v)).to(self.like)
-        return found.expand(shape)
+        rows = v.tensor if isinstance(v, DeviceVectors) else torch.full((1, 1), float(v)).to(self.like)
+        return rows.expand(shape)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Any, where: Any = None) -> Any:
@@ -67,19 +68,17 @@ class DeviceCohort(Sender):
 
     def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
         """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step."""
-        found: torch.Tensor = self.engine.as_fits(lambda: self._gradient_now(Y, rows, step), len(Y))
-        return found
+        engine, G = self.engine, torch.empty_like(Y)
+        word = engine.word(self.request.round, step)
 
-    def _gradient_now(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
-        engine, out = self.engine, torch.empty_like(Y)
-        for g in engine.groups(self.members, rows is None):
-            look(self.request.halt)
-            at = torch.as_tensor(g).to(Y.device)
-            mine, word = engine.on_device(self.members[g]), engine.word(self.request.round, step)
-            picked = None if rows is None else rows[at]
-            with engine.repeatable():
-                out[at] = engine.family.gradient(Y[at], engine.family.batch(mine, picked, word))
-        return out
+        def compute(group: Any) -> None:
+            members = torch.as_tensor(self.members[group]).to(Y.device)
+            picked = None if rows is None else rows[group]
+            with repeatable():
+                G[group] = engine.family.gradient(Y[group], engine.family.batch(members, picked, word))
+
+        engine.each_group(self, rows is None, compute)
+        return G
 
     # -- local steps ---------------------------------------------------------------------------------------------------
     def descend(
@@ -102,7 +101,7 @@ class DeviceCohort(Sender):
         if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
             rows = engine.problem.batch or engine.family.sizes[self.members]
             self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
-            Y = engine.local_steps(self, x, h, gamma, int(K))
+            Y = self._plain(x, h, gamma, int(K))
             self.step += int(K)
             return DeviceVectors(d, Y)
         check_descent(pull, None if isinstance(momentum, torch.Tensor) else momentum, anchor, until)
@@ -110,8 +109,24 @@ class DeviceCohort(Sender):
         if anchor is not None:
             return self._anchored(self.stack(x), self.stack(h), gamma, steps, anchor)
         y, taken = self._guided(self.stack(x), self.stack(h), gamma, steps, pull, momentum, until)
-        found = DeviceVectors(d, y)
-        return found if until is None else (found, taken)
+        end = DeviceVectors(d, y)
+        return end if until is None else (end, taken)
+
+    def _plain(self, x: DeviceVectors, h: Any, gamma: Any, K: int) -> torch.Tensor:
+        """K plain steps from x, as a new stack."""
+        engine, no_h = self.engine, isinstance(h, (int, float)) and h == 0
+        H = None if no_h else self.stack(h)
+        Y = torch.empty((len(self.members), engine.family.D), dtype=self.like.dtype, device=self.like.device)
+
+        def compute(group: Any) -> None:
+            y = self.stack(x)[group].clone(memory_format=torch.contiguous_format)
+            own = gamma[group] if isinstance(gamma, torch.Tensor) and len(gamma) > 1 else gamma
+            shift = None if H is None else H[group].contiguous()
+            engine.steps.run(y, shift, own, K, self.members[group], self.request.round, self.step, self.request.halt)
+            Y[group] = y
+
+        engine.each_group(self, engine.problem.batch is None, compute)
+        return Y
 
     def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: Any) -> Any:
         """Steps with momentum, a pull or a criterion; a member whose steps are over stays where it is."""
@@ -156,7 +171,10 @@ class DeviceCohort(Sender):
         if self.engine.problem.batch is None:
             return None
         sizes = self.engine.family.sizes[self.members]
-        return self.engine.draw(1, self.step, self.request.round, self.members, sizes, self.engine.problem.batch)[0]
+        return minibatches(
+            self.engine.seed, self.request.round, self.members, self.step, sizes, self.engine.problem.batch, 1,
+            self.like.device,
+        )[0]  # fmt: skip
 
     def _anchored(self, x: Any, h: Any, gamma: Any, K: Indices, anchor: Anchor) -> Any:
         """The estimator of L-SVRG, with the coins of the reference engine."""

@@ -41,12 +41,10 @@ class DeviceVectors(Written):
     def __neg__(self) -> DeviceVectors:
         return DeviceVectors(self.d, -self.tensor)
 
-    def mean(self, w: torch.Tensor) -> torch.Tensor:
-        """sum_j w_j (row j)."""
-        # what was put aside on the host comes to the device for this pass alone
-        v = self.tensor.to(w.device, non_blocking=True)
+    def sum(self, w: torch.Tensor) -> torch.Tensor:
+        """sum_j w_j (row j), where the stack is."""
         # one read of the stack by a matrix-vector product: the weighted rows are never stored
-        return torch.mv(v.t(), w) if v.ndim > 1 else v * w.sum()
+        return torch.mv(self.tensor.t(), w.to(self.tensor.device))
 
 
 def column(values: Any, like: torch.Tensor) -> Any:

@@ -6,7 +6,8 @@ since the card's matrix units read aligned matrices only, and the gaps between t
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -19,7 +20,7 @@ from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.softmax import Softmax
 from proxskip.problems.torch_model import Model, masks_of
-from proxskip.types import Array, Indices, InputError
+from proxskip.types import Indices, InputError
 
 ALIGNED = 64
 """Numbers; 256 bytes of float32."""
@@ -29,33 +30,43 @@ LARGEST_DENSE = 1 << 33
 """Bytes that sparse data may take once they are dense."""
 
 
-class Family(Protocol):
-    """What the engine needs of the clients' functions, all of one kind."""
+class Family:
+    """The functions of many clients, all of one kind, on rows of D numbers.
+
+    ``dtype`` is that of what clients and server remember, ``sizes`` the rows of each client.
+    """
 
     dtype: torch.dtype
-    """Of what clients and server remember."""
     D: int
-    is_random: bool
+    is_random = False
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """One row of gradients for each row of Y."""
-        ...
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """One step of every row,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
-        ...
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        # all clients' rows lie end to end: where each client's begin, and how many they are
+        self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
+        self.counts = torch.as_tensor(self.sizes).to(device)
+        self.needs_equal_sizes = False
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """What ``gradient`` needs of these clients: the given rows of each, or all if None."""
-        ...
+        raise NotImplementedError
 
-    def inside(self, X: Any) -> torch.Tensor:
+    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
+        """One row of gradients for each row of Y, as a new stack."""
+        raise NotImplementedError
+
+    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
+        """One step of every row,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
+        g = self.gradient(Y, batch)
+        Y.sub_(gamma * (g if H is None else g - H))
+
+    def inside(self, X: Any) -> Any:
         """``(..., d)`` as ``(..., D)``."""
-        ...
+        return X
 
-    def outside(self, X: Any) -> torch.Tensor:
+    def outside(self, X: Any) -> Any:
         """And back."""
-        ...
+        return X
 
 
 def family_of(problem: Problem, device: torch.device) -> Any:
@@ -73,43 +84,7 @@ def family_of(problem: Problem, device: torch.device) -> Any:
     )
 
 
-class _Plain:
-    """A layout without gaps, and a step made of a gradient."""
-
-    is_random = False
-
-    def inside(self, X: Any) -> Any:
-        return X
-
-    def outside(self, X: Any) -> Any:
-        return X
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        g = self.gradient(Y, batch)
-        Y.sub_(gamma * (g if H is None else g - H))
-
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class _Rows:
-    """All clients' rows end to end, and where each client's begin."""
-
-    def __init__(self, problem: Problem, device: torch.device) -> None:
-        self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
-        self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
-        self.counts = torch.as_tensor(self.sizes).to(device)
-        self.most, self.equal = int(self.sizes.max()), bool(np.ptp(self.sizes) == 0)
-
-    def picks(self, members: Any, rows: Any) -> Any:
-        """The places of the given rows of each member; of all rows of each, the last ones repeated, if None."""
-        if rows is None:
-            # clients with fewer rows repeat their last one, so that the stack is rectangular
-            rows = torch.arange(self.most, device=self.first.device).minimum(self.counts[members][:, None] - 1)
-        return self.first[members][:, None] + rows
-
-
-class Networks(_Rows):
+class Networks(Family):
     """Modules of one architecture; ``vmap(grad)`` over their stacked parameters."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
@@ -128,19 +103,15 @@ class Networks(_Rows):
                     f"client {i} has other buffers or frozen parameters than client 0, and the torch engine takes one "
                     'module for all of them; use engine="cpu".'
                 )
-        self.module = first.module if first.device == device else _moved(first, device)
+        # on another device a copy: the user's own stays where it is
+        self.module = first.module if first.device == device else first.module_at(first.start()).to(device)
         self.X = torch.cat([f.inputs.to(device) for f in models])
         self.T = torch.cat([f.targets.to(device) for f in models])
         # half precisions compute in the module alone: what is remembered would lose small steps in them
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
-        self.is_random, self.many = first.is_random, device.type in CONVOLVE_BY_PRODUCTS
-        self.l2 = first.l2
+        self.is_random, self.l2, self.needs_equal_sizes = first.is_random, first.l2, bool(np.ptp(self.sizes))
+        self.by_products = device.type in CONVOLVE_BY_PRODUCTS
         self._lay_out(first.shapes, device)
-        slopes = grad(self._loss)
-        # the keys of dropout are one per client, or None for all of them
-        with_keys = (0, 0, 0, 0) if self.is_random else (0, 0, 0, None)
-        self.slopes = vmap(slopes, in_dims=with_keys)
-        self.losses = vmap(self._plain_loss, in_dims=(None, 0, 0, None))
 
     def _lay_out(self, shapes: Any, device: torch.device) -> None:
         self.spans, at = [], 0
@@ -153,21 +124,16 @@ class Networks(_Rows):
         self.places = torch.cat([torch.arange(lo, hi) for lo, hi, _ in self.spans]).to(device)
 
     def inside(self, X: Any) -> Any:
-        out = X.new_zeros((*X.shape[:-1], self.D))
-        out[..., self.places] = X
-        return out
+        rows = X.new_zeros((*X.shape[:-1], self.D))
+        rows[..., self.places.to(X.device)] = X
+        return rows
 
     def outside(self, X: Any) -> Any:
         return X[..., self.places.to(X.device)]
 
-    def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any) -> Any:
-        names = dict(zip(self.model.names, parameters, strict=True))
-        return self.model.loss_at(names, inputs, targets, key, self.module, self.many)
-
-    def _plain_loss(self, parameters: Any, inputs: Any, targets: Any, key: Any) -> Any:
-        """With one x for all clients, whose rows are then those of one large batch."""
-        names = dict(zip(self.model.names, parameters, strict=True))
-        return self.model.loss_at(names, inputs, targets, key, self.module)
+    def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
+        named = dict(zip(self.model.names, parameters, strict=True))
+        return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
 
     def _pieces(self, Y: Any) -> tuple[Any, ...]:
         """Views of the parameters of every row, in the dtype of the module."""
@@ -175,12 +141,9 @@ class Networks(_Rows):
         return tuple(Y[..., lo:hi].view(*c, *shape).to(kind) for lo, hi, shape in self.spans)
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
-        """Inputs, targets and the keys of dropout."""
-        # networks have no weights by which repeated rows could be left out, so that sizes must agree
-        if rows is None and not self.equal and int(self.counts[members].min()) < int(self.counts[members].max()):
-            raise AssertionError("clients of different sizes need different calls")
+        """Inputs, targets and the keys of dropout; all rows only of clients with equally many of them."""
         if rows is None:
-            rows = torch.arange(int(self.counts[members[0]]), device=self.first.device).expand(len(members), -1)
+            rows = torch.arange(int(self.counts[members[0]]), device=members.device).expand(len(members), -1)
         picks = self.first[members][:, None] + rows
         keys = masks_of(word, members) if self.is_random and word is not None else None
         return self.X[picks], self.T[picks], keys
@@ -189,37 +152,45 @@ class Networks(_Rows):
         """The same rows with other masks."""
         return (*batch[:2], masks_of(word, members))
 
+    def slopes(self, parameters: Any, batch: Any) -> Any:
+        """The gradients by each parameter, ``(c, ...)`` as they are, without l2."""
+        # one key of dropout for each client, or none: full gradients are without dropout
+        in_dims = (0, 0, 0, None if batch[2] is None else 0)
+        return _batched(vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims), parameters, *batch)
+
     def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """By parameters, in a new stack."""
+        """Parameter by parameter."""
         G = torch.zeros_like(Y)
-        inputs, targets, keys = batch
-        # without keys a module with dropout is evaluated without it, as for full gradients
-        call = self.slopes if keys is not None or not self.is_random else vmap(grad(self._loss), (0, 0, 0, None))
-        for (lo, hi, _), g in zip(self.spans, _batched(call, self._pieces(Y), inputs, targets, keys), strict=True):
+        for (lo, hi, _), g in zip(self.spans, self.slopes(self._pieces(Y), batch), strict=True):
             G[:, lo:hi] = g.reshape(len(Y), -1)
         # the gaps of Y are zero, so that they stay so
         return G.add_(Y, alpha=self.l2) if self.l2 else G
 
     def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """By parameters, in place: no stack of gradients is put together."""
-        one = isinstance(gamma, float)
-        slopes = _batched(self.slopes, self._pieces(Y), *batch)
+        """Parameter by parameter: no stack of gradients is put together."""
+        slopes = self.slopes(self._pieces(Y), batch)
         # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
         if self.l2:
             Y.mul_(1.0 - gamma * self.l2)
         for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
-            part, g = Y[:, lo:hi], g.reshape(len(Y), -1)
-            if one:
-                part.sub_(g, alpha=gamma)
-            else:
-                part.addcmul_(g.to(Y.dtype), gamma.expand(len(Y), 1), value=-1.0)
+            _add(Y[:, lo:hi], g.reshape(len(Y), -1), -gamma)
         if H is not None:
-            Y.add_(H, alpha=gamma) if one else Y.addcmul_(H, gamma.expand(len(Y), 1))
+            _add(Y, H, gamma)
 
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         inputs, targets, _ = self.batch(members, rows, None)
-        return _batched(self.losses, self._pieces(x), inputs, targets, None)
+        # one x for all clients: their rows are those of one large batch
+        losses = vmap(self._loss, in_dims=(None, 0, 0, None))
+        return _batched(losses, self._pieces(x), inputs, targets, None)
+
+
+def _add(Y: torch.Tensor, V: torch.Tensor, factor: Any) -> None:
+    """Y += factor V; the factor is one number, or a column."""
+    if isinstance(factor, float):
+        Y.add_(V, alpha=factor)
+    else:
+        Y.addcmul_(V.to(Y.dtype), factor.expand(len(Y), 1))
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -237,12 +208,7 @@ def _batched(call: Any, *given: Any) -> Any:
         raise InputError(f'PyTorch cannot batch this module ({said}); use engine="cpu".') from error
 
 
-def _moved(model: Model, device: torch.device) -> Any:
-    """A copy of the module on the device; the user's own stays where it is."""
-    return model.module_at(model.start()).to(device)
-
-
-class LinearModels(_Rows, _Plain):
+class LinearModels(Family):
     """Logistic, least squares and softmax regression, in closed form."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
@@ -267,13 +233,14 @@ class LinearModels(_Rows, _Plain):
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """Rows, labels, the weight of each row, and the regulariser."""
-        picks = self.picks(members, rows)
         if rows is None:
-            # the rows that were repeated have the weight zero
-            own = torch.arange(self.most, device=picks.device) < self.counts[members][:, None]
-            weights = self.s[picks] * own
+            # clients with fewer rows than others repeat their last one with the weight zero
+            places, counts = torch.arange(int(self.sizes.max()), device=members.device), self.counts[members][:, None]
+            picks = self.first[members][:, None] + places.minimum(counts - 1)
+            weights = self.s[picks] * (places < counts)
         else:
             # N s_j over the size of the minibatch: its mean is then unbiased for any row weights
+            picks = self.first[members][:, None] + rows
             weights = self.factors[picks] / rows.shape[1]
         return self.A[picks], self.b[picks], weights, self.reg[members]
 
@@ -293,14 +260,16 @@ class LinearModels(_Rows, _Plain):
         return G.reshape(c, -1) + reg * Y
 
 
-class Quadratics(_Plain):
+class Quadratics(Family):
     """x' H x / 2 - b' x."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
+        super().__init__(problem, device)
         models: list[Any] = list(problem.clients)
-        self.H, self.b = (torch.as_tensor(np.stack([v(f) for f in models])).to(device) for v in (_hessian, _linear))
+        self.H, self.b = (
+            torch.as_tensor(np.stack(v)).to(device) for v in zip(*((f.H, f.b) for f in models), strict=True)
+        )
         self.dtype, self.D = torch.float64, problem.d
-        self.sizes, self.equal = np.ones(len(models), dtype=np.int64), True
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """The matrices and vectors of these clients."""
@@ -313,20 +282,9 @@ class Quadratics(_Plain):
         return (H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b
 
 
-def _hessian(f: Quadratic) -> Array:
-    return f.H
-
-
-def _linear(f: Quadratic) -> Array:
-    return f.b
-
-
-def groups(members: Indices, sizes: Indices, most: int, apart: bool) -> list[Indices]:
-    """The places of the members in calls of at most ``most``; with ``apart``, of equal sizes."""
-    if not apart:
-        return [np.arange(lo, min(lo + most, len(members))) for lo in range(0, len(members), most)]
-    found = []
-    for size in np.unique(sizes[members]):
-        mine = np.flatnonzero(sizes[members] == size)
-        found += [mine[lo : lo + most] for lo in range(0, len(mine), most)]
-    return found
+def groups(members: Indices, sizes: Indices, most: int, equal: bool) -> list[Any]:
+    """The places of the members in calls of at most ``most``; with ``equal``, of clients with equally many rows."""
+    if not equal:
+        return [slice(lo, min(lo + most, len(members))) for lo in range(0, len(members), most)]
+    places = (np.flatnonzero(sizes[members] == size) for size in np.unique(sizes[members]))
+    return [some[lo : lo + most] for some in places for lo in range(0, len(some), most)]
