@@ -188,11 +188,11 @@ def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyP
     wanted = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cpu", clients_at_once=2), **HOW)
     engine, whole, asked = TorchEngine("cpu", clients_at_once=7), StackedSteps.run, []
 
-    def short(steps: Any, Y: Any, *more: Any) -> None:
+    def short(steps: Any, Y: Any, *more: Any) -> Any:
         asked.append(len(Y))
         if len(Y) > 2:
             raise torch.OutOfMemoryError("no room")
-        whole(steps, Y, *more)
+        return whole(steps, Y, *more)
 
     monkeypatch.setattr(StackedSteps, "run", short)
     losses, picked = Networks.losses_at, []
@@ -393,11 +393,9 @@ def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
     there, members = torch.device(device), np.arange(problem.n)
     family = family_of(problem, there)
     plain, graphs = (StackedSteps(family, 3, batch, there, use_graphs) for use_graphs in (False, True))
-    stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
-    expected = torch.zeros_like(stacks[0])
-    for round, Y in enumerate(stacks):
-        for steps, y in ((plain, expected.zero_()), (graphs, Y)):
-            steps.run(y, None, 0.5 / problem.L, K, members, round, 0, None)
+    start = torch.ones((problem.n, problem.d), dtype=family.dtype, device=there)
+    for round in range(3):
+        expected, Y = (steps.run(start, None, 0.5 / problem.L, K, members, round, 0, None) for steps in (plain, graphs))
         assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12)
     assert len(graphs.graphs) == 1
 

@@ -131,7 +131,7 @@ class Model:
         test: tuple[Any, Any] | None = None,
     ) -> None:
         if type(module).__name__ == "OptimizedModule":  # of torch.compile: engines differentiate and batch the original
-            module = module.get_submodule("_orig_mod")
+            (module,) = module.children()
         self.module, self.loss, self.inputs, self.targets = module, loss, inputs, targets
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         _check(module, self.names, inputs, targets)
@@ -193,7 +193,7 @@ class Model:
         if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
             raise InputError("a gradient is sparse; make the embedding with sparse=False.")
         for name, v in buffers.items():
-            if given[name] is not v or v._version:
+            if given[name] is not v or not same_bytes(v, self.module.get_buffer(name)):
                 raise InputError(
                     f"the module changes its buffer {name}, which is not a parameter and is not averaged; use layers "
                     "without a state, such as GroupNorm or LayerNorm."
@@ -313,6 +313,11 @@ class Model:
 
 _TRIED: MutableMapping[torch.nn.Module, tuple[Any, bool]] = weakref.WeakKeyDictionary()
 """Modules that were tried: with what, and whether they have dropout."""
+
+
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether two tensors are equal, NaNs included."""
+    return torch.equal(*(v.detach().reshape(-1).contiguous().view(torch.uint8) for v in (a, b)))
 
 
 def _slopes(loss: Any, leaves: dict[str, Any]) -> tuple[Any, ...]:

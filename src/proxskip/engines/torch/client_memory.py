@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from proxskip.engines.torch.device_vectors import DeviceVectors
 from proxskip.types import Indices, Vectors
 
 Stacks = dict[str, torch.Tensor]
@@ -15,8 +14,6 @@ SHARE_OF_DEVICE = 0.6
 """Of the free memory, what stacks may take; the rest is for the local steps."""
 STACKS_AT_WORK = 5
 """Stacks that local steps need besides what is remembered: y, gradients, and what is computed from them."""
-ROWS_PER_COPY = 1024
-"""Rows that are brought to the device's layout in one go: a copy of all of them may not fit."""
 
 
 class ClientMemory:
@@ -26,21 +23,22 @@ class ClientMemory:
         on_host: keep the rows on the host; None for: where they do not fit on the device.
     """
 
-    def __init__(self, family: Any, device: torch.device, memory: Vectors, n: int, on_host: bool | None) -> None:
-        self.family, self.device = family, device
+    def __init__(
+        self, memory: Vectors, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, on_host: bool | None
+    ) -> None:
+        n, d = shape
+        self.device = device
         # what is remembered is there twice: as the half reads it, and as it returns it
-        client_bytes = family.D * family.dtype.itemsize * (2 * len(memory) + STACKS_AT_WORK)
+        client_bytes = d * dtype.itemsize * (2 * len(memory) + STACKS_AT_WORK)
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else client_bytes * n / SHARE_OF_DEVICE
         self.fit = max(1, round(SHARE_OF_DEVICE * free / client_bytes))
         self.on_host = self.fit < n if on_host is None else on_host
         self.spills = self.on_host and self.fit < n
         home = torch.device("cpu") if self.on_host else device
-        self.stacks: Stacks = {}
+        self.stacks: Stacks = {name: torch.empty(shape, dtype=dtype, device=home) for name in memory}
         for name, v in memory.items():
-            self.stacks[name] = torch.zeros((n, family.D), dtype=family.dtype, device=home)
-            for lo in range(0, n, ROWS_PER_COPY):
-                rows = torch.tensor(v[lo : lo + ROWS_PER_COPY]).to(home, family.dtype)
-                self.stacks[name][lo : lo + ROWS_PER_COPY] = family.inside(rows)
+            for lo in range(0, n, 1024):  # piece by piece: a second copy of all rows may not fit
+                self.stacks[name][lo : lo + 1024] = torch.tensor(v[lo : lo + 1024])
 
     def shares(self, cohort: Indices) -> list[slice]:
         """The cohort in parts that fit on the device."""
@@ -74,10 +72,10 @@ class ClientMemory:
 class MembersMemory(dict[str, Any]):
     """The memory of some members as a half sees it; what is not read is not moved."""
 
-    def __init__(self, memory: ClientMemory, members: Indices, d: int) -> None:
+    def __init__(self, memory: ClientMemory, members: Indices) -> None:
         super().__init__()
-        self.memory, self.members, self.d = memory, members, d
+        self.memory, self.members = memory, members
 
-    def __missing__(self, name: str) -> DeviceVectors:
-        self[name] = rows = DeviceVectors(self.d, self.memory.load(name, self.members))
+    def __missing__(self, name: str) -> torch.Tensor:
+        self[name] = rows = self.memory.load(name, self.members)
         return rows

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from proxskip.engines.torch.client_memory import ClientMemory, MembersMemory
-from proxskip.engines.torch.cohort import DeviceCohort
-from proxskip.engines.torch.device_vectors import DeviceVectors, column
+from proxskip.engines.torch.cohort import DeviceCohort, column
 from proxskip.engines.torch.families import Networks, family_of, groups
 from proxskip.engines.torch.steps import StackedSteps
 from proxskip.engines.torch.whole import WholeNetwork
@@ -66,7 +65,9 @@ class TorchEngine(Engine):
         graphs = self.graphs and self.device.type == "cuda"
         self.steps: Any = StackedSteps(self.family, seed, problem.batch, self.device, graphs)
         self.at_once = self.clients_at_once or (CLIENTS_ON_A_PROCESSOR if self.device.type == "cpu" else problem.n)
-        self.remembered: Any = ClientMemory(self.family, self.device, memory, problem.n, self.keep_on_host)
+        self.remembered: Any = ClientMemory(
+            memory, (problem.n, problem.d), self.family.dtype, self.device, self.keep_on_host
+        )
 
     # -- where vectors are ---------------------------------------------------------------------------------------------
     def is_far(self) -> bool:
@@ -77,24 +78,13 @@ class TorchEngine(Engine):
         """That of the family's precision."""
         return float(torch.finfo(self.family.dtype).eps)
 
-    def to_device(self, v: Any) -> DeviceVectors:
+    def place(self, v: Any) -> torch.Tensor:
         """A vector or stack on the device."""
-        if isinstance(v, DeviceVectors):
-            return v
-        moved = torch.tensor(v).to(self.device, self.family.dtype)
-        return DeviceVectors(self.problem.d, self.family.inside(moved))
-
-    def to_host(self, v: torch.Tensor) -> Array:
-        """And back."""
-        return np.asarray(self.family.outside(v).to("cpu", torch.float64).numpy())
-
-    def place(self, v: Array) -> Any:
-        """A vector of the server's on the device."""
-        return self.to_device(v)
+        return v if isinstance(v, torch.Tensor) else torch.tensor(v).to(self.device, self.family.dtype)
 
     def fetch(self, v: Any) -> Array:
         """And back."""
-        return self.to_host(v.tensor) if isinstance(v, DeviceVectors) else np.asarray(v)
+        return np.asarray(v.to("cpu", torch.float64) if isinstance(v, torch.Tensor) else v)
 
     def wait(self) -> None:
         """Until the device has done all it was asked for."""
@@ -135,7 +125,7 @@ class TorchEngine(Engine):
     # -- the two verbs -------------------------------------------------------------------------------------------------
     def run(self, request: Request) -> Work:
         """The whole cohort in one call of the half, or share by share where the device is too small for it."""
-        down = [self.to_device(v) for v in request.down]
+        down = [self.place(v) for v in request.down]
         ups, sizes, taken, gradients, kept = [], [], [], 0, []
         for places in self.remembered.shares(request.cohort):
             members = request.cohort[places]
@@ -153,10 +143,7 @@ class TorchEngine(Engine):
         # only after the last share: a run that is interrupted before it has changed nothing that is remembered
         for members, new in kept:
             self.remembered.store(members, new)
-        whole = tuple(
-            DeviceVectors(self.problem.d, torch.cat(pieces) if len(pieces) > 1 else pieces[0])
-            for pieces in zip(*ups, strict=True)
-        )
+        whole = tuple(torch.cat(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*ups, strict=True))
         steps = None if taken[0] is None else np.concatenate(taken)
         return Work(whole, gradients, tuple(map(Size.total, zip(*sizes, strict=True))), steps)
 
@@ -167,11 +154,11 @@ class TorchEngine(Engine):
             members = cohort[places]
             client = DeviceCohort(self, members, request, places.start)
             # what is told to all members alike stays one vector, which every share reads
-            told = [self.to_device(v[places] if isinstance(v, np.ndarray) and v.ndim > 1 else v) for v in outcome]
+            told = [self.place(v[places] if isinstance(v, np.ndarray) and v.ndim > 1 else v) for v in outcome]
             self.remembered.store(members, self._aside(client, half(client, self._memory_of(members), *told)))
 
     def _memory_of(self, members: Indices) -> Any:
-        return MembersMemory(self.remembered, members, self.problem.d)
+        return MembersMemory(self.remembered, members)
 
     def _aside(self, client: DeviceCohort, new: Any) -> dict[str, torch.Tensor]:
         return {k: self.remembered.aside(client.stack(v)) for k, v in new.items()}
@@ -180,10 +167,10 @@ class TorchEngine(Engine):
         """``sum_j w_j U_j``; by numpy, in client order, where the rows are there in double precision."""
         # by the same function as the engines on numpy, and so with the same rounding
         if self.device.type == "cpu" and self.family.dtype == torch.float64:
-            total = self.to_device(weighted_sum(w, self.to_host(U.tensor)))
+            total = self.place(weighted_sum(w, self.fetch(U)))
         else:
-            weights = torch.tensor(w).to(self.device, self.family.dtype)
-            total = DeviceVectors(self.problem.d, U.sum(weights).to(self.device))
+            # where the stack is, in one read of it: the weighted rows are never stored
+            total = torch.mv(U.t(), torch.tensor(w).to(U)).to(self.device)
         return total if self.far else self.fetch(total)
 
     def mix(self, graph: Mixer, U: Any) -> Any:
@@ -193,7 +180,7 @@ class TorchEngine(Engine):
     # -- what is remembered --------------------------------------------------------------------------------------------
     def memory(self) -> Vectors:
         """A copy of what the clients remember."""
-        return {k: np.array(self.to_host(v)) for k, v in self.remembered.stacks.items()}
+        return {k: np.array(self.fetch(v)) for k, v in self.remembered.stacks.items()}
 
     def close(self) -> None:
         """Give the device's memory back."""

@@ -1,8 +1,4 @@
-"""Many clients' functions as one: gradients of all of them at once, for networks, linear models and quadratics.
-
-A family lays the unknowns out in rows of D numbers: every parameter of a network begins at a multiple of ``ALIGNED``,
-since the card's matrix units read aligned matrices only, and the gaps between them are zero and stay so.
-"""
+"""Many clients' functions as one: gradients of all of them at once, for networks, linear models and quadratics."""
 
 from __future__ import annotations
 
@@ -19,54 +15,67 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.softmax import Softmax
-from proxskip.problems.torch_model import Model, masks_of
+from proxskip.problems.torch_model import Model, masks_of, same_bytes
 from proxskip.types import Indices, InputError
 
-ALIGNED = 64
-"""Numbers; 256 bytes of float32."""
 CONVOLVE_BY_PRODUCTS = {"cpu"}
 """Where convolutions of many clients are products of matrices; a card is faster with convolutions in groups."""
 LARGEST_DENSE = 1 << 33
 """Bytes that sparse data may take once they are dense."""
 
 
+Parts = list[torch.Tensor]
+
+
 class Family:
-    """The functions of many clients, all of one kind, on rows of D numbers.
+    """The functions of many clients, all of one kind.
+
+    Vectors of c clients are ``(c, d)`` stacks. Local steps work on their *parts*, one ``(c, ...)`` tensor for each
+    parameter of a network, and the stack itself for other functions.
 
     ``dtype`` is that of what clients and server remember, ``sizes`` the rows of each client.
     """
 
     dtype: torch.dtype
-    D: int
     is_random = False
+    needs_equal_sizes = False
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
         # all clients' rows lie end to end: where each client's begin, and how many they are
         self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
         self.counts = torch.as_tensor(self.sizes).to(device)
-        self.needs_equal_sizes = False
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """What ``gradient`` needs of these clients: the given rows of each, or all if None."""
         raise NotImplementedError
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """One row of gradients for each row of Y, as a new stack."""
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
+        """The gradients of all clients, as parts."""
         raise NotImplementedError
 
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """One step of every row,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
-        g = self.gradient(Y, batch)
-        Y.sub_(gamma * (g if H is None else g - H))
+    def descend(self, parts: Parts, H: Parts | None, gamma: Any, batch: Any) -> None:
+        """One step of every client,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
+        gradients = self.gradient(parts, batch)
+        for y, g, h in zip(parts, gradients, H or [None] * len(parts), strict=True):
+            if isinstance(gamma, float):
+                y.add_(g, alpha=-gamma)
+                if h is not None:
+                    y.add_(h, alpha=gamma)
+            else:
+                y.sub_(gamma.view(-1, *[1] * (y.ndim - 1)) * (g if h is None else g - h))
 
-    def inside(self, X: Any) -> Any:
-        """``(..., d)`` as ``(..., D)``."""
-        return X
+    def views(self, Y: torch.Tensor) -> Parts:
+        """The parts of a stack as views."""
+        return [Y]
 
-    def outside(self, X: Any) -> Any:
-        """And back."""
-        return X
+    def parts(self, Y: torch.Tensor) -> Parts:
+        """The parts of a stack as new tensors, which are fast to compute with."""
+        return [v.clone(memory_format=torch.contiguous_format) for v in self.views(Y)]
+
+    def stack(self, parts: Parts) -> torch.Tensor:
+        """The stack of which these are the parts."""
+        return torch.cat([v.reshape(len(v), -1) for v in parts], dim=1)
 
 
 def family_of(problem: Problem, device: torch.device) -> Any:
@@ -111,34 +120,17 @@ class Networks(Family):
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
         self.is_random, self.l2, self.needs_equal_sizes = first.is_random, first.l2, bool(np.ptp(self.sizes))
         self.by_products = device.type in CONVOLVE_BY_PRODUCTS
-        self._lay_out(first.shapes, device)
+        self.numels = [shape.numel() for shape in first.shapes]
 
-    def _lay_out(self, shapes: Any, device: torch.device) -> None:
-        self.spans, at = [], 0
-        for shape in shapes:
-            self.spans.append((at, at + shape.numel(), shape))
-            # the next parameter begins at a multiple of ALIGNED
-            at += -(-shape.numel() // ALIGNED) * ALIGNED
-        self.D = at
-        # of each unknown, its place in a row with gaps
-        self.places = torch.cat([torch.arange(lo, hi) for lo, hi, _ in self.spans]).to(device)
-
-    def inside(self, X: Any) -> Any:
-        rows = X.new_zeros((*X.shape[:-1], self.D))
-        rows[..., self.places.to(X.device)] = X
-        return rows
-
-    def outside(self, X: Any) -> Any:
-        return X[..., self.places.to(X.device)]
+    def views(self, Y: Any) -> Parts:
+        """Also of a single vector."""
+        pieces = zip(Y.split(self.numels, dim=-1), self.model.shapes, strict=True)
+        return [v.reshape(*Y.shape[:-1], *shape) for v, shape in pieces]
 
     def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
-        named = dict(zip(self.model.names, parameters, strict=True))
+        # half precisions are for the module alone
+        named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
         return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
-
-    def _pieces(self, Y: Any) -> tuple[Any, ...]:
-        """Views of the parameters of every row, in the dtype of the module."""
-        kind, c = self.model.torch_dtype, Y.shape[:-1]
-        return tuple(Y[..., lo:hi].view(*c, *shape).to(kind) for lo, hi, shape in self.spans)
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """Inputs, targets and the keys of dropout; all rows only of clients with equally many of them."""
@@ -152,49 +144,23 @@ class Networks(Family):
         """The same rows with other masks."""
         return (*batch[:2], masks_of(word, members))
 
-    def slopes(self, parameters: Any, batch: Any) -> Any:
-        """The gradients by each parameter, ``(c, ...)`` as they are, without l2."""
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
+        """By ``vmap(grad)``."""
         # one key of dropout for each client, or none: full gradients are without dropout
         in_dims = (0, 0, 0, None if batch[2] is None else 0)
-        return _batched(vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims), parameters, *batch)
-
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """Parameter by parameter."""
-        G = torch.zeros_like(Y)
-        for (lo, hi, _), g in zip(self.spans, self.slopes(self._pieces(Y), batch), strict=True):
-            G[:, lo:hi] = g.reshape(len(Y), -1)
-        # the gaps of Y are zero, so that they stay so
-        return G.add_(Y, alpha=self.l2) if self.l2 else G
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """Parameter by parameter: no stack of gradients is put together."""
-        slopes = self.slopes(self._pieces(Y), batch)
-        # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
-        if self.l2:
-            Y.mul_(1.0 - gamma * self.l2)
-        for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
-            _add(Y[:, lo:hi], g.reshape(len(Y), -1), -gamma)
-        if H is not None:
-            _add(Y, H, gamma)
+        slopes = _batched(vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims), tuple(parts), *batch)
+        return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
 
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         inputs, targets, _ = self.batch(members, rows, None)
         # one x for all clients: their rows are those of one large batch
         losses = vmap(self._loss, in_dims=(None, 0, 0, None))
-        return _batched(losses, self._pieces(x), inputs, targets, None)
-
-
-def _add(Y: torch.Tensor, V: torch.Tensor, factor: Any) -> None:
-    """Y += factor V; the factor is one number, or a column."""
-    if isinstance(factor, float):
-        Y.add_(V, alpha=factor)
-    else:
-        Y.addcmul_(V.to(Y.dtype), factor.expand(len(Y), 1))
+        return _batched(losses, tuple(self.views(x)), inputs, targets, None)
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(v, b[name]) for name, v in a.items())
+    return a.keys() == b.keys() and all(same_bytes(v, b[name]) for name, v in a.items())
 
 
 def _batched(call: Any, *given: Any) -> Any:
@@ -228,7 +194,7 @@ class LinearModels(Family):
         self.b, self.s = there(f.b for f in models), there(f.s for f in models)
         self.factors = there(np.broadcast_to(f.row_factors, (f.N,)) for f in models)
         self.reg = there(f.reg[None] for f in models)
-        self.loss, self.dtype, self.D = first.loss, self.A.dtype, problem.d
+        self.loss, self.dtype = first.loss, self.A.dtype
         self.C = first.C if isinstance(first, Softmax) else 1
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
@@ -244,9 +210,9 @@ class LinearModels(Family):
             weights = self.factors[picks] / rows.shape[1]
         return self.A[picks], self.b[picks], weights, self.reg[members]
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
         """A' (weights * slopes) + reg y."""
-        A, b, weights, reg = batch
+        (Y,), (A, b, weights, reg) = parts, batch
         c = len(Y)
         # margins of every row and class, (c, rows, C); the unknowns of a class are consecutive
         Z = A @ Y.view(c, self.C, -1).transpose(1, 2)
@@ -257,7 +223,7 @@ class LinearModels(Family):
         else:
             slopes = -b[:, :, None] * torch.sigmoid(-b[:, :, None] * Z)
         G = (weights[:, :, None] * slopes).transpose(1, 2) @ A
-        return G.reshape(c, -1) + reg * Y
+        return [G.reshape(c, -1) + reg * Y]
 
 
 class Quadratics(Family):
@@ -269,17 +235,17 @@ class Quadratics(Family):
         self.H, self.b = (
             torch.as_tensor(np.stack(v)).to(device) for v in zip(*((f.H, f.b) for f in models), strict=True)
         )
-        self.dtype, self.D = torch.float64, problem.d
+        self.dtype = torch.float64
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """The matrices and vectors of these clients."""
         return self.H[members], self.b[members]
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
         """H y - b."""
-        H, b = batch
+        (Y,), (H, b) = parts, batch
         # matrices that are diagonal are stored as their diagonals
-        return (H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b
+        return [(H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b]
 
 
 def groups(members: Indices, sizes: Indices, most: int, equal: bool) -> list[Any]:

@@ -13,6 +13,7 @@ import torch
 
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.minibatches import draw_rows, subset
+from proxskip.engines.torch.families import Parts
 from proxskip.on_demand.kernels import njit
 from proxskip.randomness import dropout_word
 from proxskip.seam import look
@@ -96,15 +97,15 @@ class StepInputs:
 
 @dataclass(slots=True)
 class StepGraph:
-    """A captured step, and the stacks that it reads and writes."""
+    """A captured step, and the parts of y and h that it reads and writes."""
 
     graph: Any
-    Y: torch.Tensor
-    H: torch.Tensor | None
+    y: Parts
+    h: Parts | None
 
 
 class StackedSteps:
-    """Runs local steps on stacks, in place."""
+    """Runs local steps on stacks."""
 
     def __init__(self, family: Any, seed: int, batch: int | None, device: torch.device, graphs: bool) -> None:
         self.family, self.seed, self.batch, self.device, self.use_graphs = family, seed, batch, device, graphs
@@ -119,27 +120,28 @@ class StackedSteps:
             torch.cuda.empty_cache()
 
     def run(
-        self, Y: Any, H: Any, gamma: Any, K: int, clients: Indices, round: int, step0: int, halt: Event | None
-    ) -> None:
-        """K times  y <- y - gamma (g(y) - h)  for every row of Y; H is None for h = 0."""
-        inputs = self._inputs_of(clients)
+        self, X: Any, H: Any, gamma: Any, K: int, clients: Indices, round: int, step0: int, halt: Event | None
+    ) -> torch.Tensor:
+        """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
+        inputs, family = self._inputs_of(clients), self.family
         with repeatable():
             # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
-            graph = self._graph(inputs, Y, H, gamma) if self.use_graphs and isinstance(gamma, float) else None
+            graph = self._graph(inputs, X, H, gamma) if self.use_graphs and isinstance(gamma, float) else None
+            y, h = (graph.y, graph.h) if graph else (family.parts(X), None if H is None else family.parts(H))
             for lo in range(0, K, STEPS_AT_ONCE):
                 look(halt)
                 count = min(STEPS_AT_ONCE, K - lo)
                 self._draw(inputs, clients, count, round, step0 + lo)
                 for _ in range(count):
                     if graph is None:
-                        self._step(inputs, Y, H, gamma)
+                        self._step(inputs, y, h, gamma)
                     else:
                         graph.graph.replay()
-        if graph is not None:
-            Y.copy_(graph.Y)
+        end: torch.Tensor = family.stack(y)
+        return end
 
-    def _step(self, inputs: StepInputs, Y: Any, H: Any, gamma: Any) -> None:
-        self.family.descend(Y, H, gamma, inputs.batch(self.family))
+    def _step(self, inputs: StepInputs, y: Parts, h: Parts | None, gamma: Any) -> None:
+        self.family.descend(y, h, gamma, inputs.batch(self.family))
         inputs.step.add_(1)
 
     def _inputs_of(self, clients: Indices) -> StepInputs:
@@ -167,23 +169,25 @@ class StackedSteps:
             inputs.words[:count] = torch.tensor(words).to(self.device)
         inputs.step.zero_()
 
-    def _graph(self, inputs: StepInputs, Y: Any, H: Any, gamma: float) -> StepGraph | None:
-        """A graph of one step with these inputs and this gamma, its stacks filled; None where gamma keeps changing."""
+    def _graph(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph | None:
+        """A graph of one step with these inputs and this gamma, at X and H; None where gamma keeps changing."""
         key = (id(inputs), H is None, gamma)
         if key not in self.graphs:
             if len(self.graphs) >= 2 * MOST_GRAPHS:
                 return None
-            self.graphs[key] = self._captured(inputs, Y, H, gamma)
+            self.graphs[key] = self._captured(inputs, X, H, gamma)
         graph = self.graphs[key]
-        graph.Y.copy_(Y)
-        if graph.H is not None:
-            graph.H.copy_(H)
+        for parts, stack in ((graph.y, X), (graph.h, H)):
+            for part, v in zip(parts or (), () if stack is None else self.family.views(stack), strict=True):
+                part.copy_(v)
         return graph
 
-    def _captured(self, inputs: StepInputs, Y: Any, H: Any, gamma: float) -> StepGraph:
-        """Warm up and capture, on stacks of the graph's own."""
-        stacks = [g for g in self.graphs.values() if g.Y.shape == Y.shape and (g.H is None) == (H is None)]
-        y, h = (stacks[0].Y, stacks[0].H) if stacks else (Y.clone(), None if H is None else H.clone())
+    def _captured(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph:
+        """Warm up and capture, on tensors that all graphs of this size share."""
+        alike = [g for g in self.graphs.values() if len(g.y[0]) == len(X) and (g.h is None) == (H is None)]
+        y, h = self.family.parts(X), None if H is None else self.family.parts(H)
+        if alike:
+            y, h = alike[0].y, alike[0].h
         # rows that were drawn for other clients may lie beyond the last row of these
         inputs.step.zero_()
         if inputs.rows is not None:

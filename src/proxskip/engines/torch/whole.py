@@ -62,8 +62,7 @@ class WholeNetwork:
 
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
-        # a leaf of its own, so that the gradient comes in the layout with gaps
-        flat = engine.to_device(x).tensor.clone().requires_grad_(True)
+        flat = engine.place(x).clone().requires_grad_(True)
         weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
         value, gradient = 0.0, torch.zeros_like(flat)
         most = min(engine.at_once, self.rows_at_once)
@@ -81,4 +80,4 @@ class WholeNetwork:
                 value, gradient = value + float(part.detach()), gradient + slope
         # losses of networks are without l2, which is added here once
         l2 = family.l2
-        return value + 0.5 * l2 * float(x @ x), np.asarray(engine.to_host(gradient)) + l2 * x
+        return value + 0.5 * l2 * float(x @ x), np.asarray(engine.fetch(gradient)) + l2 * x
