@@ -17,7 +17,7 @@ from proxskip.types import Indices
 
 
 class DeviceCohort(Sender):
-    """The members of a cohort, or a share of them, with ``(c, D)`` stacks."""
+    """The members of a cohort, or a share of them, with ``(c, d)`` stacks."""
 
     def __init__(self, engine: Any, members: Indices, request: Request, place: int) -> None:
         self.engine, self.members, self.request, self.place = engine, members, request, place
@@ -46,7 +46,7 @@ class DeviceCohort(Sender):
         return column(mine, self.like) if mine.ndim == 1 else self.engine.place(mine)
 
     def stack(self, v: Any) -> torch.Tensor:
-        """A borrowed ``(c, D)`` tensor, of a vector in all its rows."""
+        """A borrowed ``(c, d)`` tensor, of a vector in all its rows."""
         # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
         rows = v if isinstance(v, torch.Tensor) else torch.full((1, 1), float(v)).to(self.like)
         return rows.expand(len(self.members), self.engine.problem.d)

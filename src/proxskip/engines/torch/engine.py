@@ -139,12 +139,13 @@ class TorchEngine(Engine):
             ups.append([self.remembered.aside(client.stack(v)) for v in up])
             gradients += client.gradients
             sizes.append(client.sizes(up) if client.used_codec else (None,) * len(up))
-            taken.append(None if client.taken is None else np.broadcast_to(np.ravel(client.taken), members.shape))
+            if client.taken is not None:
+                taken.append(np.broadcast_to(np.ravel(client.taken), members.shape))
         # only after the last share: a run that is interrupted before it has changed nothing that is remembered
         for members, new in kept:
             self.remembered.store(members, new)
         whole = tuple(torch.cat(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*ups, strict=True))
-        steps = None if taken[0] is None else np.concatenate(taken)
+        steps = np.concatenate(taken) if taken else None
         return Work(whole, gradients, tuple(map(Size.total, zip(*sizes, strict=True))), steps)
 
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:

@@ -163,10 +163,10 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return a.keys() == b.keys() and all(same_bytes(v, b[name]) for name, v in a.items())
 
 
-def _batched(call: Any, *given: Any) -> Any:
+def _batched(call: Any, *arguments: Any) -> Any:
     """The call; a sentence if PyTorch cannot batch what the module does."""
     try:
-        return call(*given)
+        return call(*arguments)
     except RuntimeError as error:
         if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise
@@ -187,13 +187,13 @@ class LinearModels(Family):
                 'the torch engine stores data densely, and these are too large for that; use engine="cpu".'
             )
 
-        def there(parts: Any) -> Any:
+        def joined(parts: Any) -> Any:
             return torch.as_tensor(np.concatenate([np.asarray(p, dtype=kind) for p in parts])).to(device)
 
-        self.A = there(f.A.toarray() if scipy.sparse.issparse(f.A) else f.A for f in models)
-        self.b, self.s = there(f.b for f in models), there(f.s for f in models)
-        self.factors = there(np.broadcast_to(f.row_factors, (f.N,)) for f in models)
-        self.reg = there(f.reg[None] for f in models)
+        self.A = joined(f.A.toarray() if scipy.sparse.issparse(f.A) else f.A for f in models)
+        self.b, self.s = joined(f.b for f in models), joined(f.s for f in models)
+        self.factors = joined(np.broadcast_to(f.row_factors, (f.N,)) for f in models)
+        self.reg = joined(f.reg[None] for f in models)
         self.loss, self.dtype = first.loss, self.A.dtype
         self.C = first.C if isinstance(first, Softmax) else 1
 
