@@ -124,7 +124,6 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     whole = seconds(a_round, repeats, device)
     c = problem.n if cohort is None else cohort
     members = np.arange(c)
-    there = engine.on_device(members)
     Y = torch.zeros((c, engine.family.D), device=engine.device)
     Y.copy_(state["server"]["x"].tensor)
     H = torch.zeros_like(Y)
@@ -132,7 +131,7 @@ def engine_times(problem: ps.Problem, device: str, repeats: int, cohort: Any = N
     def steps() -> None:
         for lo in range(0, c, engine.at_once):
             some = slice(lo, lo + engine.at_once)
-            engine.steps.run(Y[some], H[some], GAMMA, K, members[some], there[some], 0, 0, None)
+            engine.steps.run(Y[some], H[some], GAMMA, K, members[some], 0, 0, None)
 
     local = seconds(steps, repeats, device)
     engine.close()

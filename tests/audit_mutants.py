@@ -114,7 +114,7 @@ class Faulty:
 def put(engine: Any, memory: Any) -> None:
     """Let an engine's clients remember this."""
     if engine.name == "torch":
-        engine.shelf.kept = {k: engine.shelf._home(v, engine.device) for k, v in memory.items()}
+        engine.remembered.stacks = {k: engine.place(v) for k, v in memory.items()}
     elif engine.name == "gpu":
         engine.kept = {k: engine.cupy.asarray(v) for k, v in memory.items()}
     elif engine.name == "ray":

@@ -167,3 +167,23 @@ def test_only_public_parts_of_pytorch_are_used() -> None:
                 names.append(ast.unparse(node))
         private += [f"{file.name}: {name}" for name in names if re.match(r"torch\b.*\._[a-z]", name, re.IGNORECASE)]
     assert not private
+
+
+def test_no_private_attribute_of_an_object_of_pytorch_is_used() -> None:
+    """Neither read, nor asked for by a string, nor set on a class of its own."""
+    package = Path(proxskip.__file__).parent
+    rooms = [*(package / "torch").glob("*.py"), *(package / "engines/torch").glob("*.py")]
+    private = []
+    for file in [*rooms, package / "problems/torch_model.py", package / "conformance/optimizers.py"]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+                names = [node.attr]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = node.value.split(".")
+            elif isinstance(node, ast.ClassDef):
+                names = [
+                    a.id for n in node.body if isinstance(n, ast.Assign) for a in n.targets if isinstance(a, ast.Name)
+                ]
+            private += [f"{file.name}: {name}" for name in names if re.fullmatch(r"_[a-z]\w*", name)]
+    assert not private

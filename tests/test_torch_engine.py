@@ -16,10 +16,9 @@ from conftest import METHODS, NAMED, Row, close, thinned
 from proxskip.randomness import minibatch
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from proxskip.engines.torch import draws  # noqa: E402
 from proxskip.engines.torch.engine import TorchEngine  # noqa: E402
 from proxskip.engines.torch.families import family_of  # noqa: E402
-from proxskip.engines.torch.steps import StackedSteps  # noqa: E402
+from proxskip.engines.torch.steps import StackedSteps, minibatches  # noqa: E402
 from proxskip.torch import Model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("quiet_steps")]
@@ -189,11 +188,11 @@ def test_fewer_clients_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyP
     wanted = ps.run(SCAFFNEW, problem, rounds=3, engine=TorchEngine("cpu", clients_at_once=2), **HOW)
     engine, whole, asked = TorchEngine("cpu", clients_at_once=7), StackedSteps.run, []
 
-    def short(steps: Any, Y: Any, *more: Any) -> None:
+    def short(steps: Any, Y: Any, *more: Any) -> Any:
         asked.append(len(Y))
         if len(Y) > 2:
             raise torch.OutOfMemoryError("no room")
-        whole(steps, Y, *more)
+        return whole(steps, Y, *more)
 
     monkeypatch.setattr(StackedSteps, "run", short)
     losses, picked = Networks.losses_at, []
@@ -234,15 +233,8 @@ def test_a_card_that_is_too_small_for_all_clients() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("long_row", [1 << 18, pytest.param(1, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("cohort", [2, pytest.param(None, marks=pytest.mark.slow)])
-def test_memory_on_the_host_changes_nothing(
-    cohort: int | None, long_row: int, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from proxskip.engines.torch import shelf
-
-    monkeypatch.setattr(shelf, "LONG_ROW", long_row)  # on a card, rows of that length are moved one by one
-    monkeypatch.setattr(shelf, "LEAST_SHARE", 1)  # several shares even of a small cohort
+def test_memory_on_the_host_changes_nothing(cohort: int | None, device: str) -> None:
     problem = networks(dtype=torch.float64).with_batch(4)
     for method in (ps.Scaffnew(0.05, 0.5, K=2), ps.FedLin(0.05, 2), ps.Scaffold(0.05, 2)):
         if cohort is None or "cohort" in method.handles:
@@ -257,16 +249,16 @@ def test_memory_on_the_host_changes_nothing(
 @pytest.mark.parametrize("device", DEVICES)
 def test_memory_that_spills_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cohort that does not fit on the device goes through it share by share."""
-    from proxskip.engines.torch import shelf
+    from proxskip.engines.torch.client_memory import ClientMemory
 
-    class Small(shelf.Shelf):
+    class Small(ClientMemory):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            self.fit = 2
+            self.fit, self.spills = 2, True
 
     problem, method = networks(dtype=torch.float64).with_batch(4), ps.Scaffnew(0.05, 0.5, K=2)
     calm = ps.run(method, problem, rounds=3, engine="reference", **HOW)
-    monkeypatch.setattr("proxskip.engines.torch.engine.Shelf", Small)
+    monkeypatch.setattr("proxskip.engines.torch.engine.ClientMemory", Small)
     same(ps.run(method, problem, rounds=3, engine=TorchEngine(device, keep_on_host=True), **HOW), calm, 1e-10)
 
 
@@ -394,21 +386,18 @@ def stand_in_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graphs_take_the_same_steps_wherever_the_last_ones_ended(
     K: int, batch: int | None, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """32 steps have their minibatches drawn together; stacks at new places are captured again."""
+    """32 steps have their minibatches drawn together; one graph serves stacks at all places."""
     if device == "cpu":
         stand_in_for_graphs(monkeypatch)
     problem = NAMED["scaffnew"].rows().with_batch(batch)
     there, members = torch.device(device), np.arange(problem.n)
-    family, draw = family_of(problem, there), draws.drawing(3, there)
-    plain, graphs = (StackedSteps(family, 3, draw, batch, use_graphs) for use_graphs in (False, True))
-    numbers = torch.as_tensor(members).to(there)
-    stacks = [torch.zeros((problem.n, family.D), dtype=family.dtype, device=there) for _ in range(3)]
-    expected = torch.zeros_like(stacks[0])
-    for round, Y in enumerate(stacks):
-        for steps, y in ((plain, expected.zero_()), (graphs, Y)):
-            steps.run(y, None, 0.5 / problem.L, K, members, numbers, round, 0, None)
+    family = family_of(problem, there)
+    plain, graphs = (StackedSteps(family, 3, batch, there, use_graphs) for use_graphs in (False, True))
+    start = torch.ones((problem.n, problem.d), dtype=family.dtype, device=there)
+    for round in range(3):
+        expected, Y = (steps.run(start, None, 0.5 / problem.L, K, members, round, 0, None) for steps in (plain, graphs))
         assert close(Y.cpu().numpy(), expected.cpu().numpy(), 1e-12)
-    assert len(graphs.graphs) == len(stacks)
+    assert len(graphs.graphs) == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -425,9 +414,8 @@ def test_two_exchanges_a_round_and_steps_that_fill_all_that_is_drawn(K: int, dev
 def test_rows_are_those_of_the_reference(device: str) -> None:
     clients, sizes = np.array([0, 3, 70000]), np.array([9, 64, 5000])
     for seed in (0, 7, 2**40 + 3):
-        draw = draws.drawing(seed, torch.device(device))
         for b in (4, 8):  # at most half of the rows of each, and most of the first client's
-            found = draw(3, 11, 5, clients, sizes, b).cpu().numpy()
+            found = minibatches(seed, 5, clients, 11, sizes, b, 3, torch.device(device)).cpu().numpy()
             for k in range(3):
                 for j, i in enumerate(clients):
                     assert np.array_equal(found[k, j], minibatch(seed, int(i), 5, 11 + k, int(sizes[j]), b))

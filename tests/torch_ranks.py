@@ -305,7 +305,8 @@ def scaler(rank, n, found):
             e = point.x() - c
             loss = 0.25 * e @ (H @ e)
             scale.scale(loss * (float("inf") if (rank, k) == (1, 6) else 1.0)).backward()
-        scale.step(optimizer)
+        scale.unscale_(optimizer)
+        optimizer.step(skip_nonfinite=True)
         scale.update()
     found["error"] = float((point.x().detach().double() - solution(n)).abs().max())
     found["rounds"] = optimizer.rounds

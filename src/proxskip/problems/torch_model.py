@@ -59,8 +59,8 @@ def convolved(
     windows = padded.unfold(2, a, down).unfold(3, b, right)  # (B, C, H, W, a, b), a view
     B, C, H, W = windows.shape[:4]
     patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(B, C * a * b, H * W)
-    out = (weight.reshape(O, -1) @ patches).reshape(B, O, H, W)
-    return out if bias is None else out + bias[:, None, None]
+    product = (weight.reshape(O, -1) @ patches).reshape(B, O, H, W)
+    return product if bias is None else product + bias[:, None, None]
 
 
 def _pair(v: Any) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class Model:
         test: tuple[Any, Any] | None = None,
     ) -> None:
         if type(module).__name__ == "OptimizedModule":  # of torch.compile: engines differentiate and batch the original
-            module = module.get_submodule("_orig_mod")
+            (module,) = module.children()
         self.module, self.loss, self.inputs, self.targets = module, loss, inputs, targets
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         _check(module, self.names, inputs, targets)
@@ -171,18 +171,18 @@ class Model:
 
     def _try(self) -> bool:
         """Refuse a loss without gradients, or a module with a state or draws of its own; whether it has dropout."""
-        few, asked = slice(0, 2), (self.inputs, self.targets)
-        about = (self.loss, self.module.training, *((v.dtype, v.shape[1:], v.device) for v in asked))
+        few, data = slice(0, 2), (self.inputs, self.targets)
+        about = (self.loss, self.module.training, *((v.dtype, v.shape[1:], v.device) for v in data))
         if self.module in _TRIED and _TRIED[self.module][0] == about:
             return _TRIED[self.module][1]  # clients that share a module are many
         leaves = {name: self.module.get_parameter(name).detach().requires_grad_(True) for name in self.names}
         buffers = {name: v.clone() for name, v in self.module.named_buffers()}
-        given, dropout = leaves | buffers, KeyedDropout(torch.tensor(0, device=self.device))
+        tensors, dropout = leaves | buffers, KeyedDropout(torch.tensor(0, device=self.device))
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices), dropout:
             before = _generator_state(self.device)
             try:
-                loss = self.loss(functional_call(self.module, given, (self.inputs[few],)), self.targets[few])
+                loss = self.loss(functional_call(self.module, tensors, (self.inputs[few],)), self.targets[few])
                 drew = not torch.equal(before, _generator_state(self.device))
             except InputError:
                 raise
@@ -193,7 +193,7 @@ class Model:
         if any(g is not None and g.is_sparse for g in _slopes(loss, leaves)):
             raise InputError("a gradient is sparse; make the embedding with sparse=False.")
         for name, v in buffers.items():
-            if given[name] is not v or v._version:
+            if tensors[name] is not v or not same_bytes(v, self.module.get_buffer(name)):
                 raise InputError(
                     f"the module changes its buffer {name}, which is not a parameter and is not averaged; use layers "
                     "without a state, such as GroupNorm or LayerNorm."
@@ -277,12 +277,12 @@ class Model:
         inputs, targets = self.test or (self.inputs, self.targets)
         parameters = self.parameters_at(self._flat(x))
 
-        def found(a: Any, b: Any) -> Array:
+        def values(a: Any, b: Any) -> Array:
             outputs = functional_call(self.module, parameters, (a,))
             return np.array([_number(name, f(outputs, b)) for name, f in self.metrics.items()])
 
         with torch.no_grad(), KeyedDropout(None):
-            means = self._mean(found, inputs, targets)
+            means = self._mean(values, inputs, targets)
         return dict(zip(self.metrics, means.tolist(), strict=True))
 
     def fingerprint(self) -> bytes:
@@ -315,21 +315,26 @@ _TRIED: MutableMapping[torch.nn.Module, tuple[Any, bool]] = weakref.WeakKeyDicti
 """Modules that were tried: with what, and whether they have dropout."""
 
 
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether two tensors are equal, NaNs included."""
+    return bool(torch.equal(*(v.detach().reshape(-1).contiguous().view(torch.uint8) for v in (a, b))))
+
+
 def _slopes(loss: Any, leaves: dict[str, Any]) -> tuple[Any, ...]:
     """The gradients by the leaves; None for those that the loss does not depend on."""
-    found: tuple[Any, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    return found
+    slopes: tuple[Any, ...] = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return slopes
 
 
 def _generator_state(device: torch.device) -> Any:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def _number(metric: str, found: Any) -> float:
+def _number(metric: str, value: Any) -> float:
     """The value of a metric."""
-    if isinstance(found, torch.Tensor) and found.numel() != 1:
-        raise InputError(f"the metric {metric} gives {found.numel()} numbers; return one, a mean over the rows.")
-    return float(found)
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise InputError(f"the metric {metric} gives {value.numel()} numbers; return one, a mean over the rows.")
+    return float(value)
 
 
 def _check_loss(loss: Any) -> None:

@@ -99,11 +99,8 @@ class Fragment:
     def over_lr(self, v: Tensor) -> Tensor:
         """v / lr, each parameter with the mean learning rate of its group; 0 where that is 0: nothing moved there."""
         mean = dict(zip(self.lr_sum, self.mean_lrs(), strict=True))
-        out = torch.zeros_like(v)
-        for part, into, g in zip(v.split(self.sizes), out.split(self.sizes), self.groups, strict=True):
-            if mean[g]:
-                torch.div(part, mean[g], out=into)
-        return out
+        parts = zip(v.split(self.sizes), self.groups, strict=True)
+        return torch.cat([part / mean[g] if mean[g] else torch.zeros_like(part) for part, g in parts])
 
     def restart(self) -> None:
         """Begin a round at x."""

@@ -10,14 +10,14 @@ import torch.distributed as dist
 from proxskip.types import InputError
 
 
-def init_process_group(backend: str | None = None, **given: Any) -> None:
+def init_process_group(backend: str | None = None, **options: Any) -> None:
     """As ``torch.distributed.init_process_group`` under torchrun, with a fresh start after each of its restarts.
 
     With PyTorch 2.13 and gloo the workers of ``torchrun --max-restarts`` otherwise find the addresses of the processes
     that died in the launcher's store, and cannot connect.
 
     Args:
-        given: further arguments, such as ``timeout``.
+        options: further arguments, such as ``timeout``.
     """
     try:
         address, port, rank, ranks = (os.environ[k] for k in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
@@ -27,4 +27,4 @@ def init_process_group(backend: str | None = None, **given: Any) -> None:
     store = dist.TCPStore(address, int(port), is_master=rank == "0" and not launcher_has_it)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     fresh = dist.PrefixStore(f"attempt {attempt}", store)
-    dist.init_process_group(backend, store=fresh, rank=int(rank), world_size=int(ranks), **given)
+    dist.init_process_group(backend, store=fresh, rank=int(rank), world_size=int(ranks), **options)

@@ -63,9 +63,6 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
             y - x, and c - h. With full gradients both go to zero at a solution, so that the rounding does too.
     """
 
-    _step_supports_amp_scaling = True
-    """GradScaler then always calls ``step``, so that a rank whose gradients overflowed still comes to the average."""
-
     def __init__(
         self,
         optim: Optimizer,
@@ -144,8 +141,14 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One local step, and the average if it is due."""
+    def step(self, closure: Callable[[], Any] | None = None, skip_nonfinite: bool = False) -> Any:
+        """One local step, and the average if it is due.
+
+        Args:
+            skip_nonfinite: leave the step out if a gradient is not finite. With a GradScaler call
+                ``scaler.unscale_(optimizer)``, ``optimizer.step(skip_nonfinite=True)`` and ``scaler.update()``; its own
+                ``step`` would not come to the average.
+        """
         if self.control == "step":
             _check_plain(self.optim)  # a scheduler may turn momentum on
         loss = None
@@ -154,7 +157,7 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 loss = closure()
         if not self._met:
             self.meet()
-        stepped = self._unscale()
+        stepped = not skip_nonfinite or self._finite()
         if stepped:
             for f in self.fragments:
                 f.shift(keep_raw=self.control == "gradient")
@@ -167,17 +170,9 @@ class ScaffnewOptimizer(Optimizer):  # type: ignore[misc]
                 self._average(f)
         return loss
 
-    def _unscale(self) -> bool:
-        """Undo the scale of a GradScaler; False where the gradients overflowed, and the step is left out."""
-        scale, overflow = self.__dict__.get("grad_scale"), self.__dict__.get("found_inf")
-        if overflow is not None and float(overflow) > 0:
-            return False
-        if scale is not None:
-            for f in self.fragments:
-                for q in f.params:
-                    if q.grad is not None:
-                        q.grad.div_(scale.to(q.grad.device))
-        return True
+    def _finite(self) -> bool:
+        gradients = [q.grad for f in self.fragments for q in f.params if q.grad is not None]
+        return all(bool(torch.isfinite(local(g)).all()) for g in gradients)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _average(self, f: Fragment) -> None:

@@ -69,10 +69,10 @@ class Wire:
         """The v of every rank, in their order."""
         if self.n == 1:
             return [v]
-        out = [torch.empty_like(v) for _ in range(self.n)]
+        everyone = [torch.empty_like(v) for _ in range(self.n)]
         with _sentence():
-            dist.all_gather(out, v, group=self.group)
-        return out
+            dist.all_gather(everyone, v, group=self.group)
+        return everyone
 
     def spread(self, v: Tensor, source: int) -> Tensor:
         """v of the rank ``source`` of the group, on all ranks."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from proxskip.engines.local import Sender, check_descent, key_of
-from proxskip.engines.torch.device_vectors import DeviceVectors, column
+from proxskip.engines.torch.steps import minibatches, repeatable
 from proxskip.links.codecs import Codec, Identity, Key
 from proxskip.randomness import anchor_coin
 from proxskip.seam import Anchor, Pull, Request, look
@@ -17,7 +17,7 @@ from proxskip.types import Indices
 
 
 class DeviceCohort(Sender):
-    """The members of a cohort, or a share of them, with ``(c, D)`` stacks."""
+    """The members of a cohort, or a share of them, with ``(c, d)`` stacks."""
 
     def __init__(self, engine: Any, members: Indices, request: Request, place: int) -> None:
         self.engine, self.members, self.request, self.place = engine, members, request, place
@@ -34,7 +34,7 @@ class DeviceCohort(Sender):
         if codec is None or isinstance(codec, Identity):
             return super().send(v)
         # a codec works on rows of numpy: they come down, pass through it, and go back to the device
-        sent = self.engine.there(super().send(self.engine.here(self.stack(v)), codec))
+        sent = self.engine.place(super().send(self.engine.fetch(self.stack(v)), codec))
         self._sent = (*self._sent[:-1], (sent, self._sent[-1][1]))
         return sent
 
@@ -43,14 +43,13 @@ class DeviceCohort(Sender):
         if np.ndim(values) == 0:
             return values
         mine = np.asarray(values)[self.members]
-        return column(mine, self.like) if mine.ndim == 1 else self.engine.there(mine)
+        return column(mine, self.like) if mine.ndim == 1 else self.engine.place(mine)
 
     def stack(self, v: Any) -> torch.Tensor:
-        """A borrowed ``(c, D)`` tensor, of a vector in all its rows."""
-        shape = (len(self.members), self.engine.family.D)
+        """A borrowed ``(c, d)`` tensor, of a vector in all its rows."""
         # a number such as h = 0 becomes one entry, which ``expand`` repeats without storing the copies
-        found = v.tensor if isinstance(v, DeviceVectors) else torch.full((1, 1), float(v)).to(self.like)
-        return found.expand(shape)
+        rows = v if isinstance(v, torch.Tensor) else torch.full((1, 1), float(v)).to(self.like)
+        return rows.expand(len(self.members), self.engine.problem.d)
 
     # -- gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Any, where: Any = None) -> Any:
@@ -60,26 +59,25 @@ class DeviceCohort(Sender):
         rows = self.engine.family.sizes[self.members]
         if where is None:
             self.gradients += int(rows.sum())
-            return DeviceVectors(self.engine.problem.d, G)
+            return G
         wanted = where.reshape(-1) != 0 if isinstance(where, torch.Tensor) else torch.full((len(G),), bool(where))
         self.gradients += int(rows[wanted.cpu().numpy()].sum())
-        return DeviceVectors(self.engine.problem.d, torch.where(wanted.to(G.device)[:, None], G, 0.0))
+        return torch.where(wanted.to(G.device)[:, None], G, 0.0)
 
     def _gradient(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
         """Full gradients if ``rows`` is None and ``step`` is 0; otherwise those of a local step."""
-        found: torch.Tensor = self.engine.as_fits(lambda: self._gradient_now(Y, rows, step), len(Y))
-        return found
+        engine, G = self.engine, torch.empty_like(Y)
+        word = engine.word(self.request.round, step)
 
-    def _gradient_now(self, Y: Any, rows: Any, step: Any) -> torch.Tensor:
-        engine, out = self.engine, torch.empty_like(Y)
-        for g in engine.groups(self.members, rows is None):
-            look(self.request.halt)
-            at = torch.as_tensor(g).to(Y.device)
-            mine, word = engine.on_device(self.members[g]), engine.word(self.request.round, step)
-            picked = None if rows is None else rows[at]
-            with engine.repeatable():
-                out[at] = engine.family.gradient(Y[at], engine.family.batch(mine, picked, word))
-        return out
+        def compute(group: Any) -> None:
+            members = torch.as_tensor(self.members[group]).to(Y.device)
+            picked = None if rows is None else rows[group]
+            with repeatable():
+                batch = engine.family.batch(members, picked, word)
+                G[group] = engine.family.stack(engine.family.gradient(engine.family.parts(Y[group]), batch))
+
+        engine.each_group(self, rows is None, compute)
+        return G
 
     # -- local steps ---------------------------------------------------------------------------------------------------
     def descend(
@@ -95,23 +93,38 @@ class DeviceCohort(Sender):
         until: Any = None,
     ) -> Any:
         """The local steps of ``seam.Client.descend``, for every member."""
-        engine, c, d = self.engine, len(self.members), self.engine.problem.d
+        engine, c = self.engine, len(self.members)
         gamma = gamma if isinstance(gamma, torch.Tensor) else float(gamma)
         plain = pull is None and anchor is None and until is None and isinstance(momentum, (int, float))
         # what the engine has graphs for; all other steps take the loops below
         if plain and not momentum and np.ndim(K) == 0 and np.ndim(self.step) == 0:
             rows = engine.problem.batch or engine.family.sizes[self.members]
             self.gradients += int(K) * int(np.sum(np.broadcast_to(rows, (c,))))
-            Y = engine.local_steps(self, x, h, gamma, int(K))
+            Y = self._plain(x, h, gamma, int(K))
             self.step += int(K)
-            return DeviceVectors(d, Y)
+            return Y
         check_descent(pull, None if isinstance(momentum, torch.Tensor) else momentum, anchor, until)
         steps = np.broadcast_to(np.asarray(K, dtype=np.int64), (c,))
         if anchor is not None:
             return self._anchored(self.stack(x), self.stack(h), gamma, steps, anchor)
         y, taken = self._guided(self.stack(x), self.stack(h), gamma, steps, pull, momentum, until)
-        found = DeviceVectors(d, y)
-        return found if until is None else (found, taken)
+        return y if until is None else (y, taken)
+
+    def _plain(self, x: torch.Tensor, h: Any, gamma: Any, K: int) -> torch.Tensor:
+        """K plain steps from x, as a new stack."""
+        engine, X = self.engine, self.stack(x)
+        H = None if isinstance(h, (int, float)) and h == 0 else self.stack(h)
+        Y = torch.empty_like(X, memory_format=torch.contiguous_format)
+
+        def compute(group: Any) -> None:
+            own = gamma[group] if isinstance(gamma, torch.Tensor) and len(gamma) > 1 else gamma
+            h = None if H is None else H[group]
+            Y[group] = engine.steps.run(
+                X[group], h, own, K, self.members[group], self.request.round, self.step, self.request.halt
+            )
+
+        engine.each_group(self, engine.problem.batch is None, compute)
+        return Y
 
     def _guided(self, x: Any, h: Any, gamma: Any, K: Indices, pull: Any, momentum: Any, until: Any) -> Any:
         """Steps with momentum, a pull or a criterion; a member whose steps are over stays where it is."""
@@ -156,11 +169,14 @@ class DeviceCohort(Sender):
         if self.engine.problem.batch is None:
             return None
         sizes = self.engine.family.sizes[self.members]
-        return self.engine.draw(1, self.step, self.request.round, self.members, sizes, self.engine.problem.batch)[0]
+        return minibatches(
+            self.engine.seed, self.request.round, self.members, self.step, sizes, self.engine.problem.batch, 1,
+            self.like.device,
+        )[0]  # fmt: skip
 
     def _anchored(self, x: Any, h: Any, gamma: Any, K: Indices, anchor: Anchor) -> Any:
         """The estimator of L-SVRG, with the coins of the reference engine."""
-        batch, sizes, d = self.engine.problem.batch, self.engine.family.sizes[self.members], self.engine.problem.d
+        batch, sizes = self.engine.problem.batch, self.engine.family.sizes[self.members]
         (w, gw), moves = (self.stack(v) for v in anchor[:2]), torch.as_tensor(anchor[2]).cpu().numpy()
         # one probability for everybody, or one for each member
         q = np.broadcast_to(np.ravel(moves), (len(K),))
@@ -188,7 +204,14 @@ class DeviceCohort(Sender):
                 # the anchor moves to the x from which this step starts, as on the reference engine
                 w, gw = (torch.where(self._mask(moved), a, b) for a, b in ((x, w), (full, gw)))
             x = torch.where(self._mask(active), x - gamma * (g - h), x)
-        return tuple(DeviceVectors(d, v) for v in (x, w, gw))
+        return x, w, gw
 
     def _mask(self, which: Any) -> torch.Tensor:
         return torch.as_tensor(np.asarray(which)).to(self.like.device)[:, None]
+
+
+def column(values: Any, like: torch.Tensor) -> Any:
+    """One number for each client as a ``(c, 1)`` tensor; a single number stays one."""
+    if np.ndim(values) == 0:
+        return float(values)
+    return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(like).reshape(-1, 1)

@@ -1,12 +1,9 @@
-"""Many clients' functions as one: gradients of all of them at once, for networks, linear models and quadratics.
-
-A family lays the unknowns out in rows of D numbers: every parameter of a network begins at a multiple of ``ALIGNED``,
-since the card's matrix units read aligned matrices only, and the gaps between them are zero and stay so.
-"""
+"""Many clients' functions as one: gradients of all of them at once, for networks, linear models and quadratics."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -18,44 +15,67 @@ from proxskip.problems.glm import LinearModel
 from proxskip.problems.oracles import rows_of
 from proxskip.problems.quadratic import Quadratic
 from proxskip.problems.softmax import Softmax
-from proxskip.problems.torch_model import Model, masks_of
-from proxskip.types import Array, Indices, InputError
+from proxskip.problems.torch_model import Model, masks_of, same_bytes
+from proxskip.types import Indices, InputError
 
-ALIGNED = 64
-"""Numbers; 256 bytes of float32."""
 CONVOLVE_BY_PRODUCTS = {"cpu"}
 """Where convolutions of many clients are products of matrices; a card is faster with convolutions in groups."""
 LARGEST_DENSE = 1 << 33
 """Bytes that sparse data may take once they are dense."""
 
 
-class Family(Protocol):
-    """What the engine needs of the clients' functions, all of one kind."""
+Parts = list[torch.Tensor]
+
+
+class Family:
+    """The functions of many clients, all of one kind.
+
+    Vectors of c clients are ``(c, d)`` stacks. Local steps work on their *parts*, one ``(c, ...)`` tensor for each
+    parameter of a network, and the stack itself for other functions.
+
+    ``dtype`` is that of what clients and server remember, ``sizes`` the rows of each client.
+    """
 
     dtype: torch.dtype
-    """Of what clients and server remember."""
-    D: int
-    is_random: bool
+    is_random = False
+    needs_equal_sizes = False
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """One row of gradients for each row of Y."""
-        ...
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """One step of every row,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
-        ...
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
+        # all clients' rows lie end to end: where each client's begin, and how many they are
+        self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
+        self.counts = torch.as_tensor(self.sizes).to(device)
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """What ``gradient`` needs of these clients: the given rows of each, or all if None."""
-        ...
+        raise NotImplementedError
 
-    def inside(self, X: Any) -> torch.Tensor:
-        """``(..., d)`` as ``(..., D)``."""
-        ...
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
+        """The gradients of all clients, as parts."""
+        raise NotImplementedError
 
-    def outside(self, X: Any) -> torch.Tensor:
-        """And back."""
-        ...
+    def descend(self, parts: Parts, H: Parts | None, gamma: Any, batch: Any) -> None:
+        """One step of every client,  y <- y - gamma (g(y) - h),  in its place; H is None for h = 0."""
+        gradients = self.gradient(parts, batch)
+        for y, g, h in zip(parts, gradients, H or [None] * len(parts), strict=True):
+            if isinstance(gamma, float):
+                y.add_(g, alpha=-gamma)
+                if h is not None:
+                    y.add_(h, alpha=gamma)
+            else:
+                y.sub_(gamma.view(-1, *[1] * (y.ndim - 1)) * (g if h is None else g - h))
+
+    def views(self, Y: torch.Tensor) -> Parts:
+        """The parts of a stack as views."""
+        return [Y]
+
+    def parts(self, Y: torch.Tensor) -> Parts:
+        """The parts of a stack as new tensors, which are fast to compute with."""
+        return [v.clone(memory_format=torch.contiguous_format) for v in self.views(Y)]
+
+    def stack(self, parts: Parts) -> torch.Tensor:
+        """The stack of which these are the parts."""
+        return torch.cat([v.reshape(len(v), -1) for v in parts], dim=1)
 
 
 def family_of(problem: Problem, device: torch.device) -> Any:
@@ -73,43 +93,7 @@ def family_of(problem: Problem, device: torch.device) -> Any:
     )
 
 
-class _Plain:
-    """A layout without gaps, and a step made of a gradient."""
-
-    is_random = False
-
-    def inside(self, X: Any) -> Any:
-        return X
-
-    def outside(self, X: Any) -> Any:
-        return X
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        g = self.gradient(Y, batch)
-        Y.sub_(gamma * (g if H is None else g - H))
-
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class _Rows:
-    """All clients' rows end to end, and where each client's begin."""
-
-    def __init__(self, problem: Problem, device: torch.device) -> None:
-        self.sizes = np.array([rows_of(f) for f in problem.clients], dtype=np.int64)
-        self.first = torch.as_tensor(np.append(0, np.cumsum(self.sizes))[:-1]).to(device)
-        self.counts = torch.as_tensor(self.sizes).to(device)
-        self.most, self.equal = int(self.sizes.max()), bool(np.ptp(self.sizes) == 0)
-
-    def picks(self, members: Any, rows: Any) -> Any:
-        """The places of the given rows of each member; of all rows of each, the last ones repeated, if None."""
-        if rows is None:
-            # clients with fewer rows repeat their last one, so that the stack is rectangular
-            rows = torch.arange(self.most, device=self.first.device).minimum(self.counts[members][:, None] - 1)
-        return self.first[members][:, None] + rows
-
-
-class Networks(_Rows):
+class Networks(Family):
     """Modules of one architecture; ``vmap(grad)`` over their stacked parameters."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
@@ -128,59 +112,30 @@ class Networks(_Rows):
                     f"client {i} has other buffers or frozen parameters than client 0, and the torch engine takes one "
                     'module for all of them; use engine="cpu".'
                 )
-        self.module = first.module if first.device == device else _moved(first, device)
+        # on another device a copy: the user's own stays where it is
+        self.module = first.module if first.device == device else first.module_at(first.start()).to(device)
         self.X = torch.cat([f.inputs.to(device) for f in models])
         self.T = torch.cat([f.targets.to(device) for f in models])
         # half precisions compute in the module alone: what is remembered would lose small steps in them
         self.dtype = torch.float64 if first.torch_dtype == torch.float64 else torch.float32
-        self.is_random, self.many = first.is_random, device.type in CONVOLVE_BY_PRODUCTS
-        self.l2 = first.l2
-        self._lay_out(first.shapes, device)
-        slopes = grad(self._loss)
-        # the keys of dropout are one per client, or None for all of them
-        with_keys = (0, 0, 0, 0) if self.is_random else (0, 0, 0, None)
-        self.slopes = vmap(slopes, in_dims=with_keys)
-        self.losses = vmap(self._plain_loss, in_dims=(None, 0, 0, None))
+        self.is_random, self.l2, self.needs_equal_sizes = first.is_random, first.l2, bool(np.ptp(self.sizes))
+        self.by_products = device.type in CONVOLVE_BY_PRODUCTS
+        self.numels = [shape.numel() for shape in first.shapes]
 
-    def _lay_out(self, shapes: Any, device: torch.device) -> None:
-        self.spans, at = [], 0
-        for shape in shapes:
-            self.spans.append((at, at + shape.numel(), shape))
-            # the next parameter begins at a multiple of ALIGNED
-            at += -(-shape.numel() // ALIGNED) * ALIGNED
-        self.D = at
-        # of each unknown, its place in a row with gaps
-        self.places = torch.cat([torch.arange(lo, hi) for lo, hi, _ in self.spans]).to(device)
+    def views(self, Y: Any) -> Parts:
+        """Also of a single vector."""
+        pieces = zip(Y.split(self.numels, dim=-1), self.model.shapes, strict=True)
+        return [v.reshape(*Y.shape[:-1], *shape) for v, shape in pieces]
 
-    def inside(self, X: Any) -> Any:
-        out = X.new_zeros((*X.shape[:-1], self.D))
-        out[..., self.places] = X
-        return out
-
-    def outside(self, X: Any) -> Any:
-        return X[..., self.places.to(X.device)]
-
-    def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any) -> Any:
-        names = dict(zip(self.model.names, parameters, strict=True))
-        return self.model.loss_at(names, inputs, targets, key, self.module, self.many)
-
-    def _plain_loss(self, parameters: Any, inputs: Any, targets: Any, key: Any) -> Any:
-        """With one x for all clients, whose rows are then those of one large batch."""
-        names = dict(zip(self.model.names, parameters, strict=True))
-        return self.model.loss_at(names, inputs, targets, key, self.module)
-
-    def _pieces(self, Y: Any) -> tuple[Any, ...]:
-        """Views of the parameters of every row, in the dtype of the module."""
-        kind, c = self.model.torch_dtype, Y.shape[:-1]
-        return tuple(Y[..., lo:hi].view(*c, *shape).to(kind) for lo, hi, shape in self.spans)
+    def _loss(self, parameters: Any, inputs: Any, targets: Any, key: Any, by_products: bool = False) -> Any:
+        # half precisions are for the module alone
+        named = {k: v.to(self.model.torch_dtype) for k, v in zip(self.model.names, parameters, strict=True)}
+        return self.model.loss_at(named, inputs, targets, key, self.module, by_products)
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
-        """Inputs, targets and the keys of dropout."""
-        # networks have no weights by which repeated rows could be left out, so that sizes must agree
-        if rows is None and not self.equal and int(self.counts[members].min()) < int(self.counts[members].max()):
-            raise AssertionError("clients of different sizes need different calls")
+        """Inputs, targets and the keys of dropout; all rows only of clients with equally many of them."""
         if rows is None:
-            rows = torch.arange(int(self.counts[members[0]]), device=self.first.device).expand(len(members), -1)
+            rows = torch.arange(int(self.counts[members[0]]), device=members.device).expand(len(members), -1)
         picks = self.first[members][:, None] + rows
         keys = masks_of(word, members) if self.is_random and word is not None else None
         return self.X[picks], self.T[picks], keys
@@ -189,47 +144,29 @@ class Networks(_Rows):
         """The same rows with other masks."""
         return (*batch[:2], masks_of(word, members))
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
-        """By parameters, in a new stack."""
-        G = torch.zeros_like(Y)
-        inputs, targets, keys = batch
-        # without keys a module with dropout is evaluated without it, as for full gradients
-        call = self.slopes if keys is not None or not self.is_random else vmap(grad(self._loss), (0, 0, 0, None))
-        for (lo, hi, _), g in zip(self.spans, _batched(call, self._pieces(Y), inputs, targets, keys), strict=True):
-            G[:, lo:hi] = g.reshape(len(Y), -1)
-        # the gaps of Y are zero, so that they stay so
-        return G.add_(Y, alpha=self.l2) if self.l2 else G
-
-    def descend(self, Y: Any, H: Any, gamma: Any, batch: Any) -> None:
-        """By parameters, in place: no stack of gradients is put together."""
-        one = isinstance(gamma, float)
-        slopes = _batched(self.slopes, self._pieces(Y), *batch)
-        # y <- (1 - gamma l2) y - gamma (g - h);  the gradients at the old y are taken already
-        if self.l2:
-            Y.mul_(1.0 - gamma * self.l2)
-        for (lo, hi, _), g in zip(self.spans, slopes, strict=True):
-            part, g = Y[:, lo:hi], g.reshape(len(Y), -1)
-            if one:
-                part.sub_(g, alpha=gamma)
-            else:
-                part.addcmul_(g.to(Y.dtype), gamma.expand(len(Y), 1), value=-1.0)
-        if H is not None:
-            Y.add_(H, alpha=gamma) if one else Y.addcmul_(H, gamma.expand(len(Y), 1))
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
+        """By ``vmap(grad)``."""
+        # one key of dropout for each client, or none: full gradients are without dropout
+        in_dims = (0, 0, 0, None if batch[2] is None else 0)
+        slopes = _batched(vmap(grad(partial(self._loss, by_products=self.by_products)), in_dims), tuple(parts), *batch)
+        return [g.add(y, alpha=self.l2) for g, y in zip(slopes, parts, strict=True)] if self.l2 else list(slopes)
 
     def losses_at(self, x: Any, members: Any, rows: Any) -> Any:
         """The losses of these clients at one x, on these rows and without dropout."""
         inputs, targets, _ = self.batch(members, rows, None)
-        return _batched(self.losses, self._pieces(x), inputs, targets, None)
+        # one x for all clients: their rows are those of one large batch
+        losses = vmap(self._loss, in_dims=(None, 0, 0, None))
+        return _batched(losses, tuple(self.views(x)), inputs, targets, None)
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(v, b[name]) for name, v in a.items())
+    return a.keys() == b.keys() and all(same_bytes(v, b[name]) for name, v in a.items())
 
 
-def _batched(call: Any, *given: Any) -> Any:
+def _batched(call: Any, *arguments: Any) -> Any:
     """The call; a sentence if PyTorch cannot batch what the module does."""
     try:
-        return call(*given)
+        return call(*arguments)
     except RuntimeError as error:
         if not any(word in str(error) for word in ("Batching rule", "vmap")):
             raise
@@ -237,12 +174,7 @@ def _batched(call: Any, *given: Any) -> Any:
         raise InputError(f'PyTorch cannot batch this module ({said}); use engine="cpu".') from error
 
 
-def _moved(model: Model, device: torch.device) -> Any:
-    """A copy of the module on the device; the user's own stays where it is."""
-    return model.module_at(model.start()).to(device)
-
-
-class LinearModels(_Rows, _Plain):
+class LinearModels(Family):
     """Logistic, least squares and softmax regression, in closed form."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
@@ -255,31 +187,32 @@ class LinearModels(_Rows, _Plain):
                 'the torch engine stores data densely, and these are too large for that; use engine="cpu".'
             )
 
-        def there(parts: Any) -> Any:
+        def joined(parts: Any) -> Any:
             return torch.as_tensor(np.concatenate([np.asarray(p, dtype=kind) for p in parts])).to(device)
 
-        self.A = there(f.A.toarray() if scipy.sparse.issparse(f.A) else f.A for f in models)
-        self.b, self.s = there(f.b for f in models), there(f.s for f in models)
-        self.factors = there(np.broadcast_to(f.row_factors, (f.N,)) for f in models)
-        self.reg = there(f.reg[None] for f in models)
-        self.loss, self.dtype, self.D = first.loss, self.A.dtype, problem.d
+        self.A = joined(f.A.toarray() if scipy.sparse.issparse(f.A) else f.A for f in models)
+        self.b, self.s = joined(f.b for f in models), joined(f.s for f in models)
+        self.factors = joined(np.broadcast_to(f.row_factors, (f.N,)) for f in models)
+        self.reg = joined(f.reg[None] for f in models)
+        self.loss, self.dtype = first.loss, self.A.dtype
         self.C = first.C if isinstance(first, Softmax) else 1
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """Rows, labels, the weight of each row, and the regulariser."""
-        picks = self.picks(members, rows)
         if rows is None:
-            # the rows that were repeated have the weight zero
-            own = torch.arange(self.most, device=picks.device) < self.counts[members][:, None]
-            weights = self.s[picks] * own
+            # clients with fewer rows than others repeat their last one with the weight zero
+            places, counts = torch.arange(int(self.sizes.max()), device=members.device), self.counts[members][:, None]
+            picks = self.first[members][:, None] + places.minimum(counts - 1)
+            weights = self.s[picks] * (places < counts)
         else:
             # N s_j over the size of the minibatch: its mean is then unbiased for any row weights
+            picks = self.first[members][:, None] + rows
             weights = self.factors[picks] / rows.shape[1]
         return self.A[picks], self.b[picks], weights, self.reg[members]
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
         """A' (weights * slopes) + reg y."""
-        A, b, weights, reg = batch
+        (Y,), (A, b, weights, reg) = parts, batch
         c = len(Y)
         # margins of every row and class, (c, rows, C); the unknowns of a class are consecutive
         Z = A @ Y.view(c, self.C, -1).transpose(1, 2)
@@ -290,43 +223,34 @@ class LinearModels(_Rows, _Plain):
         else:
             slopes = -b[:, :, None] * torch.sigmoid(-b[:, :, None] * Z)
         G = (weights[:, :, None] * slopes).transpose(1, 2) @ A
-        return G.reshape(c, -1) + reg * Y
+        return [G.reshape(c, -1) + reg * Y]
 
 
-class Quadratics(_Plain):
+class Quadratics(Family):
     """x' H x / 2 - b' x."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
+        super().__init__(problem, device)
         models: list[Any] = list(problem.clients)
-        self.H, self.b = (torch.as_tensor(np.stack([v(f) for f in models])).to(device) for v in (_hessian, _linear))
-        self.dtype, self.D = torch.float64, problem.d
-        self.sizes, self.equal = np.ones(len(models), dtype=np.int64), True
+        self.H, self.b = (
+            torch.as_tensor(np.stack(v)).to(device) for v in zip(*((f.H, f.b) for f in models), strict=True)
+        )
+        self.dtype = torch.float64
 
     def batch(self, members: Any, rows: Any, word: Any) -> Any:
         """The matrices and vectors of these clients."""
         return self.H[members], self.b[members]
 
-    def gradient(self, Y: Any, batch: Any) -> torch.Tensor:
+    def gradient(self, parts: Parts, batch: Any) -> Parts:
         """H y - b."""
-        H, b = batch
+        (Y,), (H, b) = parts, batch
         # matrices that are diagonal are stored as their diagonals
-        return (H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b
+        return [(H * Y if H.ndim == 2 else (H @ Y[:, :, None])[:, :, 0]) - b]
 
 
-def _hessian(f: Quadratic) -> Array:
-    return f.H
-
-
-def _linear(f: Quadratic) -> Array:
-    return f.b
-
-
-def groups(members: Indices, sizes: Indices, most: int, apart: bool) -> list[Indices]:
-    """The places of the members in calls of at most ``most``; with ``apart``, of equal sizes."""
-    if not apart:
-        return [np.arange(lo, min(lo + most, len(members))) for lo in range(0, len(members), most)]
-    found = []
-    for size in np.unique(sizes[members]):
-        mine = np.flatnonzero(sizes[members] == size)
-        found += [mine[lo : lo + most] for lo in range(0, len(mine), most)]
-    return found
+def groups(members: Indices, sizes: Indices, most: int, equal: bool) -> list[Any]:
+    """The places of the members in calls of at most ``most``; with ``equal``, of clients with equally many rows."""
+    if not equal:
+        return [slice(lo, min(lo + most, len(members))) for lo in range(0, len(members), most)]
+    places = (np.flatnonzero(sizes[members] == size) for size in np.unique(sizes[members]))
+    return [some[lo : lo + most] for some in places for lo in range(0, len(some), most)]

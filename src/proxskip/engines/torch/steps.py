@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+import numpy as np
 import torch
 
+from proxskip.engines.cpu.drawing import Drawing
+from proxskip.engines.cpu.minibatches import draw_rows, subset
+from proxskip.engines.torch.families import Parts
+from proxskip.on_demand.kernels import njit
 from proxskip.randomness import dropout_word
 from proxskip.seam import look
+from proxskip.types import Indices
 
 STEPS_AT_ONCE = 32
 """Steps whose minibatches are drawn together; between them a run can be interrupted."""
 MOST_GRAPHS = 8
-"""Graphs that are kept: a graph reads and writes fixed places, and stacks return to the same few of them."""
+"""Graphs, and gathered rows of groups of clients, that are kept."""
 
 
 @contextmanager
@@ -31,9 +37,49 @@ def repeatable() -> Iterator[None]:
         cudnn.deterministic, cudnn.benchmark = before
 
 
+@njit(nogil=True, cache=True)
+def _fill(rows: Any, seed: Any, round: int, clients: Any, step0: Any, sizes: Any, picks: Any, room: Any) -> None:
+    steps, members, b = rows.shape
+    for j in range(members):
+        for k in range(steps):
+            # in the order of the draws where these are the rows, as in ``randomness``
+            if 2 * b <= sizes[j]:
+                subset(seed, clients[j], round, step0[j] + k, sizes[j], b, room[0], picks)
+            else:
+                draw_rows(seed, clients[j], round, step0[j] + k, 0, sizes[j], b, picks, room)
+            for q in range(b):
+                rows[k, j, q] = picks[q]
+
+
+def minibatches(
+    seed: int, round: int, clients: Indices, step0: Any, sizes: Indices, b: int, count: int, device: torch.device
+) -> torch.Tensor:
+    """The rows of ``count`` steps as ``(count, c, b)``, with the numbers of ``randomness.minibatch``.
+
+    Drawn by the processor and moved while the device computes.
+
+    Args:
+        step0: the number of the first step, one for all clients or one for each.
+    """
+    first = np.array(np.broadcast_to(np.asarray(step0, dtype=np.int64), clients.shape))
+    rows, drawing = np.empty((count, len(clients), b), dtype=np.int64), Drawing(b, int(sizes.max()))
+    _fill(rows, np.uint64(seed), round, clients, first, sizes, drawing.picks(), drawing.room())
+    drawn = torch.as_tensor(rows)
+    # only a copy from locked memory runs beside the computation
+    return (drawn.pin_memory() if device.type == "cuda" else drawn).to(device, non_blocking=True)
+
+
 @dataclass(slots=True)
-class Drawn:
-    """What the steps of some clients need besides the stacks, at fixed places."""
+class StepInputs:
+    """What the next steps of some clients need besides the stacks, at fixed places that a graph can read.
+
+    Args:
+        members: the clients' numbers.
+        rows: of the minibatches of the next steps, ``(STEPS_AT_ONCE, c, b)``; None for all rows.
+        words: of dropout, one for each step.
+        step: the place of the current step in both; on the device, so that a captured graph counts for itself.
+        whole: the data of these clients, where there are no minibatches.
+    """
 
     members: torch.Tensor
     rows: torch.Tensor | None
@@ -41,137 +87,121 @@ class Drawn:
     step: torch.Tensor
     whole: Any
 
-    @staticmethod
-    def of(family: Any, members: torch.Tensor, batch: int | None) -> Drawn:
-        """Places for a number of clients; without minibatches and dropout also what all steps share."""
-        device = members.device
-        shape = (STEPS_AT_ONCE, len(members), batch or 0)
-        rows = None if batch is None else torch.zeros(shape, dtype=torch.int64, device=device)
-        whole = family.batch(members, None, None) if batch is None else None
-        words = torch.zeros(STEPS_AT_ONCE, dtype=torch.int64, device=device)
-        return Drawn(members.clone(), rows, words, torch.zeros(1, dtype=torch.int64, device=device), whole)
-
     def batch(self, family: Any) -> Any:
-        """Of the step whose number is in ``step``."""
-        # the number of the step is on the device: a captured graph counts for itself
+        """The data of the current step."""
         word = self.words.index_select(0, self.step)[0]
         if self.rows is None:
             return family.keyed(self.whole, self.members, word) if family.is_random else self.whole
         return family.batch(self.members, self.rows.index_select(0, self.step)[0], word)
 
 
+@dataclass(slots=True)
+class StepGraph:
+    """A captured step, and the parts of y and h that it reads and writes."""
+
+    graph: Any
+    y: Parts
+    h: Parts | None
+
+
 class StackedSteps:
-    """Runs local steps on stacks, in place."""
+    """Runs local steps on stacks."""
 
-    def __init__(self, family: Any, seed: int, draw: Any, batch: int | None, graphs: bool) -> None:
-        self.family, self.seed, self.draw, self.batch = family, seed, draw, batch
-        self.graphs: dict[Any, torch.cuda.CUDAGraph] = {}
-        self.use_graphs, self.pool = graphs, None
-        self.drawn: dict[Any, Drawn] = {}
-        self.spare: dict[Any, tuple[torch.Tensor, torch.Tensor | None]] = {}
-
-    def run(
-        self, Y: Any, H: Any, gamma: Any, K: int, clients: Any, there: Any, round: int, step0: int, halt: Event | None
-    ) -> None:
-        """K times  y <- y - gamma (g(y) - h)  for every row of Y.
-
-        Args:
-            clients, there: the clients' numbers, here and on the device.
-        """
-        drawn = self._drawn(clients, there)
-        graph = None
-        with repeatable():
-            for lo in range(0, K, STEPS_AT_ONCE):
-                look(halt)
-                count = min(STEPS_AT_ONCE, K - lo)
-                self._fill(drawn, clients, count, round, step0 + lo)
-                # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
-                if self.use_graphs and isinstance(gamma, float) and graph is None:
-                    graph, Y, H, back = self._graph(drawn, Y, H, gamma)
-                # the minibatches that were drawn now begin at place zero again
-                drawn.step.zero_()
-                for _ in range(count):
-                    if graph is not None:
-                        graph.replay()
-                    else:
-                        self._step(drawn, Y, H, gamma)
-        if graph is not None and back is not None:
-            back.copy_(Y)
+    def __init__(self, family: Any, seed: int, batch: int | None, device: torch.device, graphs: bool) -> None:
+        self.family, self.seed, self.batch, self.device, self.use_graphs = family, seed, batch, device, graphs
+        self.forget()
 
     def forget(self) -> None:
         """Give up everything that was prepared."""
-        self.drawn.clear()
-        self.graphs.clear()
-        self.spare.clear()
-        self.pool = None
+        self.inputs: dict[Any, StepInputs] = {}
+        self.graphs: dict[Any, StepGraph] = {}
+        self.pool: Any = None
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
-    def _step(self, drawn: Drawn, Y: Any, H: Any, gamma: Any) -> None:
-        self.family.descend(Y, H, gamma, drawn.batch(self.family))
-        drawn.step.add_(1)
+    def run(
+        self, X: Any, H: Any, gamma: Any, K: int, clients: Indices, round: int, step0: int, halt: Event | None
+    ) -> torch.Tensor:
+        """K times  y <- y - gamma (g(y) - h)  from every row of X, as a new stack; H is None for h = 0."""
+        inputs, family = self._inputs_of(clients), self.family
+        with repeatable():
+            # a captured launch has gamma fixed as a number; a gamma for each client runs without graphs
+            graph = self._graph(inputs, X, H, gamma) if self.use_graphs and isinstance(gamma, float) else None
+            y, h = (graph.y, graph.h) if graph else (family.parts(X), None if H is None else family.parts(H))
+            for lo in range(0, K, STEPS_AT_ONCE):
+                look(halt)
+                count = min(STEPS_AT_ONCE, K - lo)
+                self._draw(inputs, clients, count, round, step0 + lo)
+                for _ in range(count):
+                    if graph is None:
+                        self._step(inputs, y, h, gamma)
+                    else:
+                        graph.graph.replay()
+        end: torch.Tensor = family.stack(y)
+        return end
 
-    def _drawn(self, clients: Any, there: Any) -> Drawn:
-        whole = self.batch is None
-        key = clients.tobytes() if whole else len(clients)  # all rows of these very clients, or rows of any
-        if key not in self.drawn:
-            if whole and len(self.drawn) >= MOST_GRAPHS:
+    def _step(self, inputs: StepInputs, y: Parts, h: Parts | None, gamma: Any) -> None:
+        self.family.descend(y, h, gamma, inputs.batch(self.family))
+        inputs.step.add_(1)
+
+    def _inputs_of(self, clients: Indices) -> StepInputs:
+        members = torch.as_tensor(np.ascontiguousarray(clients)).to(self.device)
+        # all rows of these very clients, or minibatches of any
+        key = clients.tobytes() if self.batch is None else len(clients)
+        if key not in self.inputs:
+            if len(self.inputs) >= MOST_GRAPHS:
                 self.forget()
-            self.drawn[key] = Drawn.of(self.family, there, self.batch)
-        found = self.drawn[key]
-        if not whole:
-            found.members.copy_(there)
-        return found
+            shape = (STEPS_AT_ONCE, len(clients), self.batch or 0)
+            zeros = torch.zeros(shape, dtype=torch.int64, device=self.device)
+            rows, whole = (None, self.family.batch(members, None, None)) if self.batch is None else (zeros, None)
+            words = torch.zeros(STEPS_AT_ONCE, dtype=torch.int64, device=self.device)
+            self.inputs[key] = StepInputs(members.clone(), rows, words, torch.zeros_like(words[:1]), whole)
+        self.inputs[key].members.copy_(members)
+        return self.inputs[key]
 
-    def _fill(self, drawn: Drawn, clients: Any, count: int, round: int, step0: int) -> None:
-        """The minibatches and keys of the next steps."""
-        if drawn.rows is not None and self.batch is not None:
+    def _draw(self, inputs: StepInputs, clients: Indices, count: int, round: int, step0: int) -> None:
+        """The minibatches and words of dropout of the next steps, which begin at place zero again."""
+        if self.batch is not None and inputs.rows is not None:
             sizes = self.family.sizes[clients]
-            drawn.rows[:count] = self.draw(count, step0, round, clients, sizes, self.batch)
+            inputs.rows[:count] = minibatches(self.seed, round, clients, step0, sizes, self.batch, count, self.device)
         if self.family.is_random:  # numbered from one, as on the reference engine
             words = [dropout_word(self.seed, round, step0 + k + 1) for k in range(count)]
-            drawn.words[:count] = torch.tensor(words).to(drawn.words.device)
+            inputs.words[:count] = torch.tensor(words).to(self.device)
+        inputs.step.zero_()
 
-    def _graph(self, drawn: Drawn, Y: Any, H: Any, gamma: float) -> tuple[Any, Any, Any, Any]:
-        """A graph of one step, the stacks it works on, and where the result has to be copied, if elsewhere."""
-        # everything that a captured launch has fixed
-        key = (Y.data_ptr(), 0 if H is None else H.data_ptr(), id(drawn), gamma)
-        if key not in self.graphs and len(self.graphs) >= MOST_GRAPHS:  # the stacks wander: work on fixed ones
-            place = (Y.shape, H is None)
-            if place not in self.spare:
-                self.spare[place] = (torch.empty_like(Y), None if H is None else torch.empty_like(H))
-            y, h = self.spare[place]
-            y.copy_(Y)
-            if h is not None:
-                h.copy_(H)
-            key = (y.data_ptr(), 0 if h is None else h.data_ptr(), id(drawn), gamma)
-            if key not in self.graphs:
-                if len(self.graphs) >= 2 * MOST_GRAPHS:  # another gamma in every round: nothing to keep
-                    return None, Y, H, None
-                self.graphs[key] = self._captured(drawn, y, h, gamma)
-            return self.graphs[key], y, h, Y
+    def _graph(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph | None:
+        """A graph of one step with these inputs and this gamma, at X and H; None where gamma keeps changing."""
+        key = (id(inputs), H is None, gamma)
         if key not in self.graphs:
-            self.graphs[key] = self._captured(drawn, Y, H, gamma)
-        return self.graphs[key], Y, H, None
+            if len(self.graphs) >= 2 * MOST_GRAPHS:
+                return None
+            self.graphs[key] = self._captured(inputs, X, H, gamma)
+        graph = self.graphs[key]
+        for parts, stack in ((graph.y, X), (graph.h, H)):
+            for part, v in zip(parts or (), () if stack is None else self.family.views(stack), strict=True):
+                part.copy_(v)
+        return graph
 
-    def _captured(self, drawn: Drawn, Y: Any, H: Any, gamma: float) -> torch.cuda.CUDAGraph:
-        """Warm up on a copy, so that nothing is counted twice, and capture."""
-        # a round before may have ended at the last place of those that are drawn together
-        drawn.step.zero_()
+    def _captured(self, inputs: StepInputs, X: Any, H: Any, gamma: float) -> StepGraph:
+        """Warm up and capture, on tensors that all graphs of this size share."""
+        alike = [g for g in self.graphs.values() if len(g.y[0]) == len(X) and (g.h is None) == (H is None)]
+        y, h = self.family.parts(X), None if H is None else self.family.parts(H)
+        if alike:
+            y, h = alike[0].y, alike[0].h
+        # rows that were drawn for other clients may lie beyond the last row of these
+        inputs.step.zero_()
+        if inputs.rows is not None:
+            inputs.rows.zero_()
         # first calls may allocate workspaces or compile kernels, which is not allowed while a graph is captured
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            copy = Y.clone()
             for _ in range(2):
-                self._step(drawn, copy, H, gamma)
+                self._step(inputs, y, h, gamma)
         torch.cuda.current_stream().wait_stream(side)
-        del copy
         graph = torch.cuda.CUDAGraph()
         # one pool for all graphs: they run one after another, and their results lie outside of it
         with torch.cuda.graph(graph, pool=self.pool):
-            self._step(drawn, Y, H, gamma)
+            self._step(inputs, y, h, gamma)
         self.pool = self.pool or graph.pool()
-        # the warm-up has counted its steps; a capture runs nothing
-        drawn.step.zero_()
-        return graph
+        return StepGraph(graph, y, h)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from proxskip.engines.torch.families import groups
+from proxskip.engines.torch.steps import repeatable
 from proxskip.types import Array, InputError
 
 ROWS_AT_ONCE = 1 << 14
@@ -60,24 +62,22 @@ class WholeNetwork:
 
     def _computed(self, x: Array) -> tuple[float, Array]:
         engine, family = self.engine, self.engine.family
-        # a leaf of its own, so that the gradient comes in the layout with gaps
-        flat = engine.there(x).tensor.clone().requires_grad_(True)
+        flat = engine.place(x).clone().requires_grad_(True)
         weights = torch.tensor(engine.problem.weights).to(engine.device, family.dtype)
         value, gradient = 0.0, torch.zeros_like(flat)
-        everyone = np.arange(engine.problem.n)
+        most = min(engine.at_once, self.rows_at_once)
         # groups of equal sizes, so that one N holds for all of a group's clients
-        for g in engine.groups(everyone, True, self.rows_at_once):
-            N = int(family.sizes[g[0]])
+        for g in groups(np.arange(engine.problem.n), family.sizes, most, True):
+            N, members = int(family.sizes[g[0]]), torch.as_tensor(g).to(engine.device)
             rows = max(1, self.rows_at_once // len(g))
-            there = engine.on_device(everyone[g])
             for lo in range(0, N, rows):
                 picks = torch.arange(lo, min(N, lo + rows), device=engine.device).expand(len(g), -1)
-                losses = family.losses_at(flat, there, picks)
+                losses = family.losses_at(flat, members, picks)
                 # losses are means over the rows that were picked: this chunk counts by its share of the client's rows
-                part = (weights[there] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
-                with engine.repeatable():
+                part = (weights[members] * losses.to(family.dtype)).sum() * (picks.shape[1] / N)
+                with repeatable():
                     (slope,) = torch.autograd.grad(part, flat)
                 value, gradient = value + float(part.detach()), gradient + slope
         # losses of networks are without l2, which is added here once
         l2 = family.l2
-        return value + 0.5 * l2 * float(x @ x), np.asarray(engine.here(gradient)) + l2 * x
+        return value + 0.5 * l2 * float(x @ x), np.asarray(engine.fetch(gradient)) + l2 * x
