@@ -191,7 +191,10 @@ def path(tmp_path: Path) -> Path:
 
 def round_trips(trace: Trace, path: Path) -> None:
     trace.to_csv(path)
-    assert same(Trace.from_csv(path), trace, nan_bits=False)
+    lines = list(csv.reader(path.read_text().splitlines()))
+    assert lines[0] == list(trace.columns)
+    columns = {name: np.array([float(line[k]) for line in lines[1:]]) for k, name in enumerate(trace.columns)}
+    assert same(Trace.from_arrays(columns), trace, nan_bits=False)
     trace.to_npz(path)
     assert same(Trace.from_npz(path), trace)
     assert same(Trace.from_arrays(trace.to_arrays()), trace)
@@ -285,48 +288,9 @@ def test_numbers_are_untouched() -> None:
         assert np.float64(csv_cell(number)).tobytes() == np.float64(number).tobytes()
 
 
-def test_csv_with_carriage_returns_or_a_mark_from_a_spreadsheet(path: Path) -> None:
-    path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
-    assert Trace.from_csv(path).last() == {"a": 1.0, "b": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"", "complete line"),
-        (b"a,b", "complete line"),
-        (b"a,b\n1,2", "complete line"),
-        (b"a,b\n1\n", "line 2: 1 cells"),
-        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells"),
-        (b"a,b\n\n", "line 2: 0 cells"),
-        (b"a,a\n", "must differ"),
-        (b"=a,b\n", "cannot be a column"),
-        (b"a\n1_0\n", "line 2: '1_0' is not a number"),
-        (b"a\n 1\n", "not a number"),
-        (b"a\n''\n", "not a number"),
-        (b"a,b\n1,\n", "not a number"),
-        (b"a\n=1\n", "not a number"),
-        (b"a\n+1\n", "not a number"),
-        (b"a\n0x1\n", "not a number"),
-        ("a\n٣\n".encode(), "not a number"),
-        (b"a\n1.\n", "not a number"),
-        (b"a\ninfinity\n", "not a number"),
-        (b"a\n\xff\n", "UTF-8"),
-        (b'a\n"1\n', "CSV"),
-        (b"a\n" + b"1" * 200_000 + b"\n", "CSV"),
-        (b"\n", "at least one column"),
-    ],
-)
-def test_refused_csv(path: Path, data: bytes, reason: str) -> None:
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=reason):
-        Trace.from_csv(path)
-
-
-def test_missing_files_say_so(tmp_path: Path) -> None:
-    for read in (Trace.from_csv, Trace.from_npz):
-        with pytest.raises(FileNotFoundError):
-            read(tmp_path / "no")
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Trace.from_npz(tmp_path / "no")
 
 
 @pytest.mark.parametrize(
@@ -376,10 +340,8 @@ HOSTILE = {
     "two dimensions": archive([("a.npy", npy(np.zeros((3, 1))))]),
     "cut": archive([("a.npy", GOOD[:-1])]),
     "longer": archive([("a.npy", GOOD + bytes(8))]),
-    "version 2": archive([("a.npy", npy(np.arange(3.0), version=(2, 0)))]),
     "text": archive([("a.npy", b"hello")]),
     "bomb": archive([("a.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
-    "small and compressed": archive([("a.npy", GOOD)], zipfile.ZIP_DEFLATED),
     "traversal": archive([("../a.npy", GOOD)]),
     "no members": archive([]),
 }
@@ -402,7 +364,7 @@ def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         data = archive([("a.npy", GOOD), ("a.npy", GOOD)])
     path.write_bytes(data)
-    with pytest.raises(InputError, match="one name"):
+    with pytest.raises(InputError, match="there twice"):
         Trace.from_npz(path)
     column = npy(np.zeros(1000))
     buffer = io.BytesIO()
@@ -416,7 +378,7 @@ def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
             file.filelist.append(other)
         file._didModify = True  # type: ignore[attr-defined]
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match="more bytes than the file has"):
+    with pytest.raises(InputError, match=r"would hold .* bytes"):
         Trace.from_npz(path)
 
 
@@ -439,24 +401,6 @@ def test_damaged_npz_is_refused_or_unchanged(path: Path, kind: str) -> None:
         else:
             assert same(found, trace)
     assert refused > 0.7 * len(damaged)
-
-
-def test_mutated_csv_is_refused_or_a_table(path: Path) -> None:
-    filled(SPECIAL).to_csv(path)
-    data = path.read_bytes()
-    rng = np.random.default_rng(0)
-    refused = 0
-    for _ in range(2000):
-        a = int(rng.integers(len(data)))
-        b = min(len(data), a + int(rng.integers(6)))
-        path.write_bytes(data[:a] + rng.bytes(int(rng.integers(4))) + data[b:])
-        try:
-            trace = Trace.from_csv(path)
-        except InputError:
-            refused += 1
-        else:
-            assert len(trace.columns) >= 1
-    assert refused > 500
 
 
 def test_csv_of_text_and_numbers_reads_back() -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.data.tables import checked_npz
+from proxskip.data.svmlight import MAX_BYTES
+from proxskip.data.tables import open_npz
 from proxskip.types import Indices, InputError
 
 VERSION = 1
@@ -155,13 +156,11 @@ def _checked(A: Any, b: Any, g: Any) -> Piece:
 
 
 def _npz(file: str, columns: Columns) -> Iterator[Piece]:
-    checked_npz(file)
-    with np.load(file, allow_pickle=False) as held:
-        names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
-        missing = [name for name in names if name not in held.files]
-        if missing:
-            raise InputError(f"there is no array {missing[0]}; it has {', '.join(sorted(held.files))}.")
-        b, g, data, indices, indptr = (held[name] for name in names)
+    names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
+    with open_npz(file, MAX_BYTES) as (arrays, shapes):
+        if missing := [name for name in names if name not in shapes]:
+            raise InputError(f"there is no array {missing[0]}; it has {', '.join(sorted(shapes))}.")
+        b, g, data, indices, indptr = (arrays[name] for name in names)
     yield _matrix(data, indices, indptr, columns), b, g
 
 

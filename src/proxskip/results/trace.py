@@ -1,12 +1,12 @@
-"""The trace of a run: an append-only table of numbers that is kept exactly by every file format."""
+"""The trace of a run: an append-only table of numbers. Its NPZ file is read back; its CSV file is for people."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import os
 import re
-import struct
 import textwrap
 import zipfile
 from collections.abc import Mapping
@@ -21,16 +21,8 @@ from proxskip.results.atomic import atomic_write, atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
 """Columns of a run or a minimization that a repr shows, as far as they are there."""
-# the header that numpy writes for a 1-D float64 array, and no other: version 1.0, two bytes of length, then a dict
-_NPY = re.compile(
-    rb"\x93NUMPY\x01\x00(..)"
-    rb"\{'descr': '<f8', 'fortran_order': (?:False|True), 'shape': \(([0-9]{1,18}),\), \} *\n",
-    re.DOTALL,
-)
-_ZIP_ERRORS = (zipfile.BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, OSError, struct.error)
 # the first characters at which spreadsheets see a formula
 _TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -185,26 +177,6 @@ class Trace:
         writer.writerows([csv_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
         atomic_write_text(Path(path), text.getvalue())
 
-    @classmethod
-    def from_csv(cls, path: Path) -> Trace:
-        """Read what ``to_csv`` wrote; anything else is refused with its line."""
-        try:
-            text = Path(path).read_bytes().decode("utf-8-sig")
-            lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{path} is not a CSV file in UTF-8: {error}.") from None
-        if not lines or not text.endswith("\n"):
-            raise InputError(f"{path} does not end with a complete line: it was cut off; get a complete copy.")
-        trace = cls(tuple(lines[0]))
-        for k, cells in enumerate(lines[1:], start=2):
-            if len(cells) != len(trace.columns):
-                raise InputError(f"{path}, line {k}: {len(cells)} cells under {len(trace.columns)} columns.")
-            for cell in cells:
-                if not _NUMBER.fullmatch(cell):
-                    raise InputError(f"{path}, line {k}: {cell!r:.80} is not a number.")
-            trace.append(dict(zip(trace.columns, map(float, cells), strict=True)))
-        return trace
-
     # --------------------------------------------------------------------------------------------- NPZ
 
     def to_npz(self, path: Path) -> None:
@@ -221,20 +193,17 @@ class Trace:
     @classmethod
     def from_npz(cls, path: Path) -> Trace:
         """Read what ``to_npz`` wrote, without trusting any size in it."""
-        data = Path(path).read_bytes()
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                members = archive.infolist()
-                if sum(member.file_size for member in members) > len(data):
-                    raise ValueError("its members claim more bytes than the file has")
-                if data[-22:-18] != b"PK\5\6" or int.from_bytes(data[-12:-10], "little") != len(members):
-                    raise ValueError("its directory is cut")  # zipfile itself would lose columns silently
-                found = {member.filename: _npy_column(archive, member) for member in members}
-        except _ZIP_ERRORS as error:
-            raise InputError(f"{path} is not a trace in .npz format: {error}.") from None
-        if len(found) != len(members):
-            raise InputError(f"{path} is not a trace in .npz format: two columns have one name.")
-        return cls.from_arrays({name.removesuffix(".npy"): array for name, array in found.items()})
+        from proxskip.data.tables import open_npz  # here, since most runs read no file
+
+        with open_npz(path, Path(path).stat().st_size) as (arrays, _):
+            columns = {name: arrays[name] for name in arrays.files}
+        with open(path, "rb") as file:
+            file.seek(-22, os.SEEK_END)
+            end = file.read()
+        # zipfile would lose columns of a directory that is cut
+        if end[:4] != b"PK\5\6" or int.from_bytes(end[10:12], "little") != len(columns):
+            raise InputError(f"{path} is damaged: its directory is cut.")
+        return cls.from_arrays(columns)
 
 
 def _number(name: str, value: Any) -> float:
@@ -242,17 +211,3 @@ def _number(name: str, value: Any) -> float:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return float(value)
     raise InputError(f"column {name} takes a number, not {value!r:.80}.")
-
-
-def _npy_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """One stored member; numpy writes the header of a 1-D float64 array in one way only."""
-    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-        raise ValueError(f"{member.filename!r} is compressed")
-    with archive.open(member) as file:
-        data = file.read()
-    header = _NPY.match(data)
-    if header is None or int.from_bytes(header[1], "little") != header.end() - 10:
-        raise ValueError(f"{member.filename!r} is not a 1-D float64 array")
-    if int(header[2]) * 8 != len(data) - header.end():
-        raise ValueError(f"{member.filename!r} is not as long as its header says")
-    return np.frombuffer(data, dtype="<f8", offset=header.end()).astype(np.float64)
