@@ -23,7 +23,7 @@ from proxskip.run import run
 from proxskip.types import InputError
 from proxskip.version import __version__
 
-NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock")
+NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
 OPTIONAL = {
     "pyproximal": "operators of pyproximal as psi (extra prox)",
     "osqp": "large prox.Polyhedron (extra prox)",
@@ -136,7 +136,7 @@ def _browser() -> Finding:
 
 
 def _data() -> Finding:
-    here = [row.name for row in datasets.available() if row.where != "not here"]
+    here = [row.name for row in datasets.available() if row.where != "not downloaded"]
     folder = os.environ.get("PROXSKIP_DATA")
     where = f"; PROXSKIP_DATA = {folder}" if folder else ""
     return Finding("data sets", True, ", ".join(here) + where)

@@ -34,7 +34,7 @@ Folder = str | os.PathLike[str]
 Progress = Callable[[int, int | None], None]
 """Called with the number of bytes received and, if the server tells it, the total."""
 
-Where = Literal["embedded", "cached", "not here"]
+Where = Literal["embedded", "cached", "not downloaded"]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
         for name, (N, d, _) in _EMBEDDED.items()
     ]
     for name, known in KNOWN.items():
-        where: Where = "cached" if _find(name, data_dir) else "not here"
+        where: Where = "cached" if _find(name, data_dir) else "not downloaded"
         facts = (known.labels, known.size, BASE_URL + known.file, PAGE)
         rows.append(AvailableDataset(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
@@ -186,7 +186,7 @@ def fetch(
         if here != target:  # which would still be used after the download
             raise _wrong(here, name, fault)
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    from proxskip.data.download import download  # here, since urllib is slow to import
+    from proxskip.data.download import download  # here, since requests is slow to import
 
     plain = not target.name.endswith(".bz2")
     download(url, target, lambda path: _fault(name, path), progress, KNOWN[name].size if plain else None)
