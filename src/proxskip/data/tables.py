@@ -232,31 +232,24 @@ def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | N
 
 
 def _side_by_side(arrays: Any, names: Sequence[str], shapes: dict[str, Any], file: str, max_bytes: int) -> Array:
-    """Columns and matrices as one matrix, into which they are read one after the other."""
+    """Columns and matrices as one matrix."""
     rows = next(iter(shapes[names[0]]), 0)
     widths = [shapes[name][1] if len(shapes[name]) == 2 else 1 for name in names]
     if 8 * rows * sum(widths) > max_bytes:
         raise InputError(f"{file} holds {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-    A, at = np.empty((rows, sum(widths))), 0
-    for name, width in zip(names, widths, strict=True):
-        part = _checked(arrays[name], name, file)
+    parts = [_real(arrays[name], name, file) for name in names]
+    for name, part in zip(names, parts, strict=True):
         if len(part) != rows:
             raise InputError(f"{file}: the array {name!r} has {len(part)} rows, and {names[0]!r} has {rows}.")
-        A[:, at : at + width] = part.reshape(rows, width)
-        at += width
-    return A
+    return np.column_stack(parts)
 
 
-def _checked(values: Any, name: str, file: str) -> Any:
+def _real(values: Any, name: str, file: str) -> Array:
     if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")
     if not np.isfinite(values).all():
         raise InputError(f"{file}: {name!r} holds nan or infinity; fill or leave out such rows.")
-    return values
-
-
-def _real(values: Any, name: str, file: str) -> Array:
-    return np.asarray(_checked(values, name, file), dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------

@@ -350,8 +350,8 @@ def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any
         if key in saved and key in wanted and isinstance(saved[key], Mapping) and isinstance(wanted[key], Mapping):
             yield from _differences(f"{field}.", saved[key], wanted[key])
             continue
-        old = checked_plain(saved[key], field, lists=True) if key in saved else None
-        new = checked_plain(wanted[key], field, lists=True) if key in wanted else None
+        old = checked_plain(saved[key], field) if key in saved else None
+        new = checked_plain(wanted[key], field) if key in wanted else None
         if key not in saved:
             yield f"{field}: not saved, now {cut(repr(new))}"
         elif key not in wanted:

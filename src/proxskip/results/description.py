@@ -25,6 +25,7 @@ from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.randomness import SAMPLING
+from proxskip.results.fields import FIELDS
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
 from proxskip.types import Array, InputError, is_sparse
@@ -192,7 +193,7 @@ def _plain(v: Any) -> Any:
     if isinstance(v, BUILT_IN):
         return str(v)
     if isinstance(v, tuple):
-        return [float(u) if isinstance(u, float) else int(u) for u in v]
+        return [_plain(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
 
 
@@ -237,18 +238,7 @@ def summary(
         "versions": versions(),
         "data_sha256": config["problem"]["data_sha256"],
     }
-    return Summary(_asked(config, problem) | {"zeta": zeta} | _found(problem, row) | end)
-
-
-COUNTED: tuple[str, ...] = (
-    *("iterations", "exchanges", "vectors_up", "vectors_down", "floats_up", "floats_down", "bytes_up", "bytes_down"),
-    *("bits_up", "bits_down"),
-    *("edge_messages", "local_steps", "grad_evals", "prox_evals"),
-)
-MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
-
-TIMED = ("sim_seconds", "sim_computing", "late", "lost", "void")
-"""Measured where a run has a simulated network."""
+    return Summary(_asked(config, problem) | {"zeta": zeta} | _measured(problem, row) | end)
 
 
 SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
@@ -282,13 +272,11 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     }
 
 
-def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
+def _measured(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
     """The last part of a summary: the ledger, and the measurements at the returned x."""
     return {
         "rounds": int(row["round"]),
-        **{k: int(row[k]) for k in COUNTED},
-        **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
-        **{k: float(row[k]) if k.startswith("sim") else int(row[k]) for k in TIMED if k in row},
+        **{k: field.plain(row[k]) for k, field in FIELDS.items() if k in row},
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }

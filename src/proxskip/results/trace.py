@@ -23,24 +23,11 @@ from proxskip.types import Array, InputError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
 """Columns of a run or a minimization that a repr shows, as far as they are there."""
-# the first characters at which spreadsheets see a formula
-_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_cell(value: str | float) -> str:
-    """One CSV cell: numbers exactly, text with ``'`` before it where a spreadsheet would see a formula.
-
-    >>> csv_cell(-0.5), csv_cell("-0.5"), csv_cell("w8a")
-    ('-0.5', "'-0.5", 'w8a')
-    """
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_TRIGGERS) else value
-    if isinstance(value, (int, np.integer)):  # bool too: 0 or 1
-        return str(int(value))
-    number = float(value)
-    if number.is_integer() and abs(number) < 2**53 and repr(number) != "-0.0":
-        return str(int(number))
-    return repr(number)
+def _cell(value: float) -> str:
+    """A number that reads back exactly, whole ones without a point."""
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 and repr(value) != "-0.0" else repr(value)
 
 
 class Trace:
@@ -173,8 +160,8 @@ class Trace:
         """Write a header and one line per row; every number reads back as the same float."""
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([csv_cell(name) for name in self._position])
-        writer.writerows([csv_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
+        writer.writerow(self._position)  # no name begins like a formula of a spreadsheet
+        writer.writerows([_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
         atomic_write_text(Path(path), text.getvalue())
 
     # --------------------------------------------------------------------------------------------- NPZ
