@@ -49,8 +49,6 @@ _NPZ_ERRORS = (
     *(ValueError, EOFError, RuntimeError, OverflowError, OSError),
 )
 """What zipfile and numpy raise for a damaged file."""
-_BATCH = 2**22
-"""Bytes of a Parquet file's numbers that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,8 @@ class Named:
     columns: tuple[str, ...] | None = None
     group: str | None = None
 
-    def given(self) -> list[str]:
-        """What was asked for."""
+    def options(self) -> list[str]:
+        """The names of the options that are set."""
         return [name for name, v in (("label", self.label), ("columns", self.columns), ("group", self.group)) if v]
 
     def chosen(self, names: Sequence[str], file: str) -> tuple[str, list[str]]:
@@ -167,8 +165,8 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            said = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
-            raise DataError(file, line, k + 1, f"{said}; fill or leave out such rows.")
+            reason = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
+            raise DataError(file, line, k + 1, f"{reason}; fill or leave out such rows.")
         yield value
 
 
@@ -270,20 +268,16 @@ def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array
             raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
         if not rows:
             raise InputError(f"{file} holds no rows.")
-        A, more, at = np.empty((rows, len(features))), np.empty((2, rows)), 0
-        for batch in about.iter_batches(max(1, _BATCH // (8 * len(wanted))), columns=wanted):
-            end = at + batch.num_rows
-            for k, name in enumerate(wanted):
-                out = A[at:end, k] if k < len(features) else more[k - len(features), at:end]
-                out[...] = _real(_full(batch, name, file), name, file)
-            at = end
+        table = pyarrow.parquet.read_table(file, columns=wanted)
+        columns = [_real(_full(table, name, file), name, file) for name in wanted]
     except pyarrow.ArrowException as error:
         raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-    return A, more[0], more[1] if named.group else None, digest
+    d = len(features)
+    return np.column_stack(columns[:d]), columns[d], columns[d + 1] if named.group else None, digest
 
 
-def _full(batch: Any, name: str, file: str) -> Any:
-    column = batch.column(batch.schema.get_field_index(name))
+def _full(table: Any, name: str, file: str) -> Any:
+    column = table.column(name)
     if column.null_count:
         raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
-    return column.to_numpy(zero_copy_only=False)
+    return column.to_numpy()

@@ -216,10 +216,10 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
     """The file in pieces, without copying contiguous little-endian arrays."""
     layout: list[tuple[str, str, Sequence[int]]] = []
     data: list[memoryview] = []
-    for name, given in arrays.items():
+    for name, values in arrays.items():
         if not isinstance(name, str):
             raise InputError(f"an array is called {cut(repr(name))}: only text can be a name.")
-        array = np.asarray(given)
+        array = np.asarray(values)
         dtype = array.dtype.newbyteorder("<")
         if dtype.str not in DTYPES:
             raise InputError(f"array {name!r} has dtype {array.dtype}; checkpoints hold f8, i8, u8 and f4: convert it.")

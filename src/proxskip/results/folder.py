@@ -198,9 +198,9 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume another problem, method or seed."""
     # not the limits: to go on further is what most runs are resumed for
     kept = ("method", "parameters", "problem", "seed", "cohort", "engine")
-    found = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
-    if found:
-        raise InputError("this checkpoint belongs to another run: " + "; ".join(found) + ".")
+    changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
+    if changes:
+        raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
     # a method from outside the package; folders of 0.2 do not say, and a notebook's cell has no source
     sources = saved.get("source"), now.get("source")
     if None not in sources and sources[0] != sources[1]:

@@ -82,18 +82,18 @@ class Result:
 
     def _sparkline(self, width: int = 240, height: int = 42, caption: bool = True) -> str:
         """f - f* over the records; the gradient norm where f* is unknown."""
-        found = (
+        curves = (
             display.sparkline(self.trace[y], name, width=width, height=height, caption=caption)
             for y, name in (("gap", "f - f*"), ("grad_norm", "gradient norm"))
             if y in self.trace
         )
-        return next(filter(None, found), "")
+        return next(filter(None, curves), "")
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         s, rows = self.about, []
         if s:
-            given = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
-            rows.append(("method", f"{s['method']}, {given}, seed = {s['seed']}"))
+            parameters = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
+            rows.append(("method", f"{s['method']}, {parameters}, seed = {s['seed']}"))
             who = "one client" if s["clients"] == 1 else f"{s['clients']:,} clients"
             rows.append(("problem", f"{s['data'] or s['loss']}, {who}, {s['d']:,} unknowns"))
             floats = f"{display.count(s['floats_up'])} floats up, {display.count(s['floats_down'])} down"

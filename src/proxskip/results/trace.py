@@ -137,10 +137,10 @@ class Trace:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Trace:
         """The trace whose ``to_arrays(prefix)`` is among ``arrays``."""
-        found = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        trace = cls(tuple(found))
+        columns = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        trace = cls(tuple(columns))
         lengths = set()
-        for name, array in found.items():
+        for name, array in columns.items():
             if array.dtype != np.float64 or array.ndim != 1:
                 raise InputError(
                     f"column {name} must be 1-D float64, and it is {array.ndim}-D {array.dtype}: convert it."
@@ -149,8 +149,8 @@ class Trace:
         if len(lengths) != 1:
             raise InputError(f"columns must have one length, and these have {sorted(lengths)}.")
         trace._length = lengths.pop()
-        trace._table = np.empty((len(found), max(16, trace._length)))
-        for name, array in found.items():
+        trace._table = np.empty((len(columns), max(16, trace._length)))
+        for name, array in columns.items():
             trace._table[trace._position[name], : trace._length] = array
         return trace
 
