@@ -308,7 +308,7 @@ def test_exit_130_when_interrupted_and_then_it_resumes_bitwise(call, tmp_path):
 
 def same_run(a: Path, b: Path) -> bool:
     x, y = (np.load(p / "x.npy") for p in (a, b))
-    s, t = (Trace.from_csv(p / "trace.csv") for p in (a, b))
+    s, t = (Trace.from_npz(p / "trace.npz") for p in (a, b))
     columns = [c for c in s.columns if c != "seconds"]
     return x.tobytes() == y.tobytes() and all(np.array_equal(s[c], t[c], equal_nan=True) for c in columns)
 
@@ -772,7 +772,7 @@ def test_w8a_as_in_the_paper(call, tmp_path, monkeypatch):
     assert summary["f_star"] == pytest.approx(0.137417763410536, abs=1e-11)
     assert summary["gap"] < 2e-7
     assert summary["gamma"] == 1 / summary["L_global"]
-    trace = Trace.from_csv(tmp_path / "a" / "trace.csv")
+    trace = Trace.from_npz(tmp_path / "a" / "trace.npz")
     assert trace["gap"][trace["round"] == 200][0] < 2e-5
 
 

@@ -15,7 +15,7 @@ import proxskip as ps
 from proxskip.cli.commands import main
 from proxskip.results import atomic
 from proxskip.results.checkpoint import CheckpointError
-from proxskip.results.lock import NAME, FolderLock, held
+from proxskip.results.lock import NAME, held
 from proxskip.types import InputError
 
 PID = f"{NAME}.pid"
@@ -59,8 +59,8 @@ def test_force_does_not_get_around_a_live_lock(
 def test_the_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
     pid = os.fork()
     if not pid:
-        lock = FolderLock(tmp_path).take()
-        os._exit(0 if lock.lock else 1)  # as if it had been killed: nothing is cleaned up
+        with held(tmp_path):
+            os._exit(0)  # as if it had been killed: nothing is cleaned up
     assert os.waitpid(pid, 0)[1] == 0
     assert (tmp_path / PID).read_text() == str(pid)
     with held(tmp_path):

@@ -30,7 +30,7 @@ def trace(gaps, pace=1.0, **other) -> Trace:
 
 def folder(path, method, gaps, **more):
     path.mkdir(parents=True)
-    trace(gaps, **more).to_csv(path / "trace.csv")
+    trace(gaps, **more).to_npz(path / "trace.npz")
     (path / "summary.json").write_text(json.dumps({"method": method}))
     return path
 

@@ -231,7 +231,7 @@ def test_the_command_line_takes_the_operators(tmp_path: Path, capsys: Any) -> No
 # -- completion --------------------------------------------------------------------------------------------------------
 ASK = """
 source {script}
-ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _proxskip; echo "${{COMPREPLY[*]}}"; }}
+ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _shtab_proxskip; echo "${{COMPREPLY[*]}}"; }}
 ask proxskip ru
 ask proxskip run scaffn
 ask proxskip run scaffnew --engine r
@@ -261,7 +261,7 @@ def test_the_other_shells_get_every_command_and_flag(shell: str, tmp_path: Path,
     for name, command in parser("0")[1].items():
         assert name in out
         for flag in command._option_string_actions:
-            assert (flag if shell == "zsh" else f"-l {flag[2:]}") in out or not flag.startswith("--")
+            assert (flag if shell == "zsh" else f"-l {flag[2:]} ") in out or not flag.startswith("--")
 
 
 def shell_and_script(shell: str, folder: Path, capsys: Any) -> tuple[str, Path]:
@@ -316,12 +316,12 @@ def test_zsh_completes(tmp_path: Path, capsys: Any) -> None:
         return found[1]
 
     try:
-        os.write(ours, f"cd {tmp_path}; source {script}; print rea''dy\n".encode())
+        os.write(ours, f'cd {tmp_path}; eval "$(<{script})"; print rea""dy\n'.encode())
         read_until(r"\n(ready)")
         for typed, wanted in (
             ("ru", "run"), ("run scaffnew-", "run scaffnew-vr"), ("run scaffnew --engine re", "run scaffnew --engine reference"),
             ("run scaffnew --data digi", "run scaffnew --data digits"), ("run gd --checkp", "run gd --checkpoint-every"),
-            ("plot a.p", "plot a.png"),
+            ("run gd --data a.p", "run gd --data a.png"), ("plot a.p", "plot a.png"),
         ):  # fmt: skip
             os.write(ours, f'proxskip {typed}\t\x01print -r -- "<\x05>"\n'.encode())
             assert read_until(r"\n<(.*?)>").strip() == f"proxskip {wanted}"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from conftest import draws
 from proxskip.results import trace as trace_module
 from proxskip.results.checkpoint import load, save
-from proxskip.results.trace import Trace, csv_cell
+from proxskip.results.trace import Trace, _cell
 from proxskip.types import InputError
 
 SPECIAL = [
@@ -191,7 +191,10 @@ def path(tmp_path: Path) -> Path:
 
 def round_trips(trace: Trace, path: Path) -> None:
     trace.to_csv(path)
-    assert same(Trace.from_csv(path), trace, nan_bits=False)
+    lines = list(csv.reader(path.read_text().splitlines()))
+    assert lines[0] == list(trace.columns)
+    columns = {name: np.array([float(line[k]) for line in lines[1:]]) for k, name in enumerate(trace.columns)}
+    assert same(Trace.from_arrays(columns), trace, nan_bits=False)
     trace.to_npz(path)
     assert same(Trace.from_npz(path), trace)
     assert same(Trace.from_arrays(trace.to_arrays()), trace)
@@ -257,76 +260,16 @@ def test_csv_text(path: Path) -> None:
     assert path.read_bytes() == b"round,gap\n3,-0.1\n-0.0,nan\n1e+300,-inf\n"
 
 
-@pytest.mark.parametrize("trigger", ["=", "+", "-", "@", "\t", "\r"])
-def test_text_that_a_spreadsheet_would_run_is_quoted(trigger: str) -> None:
-    for rest in ("", "1+1", "cmd|' /C calc'!A0", "1"):
-        assert csv_cell(trigger + rest) == "'" + trigger + rest
-        assert csv_cell("a" + trigger + rest) == "a" + trigger + rest
-
-
-@pytest.mark.parametrize("text", ["", "a", "0", "'", "w8a", " =1", "\n"])
-def test_other_text_is_untouched(text: str) -> None:
-    assert csv_cell(text) == text
-
-
-def test_numbers_are_untouched() -> None:
-    cases = {
-        -1: "-1",
-        -1.5: "-1.5",
-        -math.inf: "-inf",
-        np.float64(-0.1): "-0.1",
-        np.int64(-3): "-3",
-        5.0: "5",
-    }
-    for number, text in cases.items():
-        assert csv_cell(number) == text
-    assert csv_cell(-0.0) == "-0.0"
+def test_numbers_are_exact_in_a_csv() -> None:
+    for number, text in {-1.0: "-1", -1.5: "-1.5", -math.inf: "-inf", 5.0: "5", -0.0: "-0.0"}.items():
+        assert _cell(number) == text
     for number in SPECIAL:
-        assert np.float64(csv_cell(number)).tobytes() == np.float64(number).tobytes()
+        assert np.float64(_cell(number)).tobytes() == np.float64(number).tobytes()
 
 
-def test_csv_with_carriage_returns_or_a_mark_from_a_spreadsheet(path: Path) -> None:
-    path.write_bytes(b"\xef\xbb\xbfa,b\r\n1,2\r\n")
-    assert Trace.from_csv(path).last() == {"a": 1.0, "b": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"", "complete line"),
-        (b"a,b", "complete line"),
-        (b"a,b\n1,2", "complete line"),
-        (b"a,b\n1\n", "line 2: 1 cells"),
-        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells"),
-        (b"a,b\n\n", "line 2: 0 cells"),
-        (b"a,a\n", "must differ"),
-        (b"=a,b\n", "cannot be a column"),
-        (b"a\n1_0\n", "line 2: '1_0' is not a number"),
-        (b"a\n 1\n", "not a number"),
-        (b"a\n''\n", "not a number"),
-        (b"a,b\n1,\n", "not a number"),
-        (b"a\n=1\n", "not a number"),
-        (b"a\n+1\n", "not a number"),
-        (b"a\n0x1\n", "not a number"),
-        ("a\n٣\n".encode(), "not a number"),
-        (b"a\n1.\n", "not a number"),
-        (b"a\ninfinity\n", "not a number"),
-        (b"a\n\xff\n", "UTF-8"),
-        (b'a\n"1\n', "CSV"),
-        (b"a\n" + b"1" * 200_000 + b"\n", "CSV"),
-        (b"\n", "at least one column"),
-    ],
-)
-def test_refused_csv(path: Path, data: bytes, reason: str) -> None:
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=reason):
-        Trace.from_csv(path)
-
-
-def test_missing_files_say_so(tmp_path: Path) -> None:
-    for read in (Trace.from_csv, Trace.from_npz):
-        with pytest.raises(FileNotFoundError):
-            read(tmp_path / "no")
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Trace.from_npz(tmp_path / "no")
 
 
 @pytest.mark.parametrize(
@@ -376,10 +319,8 @@ HOSTILE = {
     "two dimensions": archive([("a.npy", npy(np.zeros((3, 1))))]),
     "cut": archive([("a.npy", GOOD[:-1])]),
     "longer": archive([("a.npy", GOOD + bytes(8))]),
-    "version 2": archive([("a.npy", npy(np.arange(3.0), version=(2, 0)))]),
     "text": archive([("a.npy", b"hello")]),
     "bomb": archive([("a.npy", npy(np.zeros(10**6)))], zipfile.ZIP_DEFLATED),
-    "small and compressed": archive([("a.npy", GOOD)], zipfile.ZIP_DEFLATED),
     "traversal": archive([("../a.npy", GOOD)]),
     "no members": archive([]),
 }
@@ -402,7 +343,7 @@ def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate"):
         data = archive([("a.npy", GOOD), ("a.npy", GOOD)])
     path.write_bytes(data)
-    with pytest.raises(InputError, match="one name"):
+    with pytest.raises(InputError, match="there twice"):
         Trace.from_npz(path)
     column = npy(np.zeros(1000))
     buffer = io.BytesIO()
@@ -416,7 +357,7 @@ def test_npz_with_one_name_twice_or_shared_bytes(path: Path) -> None:
             file.filelist.append(other)
         file._didModify = True  # type: ignore[attr-defined]
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(InputError, match="more bytes than the file has"):
+    with pytest.raises(InputError, match=r"would hold .* bytes"):
         Trace.from_npz(path)
 
 
@@ -439,34 +380,6 @@ def test_damaged_npz_is_refused_or_unchanged(path: Path, kind: str) -> None:
         else:
             assert same(found, trace)
     assert refused > 0.7 * len(damaged)
-
-
-def test_mutated_csv_is_refused_or_a_table(path: Path) -> None:
-    filled(SPECIAL).to_csv(path)
-    data = path.read_bytes()
-    rng = np.random.default_rng(0)
-    refused = 0
-    for _ in range(2000):
-        a = int(rng.integers(len(data)))
-        b = min(len(data), a + int(rng.integers(6)))
-        path.write_bytes(data[:a] + rng.bytes(int(rng.integers(4))) + data[b:])
-        try:
-            trace = Trace.from_csv(path)
-        except InputError:
-            refused += 1
-        else:
-            assert len(trace.columns) >= 1
-    assert refused > 500
-
-
-def test_csv_of_text_and_numbers_reads_back() -> None:
-    buffer = io.StringIO(newline="")
-    csv.writer(buffer).writerow([csv_cell('=HYPERLINK("x")'), csv_cell(-0.25), csv_cell("plain, text")])
-    assert next(csv.reader(io.StringIO(buffer.getvalue(), newline=""))) == [
-        '\'=HYPERLINK("x")',
-        "-0.25",
-        "plain, text",
-    ]
 
 
 def test_examples_in_docstrings() -> None:

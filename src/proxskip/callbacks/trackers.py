@@ -60,8 +60,8 @@ class MLflow(Callback):
     def on_run_start(self, config: dict[str, Any]) -> None:
         """Make the run in MLflow."""
         about = "Default" if self.experiment is None else self.experiment
-        found = self._client.get_experiment_by_name(about)
-        id = self._client.create_experiment(about) if found is None else found.experiment_id
+        experiment = self._client.get_experiment_by_name(about)
+        id = self._client.create_experiment(about) if experiment is None else experiment.experiment_id
         self.run_id = self._client.create_run(id, run_name=self.name or config["method"]).info.run_id
         params = [self._entities.Param(key, str(value)[:500]) for key, value in flat(config).items()]
         self._client.log_batch(self.run_id, params=params[:100])  # the most that MLflow takes at once
@@ -84,17 +84,19 @@ class WandB(Callback):
     """Log a run to Weights & Biases.
 
     Args:
-        project: the project; ``given`` goes to ``wandb.init``, such as ``mode="offline"``, ``dir`` or ``name``.
+        project: the project; ``options`` go to ``wandb.init``, such as ``mode="offline"``, ``dir`` or ``name``.
     """
 
-    def __init__(self, project: str = "proxskip", **given: Any) -> None:
+    def __init__(self, project: str = "proxskip", **options: Any) -> None:
         self._wandb = _package("wandb", "wandb")
-        self.project, self.given = project, given
+        self.project, self.options = project, options
         self._run: Any = None
 
     def on_run_start(self, config: dict[str, Any]) -> None:
         """Begin a run there."""
-        self._run = self._wandb.init(**{"project": self.project, "config": config, "reinit": "create_new"} | self.given)
+        self._run = self._wandb.init(
+            **{"project": self.project, "config": config, "reinit": "create_new"} | self.options
+        )
 
     def on_record(self, step: int, metrics: Record) -> None:
         """Log the numbers of the record."""
@@ -120,10 +122,10 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def flat(config: Mapping[str, Any], under: str = "") -> dict[str, Any]:
     """A nested configuration by dotted names, without what was not given."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{under}{key}.")
+            entries |= flat(value, f"{under}{key}.")
         elif value is not None:
-            found[f"{under}{key}"] = value
-    return found
+            entries[f"{under}{key}"] = value
+    return entries

@@ -88,25 +88,25 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 def _run(o: Namespace) -> int:
     (outcome,), _, labels = _execute([o.method], o, inside=False)
     if o.json:
-        found = [s | {"labels": labels} for s in outcome.summaries]
-        output.as_json(found[0] if o.seeds is None else found)
+        summaries = [s | {"labels": labels} for s in outcome.summaries]
+        output.as_json(summaries[0] if o.seeds is None else summaries)
     elif not o.quiet:
         _print_run(outcome, labels, o)
     return outcome.code
 
 
 def _execute(
-    given: Sequence[str], o: Namespace, inside: bool
+    methods: Sequence[str], o: Namespace, inside: bool
 ) -> tuple[list[runs.MethodResults], Problem, dict[str, int] | None]:
     """Check everything, then run the methods; ``inside`` gives each its own folder inside --out."""
-    names = settings.method_names(given)
+    names = settings.method_names(methods)
     settings.check_flags(names, o)
     out = runs.claim(o.out, o.force or o.go_on)
     spec = settings.spec_of(names, o)
     problem, labels = _problem(spec, o.quiet)
     folders = [out / name if out is not None and inside else out for name in names]
-    methods = [settings.method_of(name, o, problem) for name in names]
-    requests = [runs.MethodRun(*parts) for parts in zip(names, methods, folders, strict=True)]
+    built = [settings.method_of(name, o, problem) for name in names]
+    requests = [runs.MethodRun(*parts) for parts in zip(names, built, folders, strict=True)]
     for request in requests:
         runs.check(request, problem, o)
     _solve(problem, o.quiet)
@@ -243,8 +243,8 @@ def _plot(o: Namespace) -> int:
     # here, since most commands do without the experiments
     from proxskip.experiments import reproduce
 
-    made = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
-    files = _plot_report(o, reproduce.redraw) if made else _plot_runs(o)
+    report = any(reproduce.is_reproduction(Path(p)) for p in o.folders)
+    files = _plot_report(o, reproduce.redraw) if report else _plot_runs(o)
     if o.json:
         output.as_json([str(p) for p in files])
     elif not o.quiet:

@@ -23,7 +23,7 @@ from proxskip.running import run
 from proxskip.types import InputError
 from proxskip.version import __version__
 
-NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock")
+NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "networkx", "matplotlib", "rich", "filelock", "pooch", "shtab")
 OPTIONAL = {
     "pyproximal": "operators of pyproximal as psi (extra prox)",
     "osqp": "large prox.Polyhedron (extra prox)",
@@ -49,24 +49,24 @@ class Finding:
 
 def command(o: Namespace) -> int:
     """Print the findings; 0 if everything works that every installation needs, else 1."""
-    found = findings()
+    rows = findings()
     if o.json:
-        output.as_json([asdict(f) for f in found])
+        output.as_json([asdict(f) for f in rows])
     else:
-        output.print_table(output.doctor(found))
-    return 0 if all(f.works for f in found if f.needed) else 1
+        output.print_table(output.doctor(rows))
+    return 0 if all(f.works for f in rows if f.needed) else 1
 
 
 def findings() -> list[Finding]:
     """All of them; nothing is started that would take long, and nothing is fetched."""
     where = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    out = [Finding("proxskip", True, f"{__version__}, {where}", needed=True)]
-    out += [_installed(name, "", needed=True) for name in NEEDED]
-    out += [_engine("cpu"), _engine("reference"), _threads(), _gpu()]
-    out.append(_imported("ray", "engine ray", "--engine ray starts it (extra ray)"))
-    out.append(_imported("flwr", "Flower", "proxskip.flower (extra flower)"))
-    out += [_installed(name, use) for name, use in OPTIONAL.items()]
-    return [*out, _browser(), _data()]
+    rows = [Finding("proxskip", True, f"{__version__}, {where}", needed=True)]
+    rows += [_installed(name, "", needed=True) for name in NEEDED]
+    rows += [_engine("cpu"), _engine("reference"), _threads(), _gpu()]
+    rows.append(_imported("ray", "engine ray", "--engine ray starts it (extra ray)"))
+    rows.append(_imported("flwr", "Flower", "proxskip.flower (extra flower)"))
+    rows += [_installed(name, use) for name, use in OPTIONAL.items()]
+    return [*rows, _browser(), _data()]
 
 
 def _installed(package: str, use: str, what: str = "", needed: bool = False) -> Finding:
@@ -131,12 +131,12 @@ def _gpu() -> Finding:
 
 
 def _browser() -> Finding:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    return Finding("browser", found is not None, found or "none was found; reports open in any browser elsewhere")
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    return Finding("browser", browser is not None, browser or "none was found; reports open in any browser elsewhere")
 
 
 def _data() -> Finding:
-    here = [row.name for row in datasets.available() if row.where != "not here"]
+    names = [row.name for row in datasets.available() if row.where != "not downloaded"]
     folder = os.environ.get("PROXSKIP_DATA")
     where = f"; PROXSKIP_DATA = {folder}" if folder else ""
-    return Finding("data sets", True, ", ".join(here) + where)
+    return Finding("data sets", True, ", ".join(names) + where)

@@ -91,10 +91,10 @@ def parameter(text: str) -> int | float | bool | str:
 @_value
 def names(text: str) -> list[str]:
     """Names separated by commas."""
-    found = [part.strip() for part in text.split(",")]
-    if not all(found):
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
         raise InputError(f"{text!r} has an empty name; write the columns as A,B,C")
-    return found
+    return parts
 
 
 @_value

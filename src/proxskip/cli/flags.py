@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from proxskip.cli.flag_values import (
@@ -138,6 +138,7 @@ examples:
     proxskip plan --data digits --psi l1:0.001 --D difference
 
 """
+_RESUME = "example:\n  proxskip resume runs/a --rounds 800\n\n"
 _THEORY = "example:\n  proxskip theory --L 1 --mu 1e-4 --eps 1e-6 --n 20 --d 300\n"
 _PLOT = """\
 examples:
@@ -151,7 +152,6 @@ examples:
   zsh:   eval "$(proxskip completion zsh)"         in ~/.zshrc
   fish:  proxskip completion fish | source         in ~/.config/fish/config.fish
 """
-DATA_DIR = "folder with data sets; searched before $PROXSKIP_DATA and the cache"
 
 
 class Parser(argparse.ArgumentParser):
@@ -174,160 +174,166 @@ class Parser(argparse.ArgumentParser):
         return near[0] if near else None
 
 
-# -- groups of flags ---------------------------------------------------------------------------------------------------
-Add = Callable[..., None]
+# -- the table of flags ------------------------------------------------------------------------------------------------
+Flag = tuple[str, dict[str, Any]]
 
 
-def _adds(to: Any) -> Add:
-    """A function that adds a flag to a parser or a group: the flag, its help, and its type and metavar if any."""
-
-    def add(flag: str, help: str, type: Any = None, metavar: str | None = None, **more: Any) -> None:
-        # argparse accepts neither a type nor a metavar for a switch, not even None
-        more |= {k: v for k, v in (("type", type), ("metavar", metavar)) if v is not None}
-        to.add_argument(flag, help=help, **more)
-
-    return add
+def _flag(name: str, help: str, type: Any = None, metavar: str | None = None, **options: Any) -> Flag:
+    """A flag with its help and what else ``add_argument`` takes."""
+    # argparse accepts neither a type nor a metavar for a switch, not even None
+    options |= {k: v for k, v in (("type", type), ("metavar", metavar)) if v is not None}
+    return name, {"help": help} | options
 
 
-def _group(title: str, about: str | None = None) -> tuple[Parser, Add]:
-    """A parser with one group of flags, which commands share, and the function that adds a flag to it."""
+def _switch(name: str, help: str, **options: Any) -> Flag:
+    return _flag(name, help, action="store_true", **options)
+
+
+def _add(to: Any, *flags: Flag) -> None:
+    """Add flags to a parser or a group."""
+    for name, options in flags:
+        to.add_argument(name, **options)
+
+
+def _group(title: str, about: str | None, *flags: Flag) -> Parser:
+    """A parser with one group of flags, which commands share."""
     parent = Parser(add_help=False)
-    return parent, _adds(parent.add_argument_group(title, about))
+    _add(parent.add_argument_group(title, about), *flags)
+    return parent
+
+
+_DATA_DIR = _flag("--data-dir", "folder with data sets; searched before $PROXSKIP_DATA and the cache", metavar="DIR")
+_THREADS = _flag("--threads", "default: one per core; the results do not depend on it", whole("threads"), "N")
+_SEED = _flag("--seed", "random seed; default: 0", whole("seed", 0), default=0)
+_RAY = (
+    _flag("--address", "the Ray cluster; auto: that of this machine; default: start Ray", metavar="HOST:PORT|auto"),
+    _flag("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N"),
+)
+_CHANGED = "NAME:deadline=30,gradient=0.01 changes some of its numbers"
+
+
+def _printing(json: str, quiet: str = "print warnings and errors only") -> tuple[Flag, Flag]:
+    return _switch("--json", json), _switch("--quiet", quiet)
 
 
 def _problem_flags() -> Parser:
-    parent, add = _group("problem", "min_x  sum_i w_i f_i(x) + psi(x)")
     data = "name of a data set (see `proxskip data list`), or a file: svmlight, or .csv, .npz, .parquet"
-    add("--data", data, metavar="NAME|FILE", required=True)
-    add("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN")
-    add("--columns", "columns of the features in a table; default: all others", names, "A,B,...")
-    add("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN")
-    add("--data-dir", DATA_DIR, metavar="DIR")
-    add("--loss", "the loss; default: logistic", choices=tuple(LOSSES))
-    add("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA")
     relative = "lambda = l2 times the smoothness of the average loss without regularizer, whatever --L is; default: yes"
-    add("--l2-relative", relative, action=argparse.BooleanOptionalAction)
-    add("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)", action="store_true")
-    add("--psi", f"a regularizer: {prox_forms()}", metavar="PSI")
-    add("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity"))
-    add("--dtype", "floating-point type; default: float64", choices=("float64", "float32"))
-    add("--clients", "default: 20, or one per group with --split group", whole("clients"), "n")
-    by = "how rows are assigned to clients; label sorts them by label (the most heterogeneous); default: label"
-    add("--split", by, choices=("label", "iid", "dirichlet", "contiguous", "group"))
-    add("--alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha"))
-    add("--split-seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED")
-    add("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal"))
-    kind = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
-    add("--L", kind, choices=("max", "global"))
+    split = "how rows are assigned to clients; label sorts them by label (the most heterogeneous); default: label"
+    L = "L in the step sizes: max_i L_i as in the theorems, or L of the average as in the figures; default: max"
     mixed = "every client uses ALPHA times the common model plus 1 - ALPHA times its own minimizer; default: 1"
-    add("--personal", mixed, probability("personal"), "ALPHA")
-    add("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS")
+    parent = _group(
+        "problem", "min_x  sum_i w_i f_i(x) + psi(x)",
+        _flag("--data", data, metavar="NAME|FILE", required=True),
+        _flag("--label", f"column of the labels in a table; default: {', '.join(LABELS)}", metavar="COLUMN"),
+        _flag("--columns", "columns of the features in a table; default: all others", names, "A,B,..."),
+        _flag("--group", "column of the groups in a table, for --split group; default: none", metavar="COLUMN"),
+        _DATA_DIR,
+        _flag("--loss", "the loss; default: logistic", choices=tuple(LOSSES)),
+        _flag("--l2", "weight of the regularizer lambda/2 |x|^2; default: 1e-4", nonnegative("l2"), "LAMBDA"),
+        _flag("--l2-relative", relative, action=argparse.BooleanOptionalAction),
+        _switch("--intercept", "add an unpenalized intercept (mu is then unknown: give --p or --K)"),
+        _flag("--psi", f"a regularizer: {prox_forms()}", metavar="PSI"),
+        _flag("--D", "D in psi(D x), for splitskip and pdhg; default: difference", choices=("difference", "identity")),
+        _flag("--dtype", "floating-point type; default: float64", choices=("float64", "float32")),
+        _flag("--clients", "default: 20, or one per group with --split group", whole("clients"), "n"),
+        _flag("--split", split, choices=("label", "iid", "dirichlet", "contiguous", "group")),
+        _flag("--alpha", "concentration of --split dirichlet; default: 0.5", positive("alpha")),
+        _flag("--split-seed", "seed of random splits and graphs; default: 0", whole("split-seed", 0), "SEED"),
+        _flag("--weights", "the weights w_i; default: rows; equal for tamuna and graphs", choices=("rows", "equal")),
+        _flag("--L", L, choices=("max", "global")),
+        _flag("--personal", mixed, probability("personal"), "ALPHA"),
+        _flag("--batch", "rows per client in a minibatch; default: full gradients", whole("batch"), "ROWS"),
+    )  # fmt: skip
     # the defaults are those of the library, and of a run folder that leaves a flag out
     parent.set_defaults(**{a.dest: DEFAULTS.get(a.dest) for a in parent._actions})
     return parent
 
 
 def _method_flags() -> Parser:
-    about = "named as in the paper; parameters that are not given follow the method's theorem"
-    parent, add = _group("method", about)
     gamma = "step size; figure: the constants of the paper's figures; auto: found while 5gcs runs; default: theory"
-    add("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto")
-    add("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory")
-    add("--K", "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K", whole("K"))
-    add("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau"))
-    add("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q"))
-    add("--eta-g", "global step size of scaffold; default: 1", positive("eta_g"))
-    add("--option", "option of scaffold; default: II", choices=("I", "II"))
-    # None and not False, since check_flags takes everything else for given
-    add("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", action="store_true", default=None)
+    K = "local steps per round; default: sqrt(kappa); for scaffnew a fixed K sets p = 1/K"
     decay = "the step size is 1/(1/gamma + decay k) in round k; figure: K lambda/2, as in the paper's Figure 2"
-    add("--decay", decay, positive("decay", "figure"), "NUMBER|figure")
     graphs = f"graph of decentralized-scaffnew, diging, extra: {', '.join(GRAPHS)}; default: ring"
-    add("--graph", graphs, metavar="NAME")
-    add("--s", "clients that send each coordinate in tamuna; default: 2", whole("s", 2))
-    add("--chi", "factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))", positive("chi"))
-    add("--codec", f"how vectors travel up in locodl and scaffnew: {FORMS}", codec, "NAME")
     clients = (
         "number of clients per round, the probability c < 1 of each client, or for 5gcs one probability per client, "
         "separated by commas; default: all clients"
     )
-    add("--cohort", clients, cohort, "c")
-    unsafe = "accept step sizes of 2/L and above, which are refused otherwise"
-    add("--allow-unsafe-step", unsafe, action="store_true")
-    # all other parameters of methods, also of those from outside the package
-    for flag, name in own_flags().items():
-        add(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
-    return parent
+    return _group(
+        "method", "named as in the paper; parameters that are not given follow the method's theorem",
+        _flag("--gamma", gamma, positive("gamma", "theory", "figure", "auto"), "NUMBER|theory|figure|auto"),
+        _flag("--p", "probability of communicating; default: theory", probability("p", "theory"), "NUMBER|theory"),
+        _flag("--K", K, whole("K")),
+        _flag("--tau", "dual step size; default: p/(gamma lmax(I - W)), and 5gcs's theorem", positive("tau")),
+        _flag("--q", "probability that an anchor (s-local-gd, scaffnew-vr) moves; default: theory", probability("q")),
+        _flag("--eta-g", "global step size of scaffold; default: 1", positive("eta_g")),
+        _flag("--option", "option of scaffold; default: II", choices=("I", "II")),
+        # None and not False, since check_flags takes everything else for given
+        _switch("--own-steps", "step sizes gamma_i = 1/L_i for scaffnew", default=None),
+        _flag("--decay", decay, positive("decay", "figure"), "NUMBER|figure"),
+        _flag("--graph", graphs, metavar="NAME"),
+        _flag("--s", "clients that send each coordinate in tamuna; default: 2", whole("s", 2)),
+        _flag("--chi", "factor in tamuna's update of h; default: its bound n(s-1)/(s(n-1))", positive("chi")),
+        _flag("--codec", f"how vectors travel up in locodl and scaffnew: {FORMS}", codec, "NAME"),
+        _flag("--cohort", clients, cohort, "c"),
+        _switch("--allow-unsafe-step", "accept step sizes of 2/L and above, which are refused otherwise"),
+        # all other parameters of methods, also of those from outside the package
+        *(
+            _flag(f"--{flag.replace('_', '-')}", _MEANINGS.get(flag, f"parameter of {name}"), parameter, dest=flag)
+            for flag, name in own_flags().items()
+        ),
+    )  # fmt: skip
 
 
 def _plugin_flag() -> Parser:
     """Read before everything else, since the methods of the file are part of the help."""
-    parent, add = _group("methods of your own")
-    add("--plugin", "a Python file that defines methods", metavar="FILE", action="append")
-    return parent
+    about = "a Python file that defines methods"
+    return _group("methods of your own", None, _flag("--plugin", about, metavar="FILE", action="append"))
 
 
 def plugins(argv: Sequence[str]) -> list[str]:
     """The files after --plugin."""
-    found, _ = _plugin_flag().parse_known_args(argv)
-    return list(found.plugin or ())
+    known, _ = _plugin_flag().parse_known_args(argv)
+    return list(known.plugin or ())
 
 
 def _stopping_flags() -> Parser:
-    about = "a run stops at the first limit, or when all tolerances hold; give at least one"
-    parent, add = _group("stopping", about)
-    add("--rounds", "communication rounds", whole("rounds", 0), "R")
-    add("--iterations", "local steps of one client", whole("iterations"), "T")
-    add("--seconds", "seconds, not counting evaluations", positive("seconds"), "S")
-    add("--tol", "gradient norm at the communicated x", positive("tol"))
-    add("--target", "f(x) - f*", positive("target"), "EPS")
-    return parent
+    return _group(
+        "stopping", "a run stops at the first limit, or when all tolerances hold; give at least one",
+        _flag("--rounds", "communication rounds", whole("rounds", 0), "R"),
+        _flag("--iterations", "local steps of one client", whole("iterations"), "T"),
+        _flag("--seconds", "seconds, not counting evaluations", positive("seconds"), "S"),
+        _flag("--tol", "gradient norm at the communicated x", positive("tol")),
+        _flag("--target", "f(x) - f*", positive("target"), "EPS"),
+    )  # fmt: skip
 
 
 def _running_flags() -> Parser:
-    parent, add = _group("running")
     engine = "default: cpu; gpu needs CuPy and a CUDA device, ray needs Ray, torch needs PyTorch"
-    add("--engine", engine, choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu")
-    _ray_flags(add)
-    add("--seed", "random seed; default: 0", whole("seed", 0), default=0)
-    add("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N")
-    over = "simulate the time over a network, and the clients that it delays or loses"
-    _network(add, f"{over}: {', '.join(NAMED)}; default: none")
-    _threads(add, "; the results do not depend on it")
-    return parent
-
-
-def _network(add: Add, about: str) -> None:
-    add("--network", f"{about}; NAME:deadline=30,gradient=0.01 changes some of its numbers", network, "NAME")
-
-
-def _threads(add: Add, more: str = "") -> None:
-    add("--threads", f"default: one per core{more}", whole("threads"), "N")
-
-
-def _ray_flags(add: Add) -> None:
-    where = "the Ray cluster for --engine ray; auto: the cluster of this machine; default: start Ray on this machine"
-    add("--address", where, metavar="HOST:PORT|auto")
-    add("--actors", "actors of --engine ray; default: one per CPU", whole("actors"), "N")
+    over = f"simulate the time over a network, and the clients that it delays or loses: {', '.join(NAMED)}"
+    return _group(
+        "running", None,
+        _flag("--engine", engine, choices=("cpu", "gpu", "ray", "reference", "torch"), default="cpu"),
+        *_RAY,
+        _SEED,
+        _flag("--seeds", "make N runs, with the seeds seed, ..., seed + N - 1", whole("seeds"), "N"),
+        _flag("--network", f"{over}; default: none; {_CHANGED}", network, "NAME"),
+        _THREADS,
+    )  # fmt: skip
 
 
 def _output_flags(out: str | None = None) -> Parser:
-    parent, add = _group("output")
-    if out is not None:
-        add("--out", out, metavar="DIR")
-        add("--force", "overwrite the runs in the folder", action="store_true")
-        more = "continue an interrupted command: resume the runs in the folder, and make those that are missing"
-        add("--continue", more, dest="go_on", action="store_true")
-        add("--every", "record every R rounds; default: at growing intervals", whole("every"), "R")
-        often = "rounds between checkpoints; default: about every 30 s"
-        add("--checkpoint-every", often, whole("checkpoint-every"), "R")
-    _printing(add, "print the result as JSON, and nothing else, on stdout", "print warnings and errors only")
-    return parent
-
-
-def _printing(add: Add, json: str, quiet: str) -> None:
-    add("--json", json, action="store_true")
-    add("--quiet", quiet, action="store_true")
+    go_on = "continue an interrupted command: resume the runs in the folder, and make those that are missing"
+    often = "rounds between checkpoints; default: about every 30 s"
+    files = (
+        _flag("--out", out or "", metavar="DIR"),
+        _switch("--force", "overwrite the runs in the folder"),
+        _switch("--continue", go_on, dest="go_on"),
+        _flag("--every", "record every R rounds; default: at growing intervals", whole("every"), "R"),
+        _flag("--checkpoint-every", often, whole("checkpoint-every"), "R"),
+    )
+    printing = _printing("print the result as JSON, and nothing else, on stdout")
+    return _group("output", None, *(files if out is not None else ()), *printing)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -343,79 +349,98 @@ def parser(version: str) -> tuple[Parser, dict[str, Parser]]:
     sub = top.add_subparsers(dest="command", metavar="command", required=True)
     # groups are shared: each of them is built once and added to several commands
     problem, method, stop, running = _problem_flags(), _method_flags(), _stopping_flags(), _running_flags()
-    made: dict[str, Parser] = {}
+    commands: dict[str, Parser] = {}
 
-    def command(name: str, help: str, epilog: str = "", parents: tuple[Parser, ...] = ()) -> Parser:
+    def command(name: str, help: str, epilog: str, parents: tuple[Parser, ...], *flags: Flag) -> Parser:
         # only commands that run something have exit codes to explain
-        ends = EXIT_CODES if parents else ""
-        all_parents = [*parents, _plugin_flag()]
-        made[name] = sub.add_parser(name, help=help, description=help, epilog=epilog + ends, parents=all_parents)
-        return made[name]
+        epilog += EXIT_CODES if parents else ""
+        p = sub.add_parser(name, help=help, description=help, epilog=epilog, parents=[*parents, _plugin_flag()])
+        _add(p, *flags)
+        commands[name] = p
+        return p
 
     everything = (problem, method, stop, running)
     one = _output_flags("a run folder: spec.toml, summary.json, trace.csv, x.npy, checkpoint")
-    run = command("run", "run one method", _RUN, (*everything, one))
-    run.add_argument("method", metavar="METHOD", help=f"one of {', '.join(METHODS)}")
     many = _output_flags("a run folder for each method, compare.json, compare.png and compare.pdf")
-    compare = command("compare", "run several methods on one problem", _COMPARE, (*everything, many))
-    compare.add_argument("methods", metavar="METHOD", nargs="+", help=f"some of {', '.join(METHODS)}")
-    _adds(compare)("--x", "x axis of the figure; default: rounds and floats", choices=tuple(X_AXES))
-    again = "example:\n  proxskip resume runs/a --rounds 800\n\n"
-    about = "resume a run from the checkpoint in its folder"
-    _resume(command("resume", about, again, (stop, _output_flags())))
+    axis = "x axis of the figure; default: rounds and floats"
+    out = "a .png or .pdf file (both are written), by default Y-X.png in DIR; for a reproduction, a folder"
+    command(
+        "run", "run one method", _RUN, (*everything, one),
+        _flag("method", f"one of {', '.join(METHODS)}", metavar="METHOD"),
+    )  # fmt: skip
+    command(
+        "compare", "run several methods on one problem", _COMPARE, (*everything, many),
+        _flag("methods", f"some of {', '.join(METHODS)}", metavar="METHOD", nargs="+"),
+        _flag("--x", axis, choices=tuple(X_AXES)),
+    )  # fmt: skip
+    command(
+        "resume", "resume a run from the checkpoint in its folder", _RESUME, (stop, _output_flags()),
+        _flag("folder", "the run folder", metavar="DIR"), _THREADS, *_RAY,
+        _flag("--data-dir", "folder with data sets, if they were moved", metavar="DIR"),
+    )  # fmt: skip
     _plan(command("plan", "choose a method and p by short pilots on the problem", _PLAN, (problem,)))
-    _theory(command("theory", "print the paper's Table 1 with numbers", _THEORY))
-    _data(command("data", "list data sets, or download one"))
-    _plot(command("plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT))
-    _reproduce(command("reproduce", "reproduce the paper's figures and tables, and check its claims", _REPRODUCE))
-    demo = _adds(command("demo", "show the race of Figure 1b at once, then make the whole report"))
-    demo("--race", "the race alone", action="store_true")
-    demo("--out", "folder of the report; default: demo", metavar="DIR", default="demo")
-    doctor = command("doctor", "say what is installed, and what works on this machine")
-    _adds(doctor)("--json", "print the findings as JSON", action="store_true")
-    completion = command("completion", "print the completion script of a shell", _COMPLETION)
-    completion.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
-    return top, made
-
-
-def _resume(p: Parser) -> None:
-    add = _adds(p)
-    add("folder", "the run folder", metavar="DIR")
-    _threads(add)
-    _ray_flags(add)
-    add("--data-dir", "folder with data sets, if they were moved", metavar="DIR")
+    command("theory", "print the paper's Table 1 with numbers", _THEORY, (), *_theory_flags())
+    _data(command("data", "list data sets, or download one", "", ()))
+    command(
+        "plot", "plot run folders, or redraw the figures of a reproduction against another axis", _PLOT, (),
+        _flag("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+"),
+        _flag("--x", "default: rounds", choices=tuple(X_AXES), default="rounds"),
+        _flag("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap"),
+        _flag("--title", "title of the figure", default=""),
+        _flag("--out", out, metavar="FILE"),
+        *_printing("print the written files as JSON"),
+    )  # fmt: skip
+    about = "reproduce the paper's figures and tables, and check its claims"
+    command("reproduce", about, _REPRODUCE, (), *_reproduce_flags())
+    command(
+        "demo", "show the race of Figure 1b at once, then make the whole report", "", (),
+        _switch("--race", "the race alone"),
+        _flag("--out", "folder of the report; default: demo", metavar="DIR", default="demo"),
+    )  # fmt: skip
+    about = "say what is installed, and what works on this machine"
+    command("doctor", about, "", (), _switch("--json", "print the findings as JSON"))
+    command(
+        "completion", "print the completion script of a shell", _COMPLETION, (),
+        _flag("shell", "bash, zsh or fish", metavar="SHELL", choices=("bash", "zsh", "fish")),
+    )  # fmt: skip
+    return top, commands
 
 
 def _plan(p: Parser) -> None:
-    add = _adds(p.add_argument_group("network", "between the server and the clients"))
-    _network(add, f"a named one: {', '.join(NAMED)}; the flags below change it")
-    add("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S")
-    add("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B")
-    add("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B")
-    add("--client-speed", "speed of a client relative to this machine; default: 1", positive("client-speed"), "V")
     seconds = "seconds of one local gradient; default: that of --network, or measured here"
-    add("--gradient-seconds", seconds, nonnegative("gradient-seconds"), "S")
-    add = _adds(p)
-    add("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6)
-    add("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300)
-    add("--seed", "default: 0", whole("seed", 0), default=0)
-    _threads(add)
-    _printing(add, "print the plan as JSON, and nothing else, on stdout", "print errors only")
+    _add(
+        p.add_argument_group("network", "between the server and the clients"),
+        _flag("--network", f"a named one: {', '.join(NAMED)}; the flags below change it; {_CHANGED}", network, "NAME"),
+        _flag("--latency", "seconds in each direction; default: 0.05", nonnegative("latency"), "S"),
+        _flag("--bandwidth", "bytes per second to a client; default: 1e6", positive("bandwidth"), "B"),
+        _flag("--bandwidth-up", "bytes per second from a client; default: --bandwidth", positive("bandwidth-up"), "B"),
+        _flag("--client-speed", "speed relative to this machine; default: 1", positive("client-speed"), "V"),
+        _flag("--gradient-seconds", seconds, nonnegative("gradient-seconds"), "S"),
+    )  # fmt: skip
+    _add(
+        p,
+        _flag("--eps", "accuracy to reach, as a gradient norm; default: 1e-6", positive("eps"), default=1e-6),
+        _flag("--pilot", "gradients in the first pilot; default: 300", whole("pilot"), "T", default=300),
+        _SEED,
+        _THREADS,
+        *_printing("print the plan as JSON, and nothing else, on stdout", "print errors only"),
+    )
 
 
-def _theory(p: Parser) -> None:
-    add = _adds(p)
-    add("--L", "smoothness", positive("L"), required=True)
-    add("--mu", "strong convexity", positive("mu"), required=True)
-    add("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6)
-    add("--n", "clients; default: 20", whole("n"), default=20)
-    add("--cohort", "clients per round: say how many rounds such cohorts need at least", whole("cohort"), "c")
-    add("--d", "number of unknowns; needed for the floats", whole("d"))
-    add("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2"))
-    add("--K", "local steps; default: sqrt(kappa)", whole("K"))
-    add("--p", "add a row for Scaffnew with this p", probability("p"))
-    add("--q", "probability that S-Local-GD refreshes its anchor; default: 1", probability("q"))
-    add("--json", "print the rows as JSON", action="store_true")
+def _theory_flags() -> tuple[Flag, ...]:
+    return (
+        _flag("--L", "smoothness", positive("L"), required=True),
+        _flag("--mu", "strong convexity", positive("mu"), required=True),
+        _flag("--eps", "accuracy, between 0 and 1; default: 1e-6", positive("eps"), default=1e-6),
+        _flag("--n", "clients; default: 20", whole("n"), default=20),
+        _flag("--cohort", "clients per round: say how many rounds such cohorts need at least", whole("cohort"), "c"),
+        _flag("--d", "number of unknowns; needed for the floats", whole("d")),
+        _flag("--G2", "(1/n) sum_i |grad f_i(x*)|^2; needed for the rounds of LocalGD", nonnegative("G2")),
+        _flag("--K", "local steps; default: sqrt(kappa)", whole("K")),
+        _flag("--p", "add a row for Scaffnew with this p", probability("p")),
+        _flag("--q", "probability that S-Local-GD refreshes its anchor; default: 1", probability("q")),
+        _switch("--json", "print the rows as JSON"),
+    )
 
 
 def _data(p: Parser) -> None:
@@ -424,45 +449,28 @@ def _data(p: Parser) -> None:
     about = "download and check a data set"
     fetch = acts.add_parser("fetch", help=about, description=about)
     fetch.add_argument("name", metavar="NAME")
-    for add in (_adds(listing), _adds(fetch)):
-        add("--data-dir", "default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
-        _printing(add, "print JSON", "show no progress")
+    folder = _flag("--data-dir", "default: $PROXSKIP_CACHE or ~/.cache/proxskip", metavar="DIR")
+    for parser in (listing, fetch):
+        _add(parser, folder, *_printing("print JSON", "show no progress"))
 
 
-def _reproduce(p: Parser) -> None:
-    add = _adds(p)
-    add("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*")
-    add("--data", "a data set or an svmlight file; default: digits, and w8a with --family", metavar="NAME|FILE")
-    add("--data-dir", DATA_DIR, metavar="DIR")
+def _reproduce_flags() -> tuple[Flag, ...]:
+    data = "a data set or an svmlight file; default: digits, and w8a with --family"
     out = "folder for index.html, results.json, figures and runs; default: report"
-    add("--out", out, metavar="DIR", default="report")
-    add(
-        "--quick",
-        "the same report from shorter runs (digits: about three minutes on two quiet cores)",
-        action="store_true",
-    )
-    family = "compare the methods with each other instead: rounds, gradients, bits"
-    add("--family", family, action="store_true")
-    add(
-        "--jobs",
-        "processes that share the work; default: one per core, and 1 for networks on a GPU",
-        whole("jobs"),
-        "N",
-    )
+    quick = "the same report from shorter runs (digits: about three minutes on two quiet cores)"
+    jobs = "processes that share the work; default: one per core, and 1 for networks on a GPU"
     networks = "networks instead: control variates for AdamW and SGD on the digits and on made text; needs PyTorch"
-    add("--networks", networks, action="store_true")
-    add("--strict", "exit with 6 if a claim fails", action="store_true")
-    add("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu")
-    _threads(add)
-    _printing(add, "print results.json, and nothing else, on stdout", "print warnings and errors only")
-
-
-def _plot(p: Parser) -> None:
-    add = _adds(p)
-    add("folders", "run folders, folders that contain run folders, or a reproduction", metavar="DIR", nargs="+")
-    add("--x", "default: rounds", choices=tuple(X_AXES), default="rounds")
-    add("--y", "default: gap, which is f(x) - f*", choices=tuple(Y_AXES), default="gap")
-    add("--title", "title of the figure", default="")
-    out = "a .png or .pdf file (both are written), by default Y-X.png in DIR; for a reproduction, a folder"
-    add("--out", out, metavar="FILE")
-    _printing(add, "print the written files as JSON", "print errors only")
+    return (
+        _flag("experiments", "default: all experiments", metavar="EXPERIMENT", nargs="*"),
+        _flag("--data", data, metavar="NAME|FILE"),
+        _DATA_DIR,
+        _flag("--out", out, metavar="DIR", default="report"),
+        _switch("--quick", quick),
+        _switch("--family", "compare the methods with each other instead: rounds, gradients, bits"),
+        _flag("--jobs", jobs, whole("jobs"), "N"),
+        _switch("--networks", networks),
+        _switch("--strict", "exit with 6 if a claim fails"),
+        _flag("--engine", "default: cpu", choices=("cpu", "gpu", "reference"), default="cpu"),
+        _THREADS,
+        *_printing("print results.json, and nothing else, on stdout"),
+    )

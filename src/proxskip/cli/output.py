@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from proxskip.display import count, duration, gap, number
+from proxskip.display import count, duration
+from proxskip.results import fields
+from proxskip.results.plain import checked_plain, without_nan
 from proxskip.results.text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 
@@ -20,18 +19,7 @@ if TYPE_CHECKING:
 
 def as_json(value: Any) -> None:
     """Print one JSON value; nan and infinities become null."""
-    print(json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    # numpy scalars are no JSON; after item() they may still be nan
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(json.dumps(without_nan(checked_plain(value, "the output")), indent=2, allow_nan=False, ensure_ascii=False))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -56,46 +44,23 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def results(title: str, groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> Table:
+def results(title: str, groups: Sequence[fields.Group]) -> Table:
     """Costs and accuracy, one row per method; with several seeds their medians, and the range of f - f*."""
-    columns = ["method", "rounds", "exchanges", "floats", "passes", "f - f*", "|grad f|", "seconds", "status"]
-    seeds = max(len(runs) for _, runs in groups)
-    timed = any("sim_seconds" in s for _, runs in groups for s in runs)
-    if timed:
-        columns.insert(-1, "network")
-    if seeds > 1:
-        columns.insert(6, f"range over {seeds} seeds")
-    table = _table(title, *columns)
-    for name, runs in groups:
-        middle = {k: _median(runs, k) for k in ("rounds", "exchanges", "passes", "gap", "grad_norm", "seconds")}
-        # the median of the sums, not the sum of two medians
-        floats = _median([{"floats": s["floats_up"] + s["floats_down"]} for s in runs], "floats")
-        cells = [name, count(middle["rounds"]), count(middle["exchanges"]), count(floats), count(middle["passes"])]
-        cells += [gap(middle["gap"]), *([_range(runs, "gap")] if seeds > 1 else []), gap(middle["grad_norm"])]
-        words = sorted({STATUS_WORDS[s["status"]] for s in runs})
-        cells += [number(middle["seconds"]), *([duration(_median(runs, "sim_seconds"))] if timed else [])]
-        table.add_row(*cells, ", ".join(words))
+    head, rows = fields.table(groups, STATUS_WORDS.__getitem__)
+    table = _table(title, *head)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def fastest(groups: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], network: str) -> str:
+def fastest(groups: Sequence[fields.Group], network: str) -> str:
     """Which of the methods reached the tolerance first over the network, in a sentence."""
-    good = [(_median(runs, "sim_seconds"), name) for name, runs in groups if all(s["success"] for s in runs)]
-    found = sorted((t, name) for t, name in good if t is not None)
-    if not found:
+    times = [(fields.median(runs, "sim_seconds"), name) for name, runs in groups if all(s["success"] for s in runs)]
+    ranked = sorted((t, name) for t, name in times if t is not None)
+    if not ranked:
         return f"None of them reached a tolerance over the network {network}; give --tol, or more rounds."
-    first = f"Fastest over the network {network}: {found[0][1]}, {duration(found[0][0])} to the tolerance"
-    return first + (f"; {found[1][1]} takes {found[1][0] / found[0][0]:.3g} times as long." if found[1:] else ".")
-
-
-def _median(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [s[key] for s in runs if s[key] is not None]
-    return float(np.median(values)) if values else None
-
-
-def _range(runs: Sequence[Mapping[str, Any]], key: str) -> str:
-    values = [s[key] for s in runs if s[key] is not None]
-    return f"{gap(min(values))} to {gap(max(values))}" if len(values) > 1 else ""
+    first = f"Fastest over the network {network}: {ranked[0][1]}, {duration(ranked[0][0])} to the tolerance"
+    return first + (f"; {ranked[1][1]} takes {ranked[1][0] / ranked[0][0]:.3g} times as long." if ranked[1:] else ".")
 
 
 def table1(rows: Sequence[Table1Row], title: str) -> Table:

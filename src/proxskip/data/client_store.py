@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from proxskip.data.tables import checked_npz
+from proxskip.data.svmlight import MAX_BYTES
+from proxskip.data.tables import open_npz
 from proxskip.types import Indices, InputError
 
 VERSION = 1
@@ -51,7 +52,7 @@ def write(folder: str | os.PathLike[str], files: Sequence[str | os.PathLike[str]
         raise InputError(f"{target} holds clients already; choose another folder.")
     if not files:
         raise InputError("there are no files to read; give npz or Parquet files.")
-    groups, lengths, width = _look(files, columns)
+    groups, lengths, width = _survey(files, columns)
     target.mkdir(parents=True, exist_ok=True)
     keys, owner = np.unique(groups, return_inverse=True)
     order = np.argsort(owner, kind="stable")
@@ -68,12 +69,12 @@ def write(folder: str | os.PathLike[str], files: Sequence[str | os.PathLike[str]
         "indices": (indptr[-1], index),
         "b": (len(order), np.float64),
     }
-    out = {
+    arrays = {
         k: np.lib.format.open_memmap(target / f"{k}.npy", "w+", dtype, (int(size),))
         for k, (size, dtype) in shapes.items()
     }
-    labels = _place(files, columns, out, indptr, place)
-    for v in out.values():
+    labels = _place(files, columns, arrays, indptr, place)
+    for v in arrays.values():
         v.flush()
     about = {
         "version": VERSION, "rows": len(order), "features": width, "clients": len(keys),
@@ -83,7 +84,7 @@ def write(folder: str | os.PathLike[str], files: Sequence[str | os.PathLike[str]
     (target / "store.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
-def _look(files: Sequence[Any], columns: Columns) -> tuple[Any, Indices, int]:
+def _survey(files: Sequence[Any], columns: Columns) -> tuple[Any, Indices, int]:
     """The client and the entries of every row, and the number of features."""
     groups, lengths, width = [], [], columns.features or 0
     for A, _, g in _pieces(files, columns):
@@ -97,7 +98,9 @@ def _look(files: Sequence[Any], columns: Columns) -> tuple[Any, Indices, int]:
     return np.concatenate(groups), np.concatenate(lengths), width
 
 
-def _place(files: Sequence[Any], columns: Columns, out: dict[str, Any], indptr: Indices, place: Indices) -> set[float]:
+def _place(
+    files: Sequence[Any], columns: Columns, arrays: dict[str, Any], indptr: Indices, place: Indices
+) -> set[float]:
     """Write every row at its place; the different labels."""
     first = 0
     labels: set[float] = set()
@@ -105,7 +108,7 @@ def _place(files: Sequence[Any], columns: Columns, out: dict[str, Any], indptr: 
         rows = place[first : first + len(b)]
         length = np.diff(A.indptr)
         at = np.arange(len(A.data)) + np.repeat(indptr[rows] - A.indptr[:-1], length)
-        out["data"][at], out["indices"][at], out["b"][rows] = A.data, A.indices, b
+        arrays["data"][at], arrays["indices"][at], arrays["b"][rows] = A.data, A.indices, b
         labels |= set(np.unique(b).tolist()) if len(labels) <= 1000 else set()
         first += len(b)
     return labels
@@ -155,13 +158,11 @@ def _checked(A: Any, b: Any, g: Any) -> Piece:
 
 
 def _npz(file: str, columns: Columns) -> Iterator[Piece]:
-    checked_npz(file)
-    with np.load(file, allow_pickle=False) as held:
-        names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
-        missing = [name for name in names if name not in held.files]
-        if missing:
-            raise InputError(f"there is no array {missing[0]}; it has {', '.join(sorted(held.files))}.")
-        b, g, data, indices, indptr = (held[name] for name in names)
+    names = (columns.label, columns.group, columns.values, columns.indices, "indptr")
+    with open_npz(file, MAX_BYTES) as (arrays, shapes):
+        if missing := [name for name in names if name not in shapes]:
+            raise InputError(f"there is no array {missing[0]}; it has {', '.join(sorted(shapes))}.")
+        b, g, data, indices, indptr = (arrays[name] for name in names)
     yield _matrix(data, indices, indptr, columns), b, g
 
 
@@ -262,11 +263,11 @@ class ClientStore:
         """Rows lo to hi - 1, by default all, without copying them."""
         hi = self.about["rows"] if hi is None else hi
         indptr = self.array("indptr")[lo : hi + 1]
-        made = scipy.sparse.csr_matrix((hi - lo, self.about["features"]))
+        A = scipy.sparse.csr_matrix((hi - lo, self.about["features"]))
         # not by the constructor, which copies indices of 64 bits where 32 would do
-        made.data, made.indices = (self.array(k)[indptr[0] : indptr[-1]] for k in ("data", "indices"))
-        made.indptr = indptr - indptr[0] if lo else indptr
-        return made
+        A.data, A.indices = (self.array(k)[indptr[0] : indptr[-1]] for k in ("data", "indices"))
+        A.indptr = indptr - indptr[0] if lo else indptr
+        return A
 
     def read_ahead(self, clients: Indices) -> None:
         """Ask the system to read the rows of these clients, and do not wait for it."""

@@ -13,13 +13,16 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from proxskip.data.svmlight import DataError, Dataset, read_svmlight
 from proxskip.data.tables import Named, is_table, read_table
 from proxskip.types import InputError
+
+if TYPE_CHECKING:
+    from proxskip.data.download import Progress
 
 BASE_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
@@ -31,10 +34,7 @@ UCI_PAGES = {
 """The sources of the data sets that come with scikit-learn."""
 
 Folder = str | os.PathLike[str]
-Progress = Callable[[int, int | None], None]
-"""Called with the number of bytes received and, if the server tells it, the total."""
-
-Where = Literal["embedded", "cached", "not here"]
+Where = Literal["embedded", "cached", "not downloaded"]
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def load(
     named = Named(label, None if columns is None else tuple(columns), group)
     if is_table(name) and (os.path.isfile(name) or Path(name).name != name):
         return read_table(name, named)
-    if given := named.given():
-        raise InputError(f"{given[0]} belongs to a CSV, NPZ or Parquet file, which {name} is not.")
+    if options := named.options():
+        raise InputError(f"{options[0]} belongs to a CSV, NPZ or Parquet file, which {name} is not.")
     if name in _EMBEDDED:
         return _EMBEDDED[name][2]()
     if name in KNOWN:
@@ -154,7 +154,7 @@ def available(*, data_dir: Folder | None = None) -> list[AvailableDataset]:
         for name, (N, d, _) in _EMBEDDED.items()
     ]
     for name, known in KNOWN.items():
-        where: Where = "cached" if _find(name, data_dir) else "not here"
+        where: Where = "cached" if _find(name, data_dir) else "not downloaded"
         facts = (known.labels, known.size, BASE_URL + known.file, PAGE)
         rows.append(AvailableDataset(name, known.rows, known.features, where, known.sha256 is not None, *facts))
     return rows
@@ -178,15 +178,15 @@ def fetch(
         raise _unknown(name)
     folder = Path(data_dir) if data_dir is not None else _cache()
     target = folder / KNOWN[name].file
-    here = _find_in(name, [folder] if data_dir is not None else [os.environ.get("PROXSKIP_DATA"), folder])
-    if here is not None:
-        fault = _fault(name, here)
+    present = _find_in(name, [folder] if data_dir is not None else [os.environ.get("PROXSKIP_DATA"), folder])
+    if present is not None:
+        fault = _fault(name, present)
         if not fault:
-            return here
-        if here != target:  # which would still be used after the download
-            raise _wrong(here, name, fault)
+            return present
+        if present != target:  # which would still be used after the download
+            raise _wrong(present, name, fault)
     url = (base_url or BASE_URL).rstrip("/") + "/" + KNOWN[name].file
-    from proxskip.data.download import download  # here, since urllib is slow to import
+    from proxskip.data.download import download  # here, since requests is slow to import
 
     plain = not target.name.endswith(".bz2")
     download(url, target, lambda path: _fault(name, path), progress, KNOWN[name].size if plain else None)
@@ -225,7 +225,7 @@ def _changed(name: str, data: Dataset) -> str | None:
     """
     if KNOWN[name].content is not None:
         return None
-    found, path = content_digest(data), _cache() / f"{name}.first-use"
+    digest, path = content_digest(data), _cache() / f"{name}.first-use"
     try:
         known = path.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -233,9 +233,9 @@ def _changed(name: str, data: Dataset) -> str | None:
     if not known:
         with contextlib.suppress(OSError):  # without a cache that can be written to, nothing is remembered
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(found + "\n", "ascii")
+            path.write_text(digest + "\n", "ascii")
         return None
-    return None if known == found else f"its values are not those of the copy that was used first (see {path})"
+    return None if known == digest else f"its values are not those of the copy that was used first (see {path})"
 
 
 def _find(name: str, data_dir: Folder | None) -> Path | None:
@@ -285,9 +285,9 @@ def _difference(known: Known, data: Dataset) -> str | None:
         ("nonzeros", data.A.nnz, known.nonzeros),
         ("labels", labels, known.labels),
     )
-    for what, here, right in pairs:
-        if right is not None and here != right:
-            return f"it has {_count(here)} {what} where {_count(right)} belong"
+    for what, value, right in pairs:
+        if right is not None and value != right:
+            return f"it has {_count(value)} {what} where {_count(right)} belong"
     if len(labels) != 2:
         return f"it has {len(labels)} different labels where 2 belong"
     if known.content is not None and content_digest(data) != known.content:

@@ -1,7 +1,7 @@
 """Reads svmlight files. A malformed file is refused with its line and column, and no file can exhaust the memory.
 
-The text is read in blocks of whole lines. A block is first parsed with numpy. If that parser finds anything unusual,
-the block goes to the line-by-line parser, which returns the same numbers or says what is wrong and where.
+The text is read in blocks of whole lines. One regular expression checks a block, and numpy reads its numbers. A block
+with anything unusual goes to the line-by-line parser, which returns the same numbers or says what is wrong and where.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import itertools
 import os
 import re
 import zlib
@@ -38,13 +37,15 @@ _SLACK = 2**24
 """Text that any compressed file may hold."""
 _LONGEST_NUMBER = 1000
 _INDEX_END = 2**31 - 1
+_DECIMAL = b"0123456789+-.eE"
 
-_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+# Every quantifier is possessive (+): the expression never goes back, so that a long block takes no memory.
+_NUMBER = rb"[+-]?+(?:[0-9]{1,300}+(?:\.[0-9]{0,300}+)?+|\.[0-9]{1,300}+)(?:[eE][+-]?+[0-9]{1,9}+)?+"
+_ROW = rb"[ \t]*+(?:%b(?:[ \t]++[0-9]{1,15}+:%b)*+[ \t]*+)?+" % (_NUMBER, _NUMBER)
+_ROWS = re.compile(rb"(?:%b\n)*+%b" % (_ROW, _ROW))
 _COMMENT = re.compile(rb"#[^\n]*")
 _TOKEN = re.compile(rb"[^ \t]+")
 _NOT_TEXT = re.compile(rb"[^\t\x20-\x7e]")
-_PLAIN = b"0123456789+-.eE: \t\n"
-_TEN = 10.0 ** np.arange(17)
 
 
 class DataError(InputError):
@@ -114,8 +115,7 @@ def read_svmlight(
     count = 0
     try:
         for text in whole_lines(file, max_bytes, digest):
-            rows = _parse_fast(text, limit) if len(text) <= 2 * _BLOCK else _parse_long(text, limit)
-            blocks.append(rows if rows is not None else exact.parse(text, line))
+            blocks.append(_parse_fast(text, limit) or exact.parse(text, line))
             line += text.count(b"\n")
             count += blocks[-1].b.size
             if count > MAX_ROWS:
@@ -196,116 +196,22 @@ def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
     """The rows of a block, or None if anything in it is unusual."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
-    # any other byte: words, nan, inf, hexadecimal, qid
-    if text.translate(None, _PLAIN):
+    if not _ROWS.fullmatch(text):
         return None
-    buffer = np.frombuffer(text + b"\n", np.uint8)
-    # Tokens start and stop where the text changes between blanks (codes up to 32) and other bytes.
-    edges = np.flatnonzero(np.diff(buffer > 32, prepend=False))
-    start, stop = edges[::2], edges[1::2]
-    row = np.searchsorted(np.flatnonzero(buffer == 10), start)
-    label = np.diff(row, prepend=-1) != 0  # the first token of each row
-    colon = np.flatnonzero(buffer == 58)
-    # Every token but the labels must hold exactly one colon (58).
-    if not np.array_equal(np.searchsorted(start, colon, side="right") - 1, np.flatnonzero(~label)):
+    lengths = np.array([line.count(b":") for line in text.split(b"\n") if line.strip()], np.int64)
+    # what is left are labels, indices and values in turn, which numpy rounds as float() does
+    numbers = np.fromstring(text.replace(b":", b" "), sep=" ") if lengths.size else np.empty(0)
+    if not np.isfinite(numbers).all():
         return None
-    b = _decimals(buffer, start[label], stop[label])
-    value = _decimals(buffer, colon + 1, stop[~label])
-    index = _rising(buffer, start[~label], colon, row[~label], limit)
-    if b is None or value is None or index is None:
+    ends = np.cumsum(lengths)
+    label = 2 * (ends - lengths) + np.arange(lengths.size)
+    pairs = np.delete(numbers, label)
+    index = pairs[::2]
+    step = np.diff(index, prepend=0.0)
+    step[(ends - lengths)[lengths > 0]] = 1.0  # an index follows the one before it in the same row only
+    if index.size and (index.min() < 1 or index.max() > limit or step.min() <= 0):
         return None
-    lengths = np.diff(np.flatnonzero(label), append=label.size) - 1
-    return _ParsedRows(b, lengths, index, value)
-
-
-def _parse_long(text: bytes, limit: int) -> _ParsedRows | None:
-    """A block with a line of many blocks: each line in pieces, so that what a piece needs besides its rows is small."""
-    found: list[_ParsedRows] = []
-    lengths: list[int] = []
-    for line in text.splitlines():
-        at, first = 0, len(found)
-        while at < len(line):
-            cut = line.find(b" ", at + _BLOCK) if len(line) - at > _BLOCK else -1
-            end = len(line) if cut < 0 else cut
-            piece = line[at:end] if at == 0 else b"0 " + line[at:end]  # a label, for the parser
-            rows = _parse_fast(piece, limit)
-            if rows is None or rows.b.size > 1 or (at > 0 and not rows.b.size):
-                return None
-            found.append(rows)
-            at = end
-        pieces = [rows for rows in found[first:] if rows.b.size]
-        ends = [rows.columns[[0, -1]] for rows in pieces if rows.columns.size]
-        if any(b[0] <= a[1] for a, b in itertools.pairwise(ends)):
-            return None
-        if pieces:
-            lengths.append(sum(rows.columns.size for rows in pieces))
-            found[first:] = [pieces[0], *(rows._replace(b=rows.b[:0]) for rows in pieces[1:])]
-    if not found:
-        return None
-    return _ParsedRows(
-        np.concatenate([rows.b for rows in found]),
-        np.array(lengths, np.int64),
-        np.concatenate([rows.columns for rows in found]),
-        np.concatenate([rows.values for rows in found]),
-    )
-
-
-def _rising(
-    buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices, row: Indices, limit: int
-) -> npt.NDArray[np.int32] | None:
-    """The feature indices if all are between 1 and the limit and increase within each row, otherwise None."""
-    odd = (buffer < 48) | (buffer > 57)  # no digit
-    # From start to stop, where the colon is, the colon must be the only byte that is no digit.
-    count = np.cumsum(odd, dtype=np.int32)
-    if np.any(count[stop] - count[start] + odd[start] != 1) or np.any(stop - start > 15):
-        return None
-    index = _decimals(buffer, start, stop)
-    if index is None or np.any(index < 1) or np.any(index > limit):
-        return None
-    if np.any((np.diff(index) <= 0) & (np.diff(row) == 0)):
-        return None
-    return np.asarray(index, np.int32)
-
-
-def _decimals(buffer: npt.NDArray[np.uint8], start: Indices, stop: Indices) -> Array | None:
-    """The numbers at ``buffer[start:stop]``; None if one of them is not a finite number.
-
-    Up to 16 digits, or 15 and a decimal point, are rounded only once here, as float() does: 15 digits and the power of
-    ten that divides them are exact. Longer numbers and those with an exponent are left to float().
-    """
-    sign = buffer[start]  # 43 is +, 45 is -
-    at = start + ((sign == 43) | (sign == 45))
-    length = stop - at
-    digits = np.zeros(start.size, np.int64)
-    places = np.zeros(start.size, np.int8)
-    point = np.zeros(start.size, bool)
-    plain = (length > 0) & (length <= 16)
-    # One pass per position within the number, over all numbers at once.
-    for j in range(min(16, int(length.max(initial=0)))):
-        live = plain & (j < length)
-        byte = buffer[np.minimum(at + j, buffer.size - 1)]
-        digit = live & (byte >= 48) & (byte <= 57)
-        digits = np.where(digit, 10 * digits + byte - 48, digits)
-        places += digit & point
-        dot = live & (byte == 46) & ~point
-        point |= dot
-        plain &= ~live | digit | dot
-    plain &= length > point  # a lone point is no number
-    value = digits / _TEN[places]
-    np.negative(value, out=value, where=sign == 45)
-    for k in np.flatnonzero(~plain):
-        number = _number(buffer[start[k] : stop[k]].tobytes())
-        if number is None or isinf(number):
-            return None
-        value[k] = number
-    return value
-
-
-def _number(token: bytes) -> float | None:
-    """The token as a decimal number (infinite on overflow), or None if it is not one."""
-    if len(token) > _LONGEST_NUMBER or not _NUMBER.fullmatch(token):
-        return None
-    return float(token)
+    return _ParsedRows(numbers[label], lengths, index.astype(np.int32), pairs[1::2].copy())
 
 
 class _Exact:
@@ -344,8 +250,10 @@ class _Exact:
 
     def finite(self, token: bytes, column: int, what: str) -> float:
         """The token as a finite number."""
-        number = _number(token)
-        if number is None:
+        try:
+            # float() itself would take 1_000, nan and spaces
+            number = float("" if token.strip(_DECIMAL) or len(token) > _LONGEST_NUMBER else token)
+        except ValueError:
             self.refuse(column, f"the {what} {_show(token)} is not a finite decimal number.")
         if isinf(number):
             self.refuse(column, f"the {what} {_show(token)} is too large for a 64-bit float.")

@@ -12,15 +12,18 @@ import io
 import math
 import os
 import re
+import struct
+import tokenize
 import zipfile
 import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -41,8 +44,11 @@ LABELS = ("label", "target", "y", "b", "class")
 """Names of a column or an array of labels, where none is given."""
 _FEATURES = ("X", "A", "data", "features")
 _SLACK = 2**24
-_BATCH = 2**22
-"""Bytes of a Parquet file's numbers that are read at once."""
+_NPZ_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
+    *(ValueError, EOFError, RuntimeError, OverflowError, OSError),
+)
+"""What zipfile and numpy raise for a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,8 @@ class Named:
     columns: tuple[str, ...] | None = None
     group: str | None = None
 
-    def given(self) -> list[str]:
-        """What was asked for."""
+    def options(self) -> list[str]:
+        """The names of the options that are set."""
         return [name for name, v in (("label", self.label), ("columns", self.columns), ("group", self.group)) if v]
 
     def chosen(self, names: Sequence[str], file: str) -> tuple[str, list[str]]:
@@ -159,63 +165,64 @@ def _numbers(row: Sequence[str], wanted: Sequence[int], header: Sequence[str], f
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            said = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
-            raise DataError(file, line, k + 1, f"{said}; fill or leave out such rows.")
+            reason = f"{row[k][:24]!r} in the column {header[k]!r} is not a finite number"
+            raise DataError(file, line, k + 1, f"{reason}; fill or leave out such rows.")
         yield value
 
 
 # -- NPZ ---------------------------------------------------------------------------------------------------------------
-def checked_npz(file: str, max_bytes: int = MAX_BYTES) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shapes and types of the arrays of an NPZ file, none of which is larger than what the file holds of it."""
-    try:
-        return _headers(file, max_bytes)
-    except InputError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, RuntimeError) as error:
-        raise InputError(f"{file} is damaged, or not an NPZ file of numbers ({error}).") from None
+@contextmanager
+def open_npz(file: str | os.PathLike[str], most: int) -> Iterator[tuple[Any, dict[str, tuple[int, ...]]]]:
+    """The arrays of an NPZ file and their shapes, if all have exactly the bytes that their shapes need.
+
+    Args:
+        most: bytes that the arrays may take together.
+    """
+    with open(file, "rb") as raw:
+        try:
+            shapes = _shapes(raw, file, most)
+            raw.seek(0)
+            with np.load(raw, allow_pickle=False) as arrays:
+                yield arrays, shapes
+        except InputError:
+            raise
+        except _NPZ_ERRORS as error:
+            raise InputError(f"{file} is damaged, or not an NPZ file of numbers ({error}).") from None
 
 
-def _headers(file: str, max_bytes: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    found = {}
-    with zipfile.ZipFile(file) as archive:
+def _shapes(raw: IO[bytes], file: str | os.PathLike[str], most: int) -> dict[str, tuple[int, ...]]:
+    form: Any = np.lib.format
+    shapes = {}
+    with zipfile.ZipFile(raw) as archive:
         size = sum(member.file_size for member in archive.infolist())
-        most = min(max_bytes, max(_SLACK, MAX_EXPANSION * os.path.getsize(file)))
         if size > most:
             raise InputError(f"{file} would hold {size:,} bytes, more than {most:,}; it is refused.")
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            with archive.open(member) as raw:
-                form: Any = np.lib.format
-                version = form.read_magic(raw)
+            with archive.open(member) as data:
+                version = form.read_magic(data)
                 header = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-                shape, _, dtype = header(raw)
-                there = member.file_size - raw.tell()
-            if dtype.hasobject:
-                raise ValueError(f"{name!r} holds objects")
-            if math.prod(shape) * dtype.itemsize > there:
-                raise InputError(f"{file}: {name!r} is shorter than its shape {shape} says; it is damaged.")
-            found[name] = shape, dtype
-    return found
+                shape, _, dtype = header(data)
+                if dtype.hasobject:
+                    raise ValueError(f"{name!r} holds objects")
+                if math.prod(shape) * dtype.itemsize != member.file_size - data.tell() or name in shapes:
+                    raise InputError(f"{file}: {name!r} is there twice, or not as long as its shape {shape} says.")
+            shapes[name] = shape
+    return shapes
 
 
 def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | None, str]:
     """Arrays by name: one of labels, and a matrix or several columns of features; no other is read."""
     with open(file, "rb") as raw:
         digest = hashlib.file_digest(raw, "sha256").hexdigest()
-    try:
-        about = checked_npz(file, max_bytes)
-        whole = next((name for name in _FEATURES if len(about.get(name, ((),))[0]) == 2), None)
-        if named.columns is None and whole is not None:
-            named = Named(named.label, (whole,), named.group)
-        label, features = named.chosen(list(about), file)
-        with np.load(file, allow_pickle=False) as arrays:
-            A = _side_by_side(arrays, features, {name: shape for name, (shape, _) in about.items()}, file, max_bytes)
-            b = _real(arrays[label], label, file)
-            group = _real(arrays[named.group], named.group, file) if named.group else None
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file} is not an NPZ file of numbers ({error}).") from None
+    with open_npz(file, min(max_bytes, max(_SLACK, MAX_EXPANSION * os.path.getsize(file)))) as (arrays, shapes):
+        matrix = next((name for name in _FEATURES if len(shapes.get(name, ())) == 2), None)
+        if named.columns is None and matrix is not None:
+            named = Named(named.label, (matrix,), named.group)
+        label, features = named.chosen(list(shapes), file)
+        A = _side_by_side(arrays, features, shapes, file, max_bytes)
+        b = _real(arrays[label], label, file)
+        group = _real(arrays[named.group], named.group, file) if named.group else None
     for name, v in ((label, b), (named.group, group)):
         if v is not None and v.shape != (len(A),):
             raise InputError(f"{file}: the array {name!r} has shape {v.shape}; it needs one number for {len(A)} rows.")
@@ -223,31 +230,24 @@ def _npz(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array | N
 
 
 def _side_by_side(arrays: Any, names: Sequence[str], shapes: dict[str, Any], file: str, max_bytes: int) -> Array:
-    """Columns and matrices as one matrix, into which they are read one after the other."""
+    """Columns and matrices as one matrix."""
     rows = next(iter(shapes[names[0]]), 0)
     widths = [shapes[name][1] if len(shapes[name]) == 2 else 1 for name in names]
     if 8 * rows * sum(widths) > max_bytes:
         raise InputError(f"{file} holds {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
-    A, at = np.empty((rows, sum(widths))), 0
-    for name, width in zip(names, widths, strict=True):
-        part = _checked(arrays[name], name, file)
+    parts = [_real(arrays[name], name, file) for name in names]
+    for name, part in zip(names, parts, strict=True):
         if len(part) != rows:
             raise InputError(f"{file}: the array {name!r} has {len(part)} rows, and {names[0]!r} has {rows}.")
-        A[:, at : at + width] = part.reshape(rows, width)
-        at += width
-    return A
+    return np.column_stack(parts)
 
 
-def _checked(values: Any, name: str, file: str) -> Any:
+def _real(values: Any, name: str, file: str) -> Array:
     if values.dtype.kind not in "fiub" or values.ndim not in (1, 2) or not values.size:
         raise InputError(f"{file}: {name!r} is {values.ndim}-D {values.dtype}; give numbers in one or two dimensions.")
     if not np.isfinite(values).all():
         raise InputError(f"{file}: {name!r} holds nan or infinity; fill or leave out such rows.")
-    return values
-
-
-def _real(values: Any, name: str, file: str) -> Array:
-    return np.asarray(_checked(values, name, file), dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
@@ -268,20 +268,16 @@ def _parquet(file: str, named: Named, max_bytes: int) -> tuple[Any, Array, Array
             raise InputError(f"{file} has {rows:,} rows, more than {max_bytes} bytes of numbers; split it.")
         if not rows:
             raise InputError(f"{file} holds no rows.")
-        A, more, at = np.empty((rows, len(features))), np.empty((2, rows)), 0
-        for batch in about.iter_batches(max(1, _BATCH // (8 * len(wanted))), columns=wanted):
-            end = at + batch.num_rows
-            for k, name in enumerate(wanted):
-                out = A[at:end, k] if k < len(features) else more[k - len(features), at:end]
-                out[...] = _real(_full(batch, name, file), name, file)
-            at = end
+        table = pyarrow.parquet.read_table(file, columns=wanted)
+        columns = [_real(_full(table, name, file), name, file) for name in wanted]
     except pyarrow.ArrowException as error:
         raise InputError(f"{file} is not a Parquet file ({str(error).splitlines()[0]}).") from None
-    return A, more[0], more[1] if named.group else None, digest
+    d = len(features)
+    return np.column_stack(columns[:d]), columns[d], columns[d + 1] if named.group else None, digest
 
 
-def _full(batch: Any, name: str, file: str) -> Any:
-    column = batch.column(batch.schema.get_field_index(name))
+def _full(table: Any, name: str, file: str) -> Any:
+    column = table.column(name)
     if column.null_count:
         raise InputError(f"{file}: {name!r} has {column.null_count} empty cells; fill or leave out such rows.")
-    return column.to_numpy(zero_copy_only=False)
+    return column.to_numpy()

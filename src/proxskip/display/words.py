@@ -57,15 +57,15 @@ def short(value: Any) -> str:
 def text(title: str, rows: Rows) -> str:
     """A title, and one indented line for each row."""
     width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join([title, *(f"  {name:<{width}}  {said}" for name, said in rows)])
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows)])
 
 
 def html(title: str, rows: Rows, picture: str = "") -> str:
     """The same as a small table, with a picture under it."""
     cells = "".join(
         f'<tr style="background:none"><th style="{_CELL};font-weight:normal;opacity:.7">{escape(name)}</th>'
-        f'<td style="{_CELL}">{escape(said)}</td></tr>'
-        for name, said in rows
+        f'<td style="{_CELL}">{escape(value)}</td></tr>'
+        for name, value in rows
     )
     return (
         f'<div><strong>{escape(title)}</strong><table style="border-collapse:collapse">{cells}</table>{picture}</div>'
@@ -93,6 +93,3 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], others, strict=True))]).rstrip()
         for row in (head, *rows)
     ]
-
-
-# -- pictures ----------------------------------------------------------------------------------------------------------

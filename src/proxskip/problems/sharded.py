@@ -18,8 +18,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import scipy
 
-from proxskip.data.svmlight import read_svmlight
-from proxskip.data.tables import checked_npz
+from proxskip.data.svmlight import MAX_BYTES, read_svmlight
+from proxskip.data.tables import open_npz
 from proxskip.problems import oracles
 from proxskip.problems.clients import checked_gradient
 from proxskip.problems.federated import Problem
@@ -138,12 +138,10 @@ def not_loaded(source: Source, i: int, error: Exception) -> InputError:
 def read_npz(path: str) -> tuple[Any, Any]:
     """Rows and labels from an npz file: ``b`` with ``A``, or with ``data``, ``indices``, ``indptr`` and ``shape``."""
     try:
-        checked_npz(path)
-        with np.load(path, allow_pickle=False) as held:
-            names = set(held.files)
-            if {"A", "b"} <= names:
+        with open_npz(path, MAX_BYTES) as (held, names):
+            if {"A", "b"} <= names.keys():
                 return held["A"], held["b"]
-            if not {"data", "indices", "indptr", "shape", "b"} <= names:
+            if not {"data", "indices", "indptr", "shape", "b"} <= names.keys():
                 raise InputError(
                     f"it holds {', '.join(sorted(names))}; it needs b and A, or b and a CSR matrix's parts."
                 )
@@ -152,12 +150,8 @@ def read_npz(path: str) -> tuple[Any, Any]:
             # products check no indices, and one out of range would read other memory
             M.check_format(full_check=True)
             return M, held["b"]
-    except InputError:
-        raise
     except OSError as error:
         raise InputError(f"{error.strerror or 'it is not an npz file'}.") from None
-    except Exception as error:  # whatever numpy and zipfile say of a damaged file
-        raise InputError(f"it is damaged ({type(error).__name__}: {error}).") from None
 
 
 def data_held() -> int:

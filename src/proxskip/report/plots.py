@@ -67,13 +67,13 @@ def load_run(folder: str | Path) -> Curve:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder; give a run folder.")
-    if (path / "trace.csv").is_file():
+    if (path / "trace.npz").is_file():
         method = _method(path)
-        return Curve(title(method), (Trace.from_csv(path / "trace.csv"),), method)
+        return Curve(title(method), (Trace.from_npz(path / "trace.npz"),), method)
     # a folder of one method with several seeds has its runs one level below
     seeds = [load_run(p) for p in _children(path) if p.name.startswith("seed-")]
     if not seeds:
-        raise InputError(f"{path} holds no finished run (there is no trace.csv in it); give a run folder.")
+        raise InputError(f"{path} holds no finished run (there is no trace.npz in it); give a run folder.")
     return replace(seeds[0], traces=tuple(t for s in seeds for t in s.traces))
 
 
@@ -93,14 +93,14 @@ def load_runs(folders: Sequence[str | Path]) -> list[Curve]:
 
 def _run_folders(path: Path) -> list[Path]:
     children = _children(path) if path.is_dir() else []
-    if (path / "trace.csv").is_file() or any(_is_seed(p) for p in children):
+    if (path / "trace.npz").is_file() or any(_is_seed(p) for p in children):
         return [path]
-    inner = [p for p in children if (p / "trace.csv").is_file() or any(_is_seed(s) for s in _children(p))]
+    inner = [p for p in children if (p / "trace.npz").is_file() or any(_is_seed(s) for s in _children(p))]
     return inner or [path]
 
 
 def _is_seed(path: Path) -> bool:
-    return path.name.startswith("seed-") and (path / "trace.csv").is_file()
+    return path.name.startswith("seed-") and (path / "trace.npz").is_file()
 
 
 def _children(path: Path) -> list[Path]:

@@ -59,7 +59,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 def atomic_write_json(path: Path, obj: Any) -> None:
     """``atomic_write`` as standard JSON: keys in the order given, NaN and infinities null, arrays lists."""
-    plain = without_nan(checked_plain(obj, "the object", lists=True))
+    plain = without_nan(checked_plain(obj, "the object"))
     atomic_write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 

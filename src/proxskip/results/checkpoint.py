@@ -9,8 +9,9 @@ One file, little-endian, nothing between its parts:
     arrays     their raw bytes in the header's order, each offset where the last one ended, the first 0
     32 bytes   sha256 of everything before it (every version of the format ends like this)
 
-A reader trusts no number in it: each size is compared with the size of the file before anything is allocated,
-and nothing is returned before the sha256 has been compared.
+A reader compares the sha256 first. Then it takes the names, dtypes and shapes of the arrays out of the header, writes
+the header of such arrays itself, and compares the two and the size of the file before it allocates anything: whatever
+``save`` would not have written is refused.
 
 ``save`` keeps the generation before as NAME.previous and replaces both so that a crash at any moment leaves at least
 one of them whole (see ``atomic``). The old sha256 is checked first: a damaged NAME does not push out a whole
@@ -27,7 +28,8 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -47,7 +49,6 @@ HEADER_LIMIT = 1 << 20  # parsed JSON takes up to 40 times its text, and loading
 _PREFIX = struct.Struct("<8sII")
 _SEAL = hashlib.sha256().digest_size
 _CHUNK = 1 << 20
-_ENTRY_KEYS = {"name", "dtype", "shape", "offset", "nbytes"}
 
 AnyArray = npt.NDArray[Any]
 
@@ -124,8 +125,8 @@ def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:
     """The arrays of ``write_part``."""
     damage = f"{path} is another file than its checkpoint lists"
     try:
-        arrays, _, found = _read(path)
-        if found == sha256:
+        arrays, _, digest = _read(path)
+        if digest == sha256:
             return arrays
     except FileNotFoundError:
         damage = f"{path} is missing"
@@ -134,33 +135,21 @@ def read_part(path: Path, sha256: str) -> dict[str, AnyArray]:
     raise CheckpointError(f"{damage}; restore it from a copy, or start a new run.")
 
 
-def _damage_of_part(path: Path, sha256: Any) -> str | None:
-    """What is wrong with a part that a checkpoint lists, or None."""
-    try:
-        with _open(path) as file:
-            source = _Source(file)
-            if source.sealed() and source.digest.hexdigest() == sha256:
-                return None
-            return f"{path} is damaged: its sha256 is wrong"
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except _Damaged as damage:
-        return f"{path} is damaged: {damage}"
-
-
 def _check_parts(folder: Path, parts: Any) -> None:
     """Refuse a checkpoint of which a part is damaged or missing."""
     try:
-        listed = [(folder / safe_name(name), sha256) for name, sha256 in zip(*_lists(parts), strict=True)]
+        listed = [(folder / safe_name(n), sha256) for n, sha256 in zip(parts["name"], parts["sha256"], strict=True)]
     except (KeyError, TypeError, ValueError) as error:
         raise _Damaged(f"its list of parts cannot be read ({type(error).__name__})") from None
-    found = next(filter(None, (_damage_of_part(path, sha256) for path, sha256 in listed)), None)
-    if found is not None:
-        raise _Damaged(f"of its parts, {found}")
-
-
-def _lists(parts: Any) -> tuple[list[str], list[str]]:
-    return parts["name"], parts["sha256"]
+    for path, sha256 in listed:
+        try:
+            with _sealed(path) as (_, _, digest):
+                if digest != sha256:
+                    raise _Damaged("its sha256 is wrong")
+        except FileNotFoundError:
+            raise _Damaged(f"of its parts, {path} is missing") from None
+        except _Damaged as damage:
+            raise _Damaged(f"of its parts, {path} is damaged: {damage}") from None
 
 
 def load(folder: Path, *, name: str = "checkpoint", parts: bool = False) -> Checkpoint:
@@ -225,24 +214,19 @@ def _generations(folder: Path, name: str) -> tuple[Path, Path]:
 
 def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[bytes | memoryview]:
     """The file in pieces, without copying contiguous little-endian arrays."""
-    entries: list[dict[str, Any]] = []
+    layout: list[tuple[str, str, Sequence[int]]] = []
     data: list[memoryview] = []
-    offset = 0
-    for name, given in arrays.items():
+    for name, values in arrays.items():
         if not isinstance(name, str):
             raise InputError(f"an array is called {cut(repr(name))}: only text can be a name.")
-        array = np.asarray(given)
+        array = np.asarray(values)
         dtype = array.dtype.newbyteorder("<")
         if dtype.str not in DTYPES:
             raise InputError(f"array {name!r} has dtype {array.dtype}; checkpoints hold f8, i8, u8 and f4: convert it.")
         little = np.asarray(array, dtype=dtype, order="C")
-        shape = list(little.shape)
-        entry = {"name": name, "dtype": dtype.str, "shape": shape, "offset": offset, "nbytes": little.nbytes}
-        entries.append(entry)
+        layout.append((name, dtype.str, little.shape))
         data.append(little.reshape(-1).view(np.uint8).data)
-        offset += little.nbytes
-    plain = checked_plain({"arrays": entries, "meta": meta}, "the checkpoint", lists=False)
-    header = canonical(plain)
+    header = canonical(checked_plain({"arrays": _entries(layout), "meta": meta}, "the checkpoint", lists=False))
     if len(header) > HEADER_LIMIT:
         raise InputError(
             f"meta and array names take {len(header)} bytes of {HEADER_LIMIT}: put long lists into arrays."
@@ -255,46 +239,18 @@ def _encode(arrays: Mapping[str, AnyArray], meta: Mapping[str, Any]) -> list[byt
     return [*pieces, digest.digest()]
 
 
+def _entries(layout: Sequence[tuple[str, str, Sequence[int]]]) -> list[dict[str, Any]]:
+    """The header's list of arrays with these names, dtypes and shapes."""
+    entries: list[dict[str, Any]] = []
+    offset = 0
+    for name, dtype, shape in layout:
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        entries.append({"name": name, "dtype": dtype, "shape": list(shape), "offset": offset, "nbytes": nbytes})
+        offset += nbytes
+    return entries
+
+
 # ------------------------------------------------------------------------------------------------- reading
-
-
-class _Source:
-    """A file that is read once, front to back, into a sha256; never more is read than the file holds."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise _Damaged("it is not a regular file")
-        if status.st_size < _PREFIX.size + _SEAL:
-            raise _Damaged(f"it has {status.st_size} bytes, too few for a checkpoint")
-        self.file = file
-        self.left = status.st_size - _SEAL  # before the seal
-        self.digest = hashlib.sha256()
-
-    def fill(self, view: memoryview) -> memoryview:
-        if len(view) > self.left:
-            raise _Damaged(f"{len(view)} bytes are declared where {self.left} are left")
-        filled = 0
-        while filled < len(view):
-            got = self.file.readinto(view[filled:])  # type: ignore[attr-defined]
-            if not got:
-                raise _Damaged("it ends early")
-            filled += got
-        self.left -= len(view)
-        self.digest.update(view)
-        return view
-
-    def take(self, count: int) -> bytes:
-        if count > self.left:
-            raise _Damaged(f"{count} bytes are declared where {self.left} are left")
-        return bytes(self.fill(memoryview(bytearray(count))))
-
-    def sealed(self) -> bool:
-        """Read what is left and compare the sha256 at the end."""
-        buffer = memoryview(bytearray(min(_CHUNK, self.left)))
-        while self.left:
-            self.fill(buffer[: min(_CHUNK, self.left)])
-        return self.file.read(_SEAL) == self.digest.digest()
 
 
 def _open(path: Path) -> BinaryIO:
@@ -306,11 +262,29 @@ def _open(path: Path) -> BinaryIO:
         raise _Damaged("it is a folder") from None
 
 
+@contextmanager
+def _sealed(path: Path) -> Iterator[tuple[BinaryIO, int, str]]:
+    """A file whose sha256 is right, opened at its beginning; its size without the sha256, and the sha256."""
+    with _open(path) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise _Damaged("it is not a regular file")
+        size = status.st_size - _SEAL
+        if size < _PREFIX.size:
+            raise _Damaged(f"it has {status.st_size} bytes, too few for a checkpoint")
+        digest = hashlib.sha256()
+        while block := file.read(min(_CHUNK, size - file.tell())):
+            digest.update(block)
+        if file.read(_SEAL) != digest.digest():
+            raise _Damaged("its sha256 is wrong")
+        file.seek(0)
+        yield file, size, digest.hexdigest()
+
+
 def _whole(path: Path) -> bool:
     try:
-        with _open(path) as file:
-            source = _Source(file)
-            return source.take(len(MAGIC)) == MAGIC and source.sealed()
+        with _sealed(path) as (file, _, _):
+            return file.read(len(MAGIC)) == MAGIC
     except (OSError, _Damaged):
         return False
 
@@ -326,77 +300,45 @@ def begins_like_one(path: Path) -> bool:
 
 def _read(path: Path) -> tuple[dict[str, AnyArray], dict[str, Any], str]:
     """Arrays, meta and sha256 of a file."""
-    with _open(path) as file:
-        source = _Source(file)
-        magic, version, length = _PREFIX.unpack(source.take(_PREFIX.size))
+    with _sealed(path) as (file, size, sha256):
+        magic, version, length = _PREFIX.unpack(file.read(_PREFIX.size))
         if magic != MAGIC:
             raise _Damaged("it does not start like a checkpoint of proxskip")
-        if version != VERSION:
-            if source.sealed():  # whole, and perhaps newer than what we could fall back to
-                raise _OtherVersion(version)
-            raise _Damaged(f"its format version reads {version} instead of {VERSION}, and its sha256 is wrong")
-        if length > HEADER_LIMIT:
+        if version != VERSION:  # whole, and perhaps newer than what we could fall back to
+            raise _OtherVersion(version)
+        available = size - _PREFIX.size - length
+        if length > HEADER_LIMIT or available < 0:
             raise _Damaged(f"its header claims {length} bytes of at most {HEADER_LIMIT}")
-        entries, meta = _parse_header(source.take(length), source.left)
-        arrays = {name: _fill_array(source, dtype, shape) for name, dtype, shape in entries}
-        if not source.sealed():
-            raise _Damaged("its sha256 is wrong")
-    return arrays, meta, source.digest.hexdigest()
+        try:
+            layout, meta = _parse_header(file.read(length), available)
+            arrays = {name: _next_array(file, dtype, shape) for name, dtype, shape in layout}
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError) as error:
+            raise _Damaged(f"its header is not one that proxskip writes ({cut(str(error))})") from None
+    return arrays, meta, sha256
 
 
-def _fill_array(source: _Source, dtype: str, shape: tuple[int, ...]) -> AnyArray:
-    try:
-        array: AnyArray = np.empty(shape, dtype=dtype)
-    except (ValueError, MemoryError) as error:
-        raise _Damaged(f"an array of shape {cut(str(shape))} cannot be made: {error}") from None
-    source.fill(array.reshape(-1).view(np.uint8).data)
+def _next_array(file: BinaryIO, dtype: str, shape: list[int]) -> AnyArray:
+    array: AnyArray = np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, tuple[int, ...]]], dict[str, Any]]:
+def _parse_header(raw: bytes, available: int) -> tuple[list[tuple[str, str, list[int]]], dict[str, Any]]:
     """Names, dtypes and shapes of arrays that fill ``available`` bytes exactly, and the meta dict."""
-    try:
-        header = json.loads(raw.decode("utf-8"))
-        again = canonical(header)  # refuses repeated keys, and every second way to write the same header
-    except (ValueError, RecursionError):
-        raise _Damaged("its header is not JSON") from None
-    if again != raw or not isinstance(header, dict) or set(header) != {"arrays", "meta"}:
-        raise _Damaged("its header is not the one proxskip writes")
-    if not isinstance(header["meta"], dict) or not isinstance(header["arrays"], list):
-        raise _Damaged("its header is not the one proxskip writes")
-    entries: list[tuple[str, str, tuple[int, ...]]] = []
-    names: set[str] = set()
-    end = 0
-    for entry in header["arrays"]:
-        name, dtype, shape, nbytes = _parse_entry(entry, end)
-        if name in names:
-            raise _Damaged(f"two arrays are called {cut(repr(name))}")
-        names.add(name)
-        entries.append((name, dtype, shape))
-        end += nbytes
-    if end != available:
-        raise _Damaged(f"its arrays claim {end} bytes and the file has {available} for them")
-    return entries, header["meta"]
-
-
-def _parse_entry(entry: Any, offset: int) -> tuple[str, str, tuple[int, ...], int]:
-    if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS or not isinstance(entry["name"], str):
-        raise _Damaged("its header describes something that is not an array")
-    shown = f"array {cut(repr(entry['name']))}"
-    dtype, shape = entry["dtype"], entry["shape"]
-    if dtype not in DTYPES:
-        raise _Damaged(f"{shown} has dtype {cut(repr(dtype))}, which is none of {' '.join(DTYPES)}")
-    if not isinstance(shape, list) or len(shape) > 64 or not all(type(k) is int and 0 <= k < 2**63 for k in shape):
-        raise _Damaged(f"{shown} has shape {cut(repr(shape))}")
-    itemsize = np.dtype(dtype).itemsize
-    if math.prod(k for k in shape if k) * itemsize >= 2**63:  # also where another dimension is 0
-        raise _Damaged(f"{shown} has shape {cut(repr(shape))}, which no array can have")
-    nbytes = math.prod(shape) * itemsize
-    if type(entry["nbytes"]) is not int or entry["nbytes"] != nbytes:
-        raise _Damaged(f"{shown} claims {cut(repr(entry['nbytes']))} bytes and its shape needs {nbytes}")
-    if type(entry["offset"]) is not int or entry["offset"] != offset:
-        raise _Damaged(f"{shown} claims offset {cut(repr(entry['offset']))} instead of {offset}")
-    return entry["name"], dtype, tuple(shape), nbytes
+    header = json.loads(raw.decode("utf-8"))
+    meta = dict(header["meta"])
+    layout = [(str(e["name"]), str(e["dtype"]), [int(k) for k in e["shape"]]) for e in header["arrays"]]
+    for name, dtype, shape in layout:
+        if dtype not in DTYPES or min(shape, default=0) < 0:
+            raise ValueError(f"array {cut(repr(name))} has dtype {cut(dtype)} and shape {cut(str(shape))}")
+    entries = _entries(layout)
+    # refuses a key that is there twice or too much, every other way to write the same, and sizes that do not fit
+    if canonical({"arrays": entries, "meta": meta}) != raw:
+        raise ValueError("it is written in another way")
+    if len({name for name, _, _ in layout}) < len(layout):
+        raise ValueError("two arrays have one name")
+    if sum(entry["nbytes"] for entry in entries) != available:
+        raise ValueError(f"its arrays do not fill the {available} bytes that the file has for them")
+    return layout, meta
 
 
 # ---------------------------------------------------------------------------------------------- differences
@@ -408,8 +350,8 @@ def _differences(prefix: str, saved: Mapping[str, Any], wanted: Mapping[str, Any
         if key in saved and key in wanted and isinstance(saved[key], Mapping) and isinstance(wanted[key], Mapping):
             yield from _differences(f"{field}.", saved[key], wanted[key])
             continue
-        old = checked_plain(saved[key], field, lists=True) if key in saved else None
-        new = checked_plain(wanted[key], field, lists=True) if key in wanted else None
+        old = checked_plain(saved[key], field) if key in saved else None
+        new = checked_plain(wanted[key], field) if key in wanted else None
         if key not in saved:
             yield f"{field}: not saved, now {cut(repr(new))}"
         elif key not in wanted:

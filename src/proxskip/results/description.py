@@ -25,6 +25,7 @@ from proxskip.problems.oracles import dtype_of
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import RemoteClient, add_client, matrix_parts
 from proxskip.randomness import SAMPLING
+from proxskip.results.fields import FIELDS
 from proxskip.results.result import Status, Summary
 from proxskip.seam import Method
 from proxskip.types import Array, InputError, is_sparse
@@ -58,9 +59,8 @@ def config(
 
 def parameters(method: Method) -> dict[str, Any]:
     """The method's parameters as plain data."""
-    given = method.parameters()
     # without a codec nothing is written, so that the folders of 0.1 can be resumed
-    return {name: _plain(v) for name, v in given.items() if name != "codec" or v is not None}
+    return {name: _plain(v) for name, v in method.parameters().items() if name != "codec" or v is not None}
 
 
 def identity(problem: Problem) -> dict[str, Any]:
@@ -136,17 +136,17 @@ def _operator(D: Any) -> str | None:
 
 def revive(saved: dict[str, Any]) -> tuple[Method, Participation]:
     """The method and the participation of a saved configuration."""
-    given = {k: _revived(v) for k, v in saved["parameters"].items()}
+    values = {k: _revived(v) for k, v in saved["parameters"].items()}
     kind: Any = registry.named(saved["method"])
     names = {f.name for f in fields(kind)}
     # a method of its own may have a parameter of this name; otherwise it is that of ``Decaying``
-    decay = None if "decay" in names else given.pop("decay", None)
-    if given.keys() - names:
+    decay = None if "decay" in names else values.pop("decay", None)
+    if values.keys() - names:
         raise InputError(
-            f"{kind.name} has no parameter {min(given.keys() - names)}, with which this run was made; use the version "
+            f"{kind.name} has no parameter {min(values.keys() - names)}, with which this run was made; use the version "
             "of the method that made it."
         )
-    method: Method = kind(**given) if decay is None else Decaying(kind(**given), decay)
+    method: Method = kind(**values) if decay is None else Decaying(kind(**values), decay)
     scheme = saved["cohort"].get("scheme", 1)  # the first runs knew no other
     if scheme not in (1, 2):
         raise InputError(
@@ -192,7 +192,7 @@ def _plain(v: Any) -> Any:
     if isinstance(v, BUILT_IN):
         return str(v)
     if isinstance(v, tuple):
-        return [float(u) if isinstance(u, float) else int(u) for u in v]
+        return [_plain(u) for u in v]
     return v.tolist() if isinstance(v, (np.generic, np.ndarray)) else v
 
 
@@ -209,9 +209,9 @@ def cohort_floor(config: Mapping[str, Any], first: Mapping[str, float]) -> str |
     if rule not in ("uniform", "bernoulli") or isinstance(size, list) or kind is None or "h" not in kind.remembers:
         return None
     # the squares of the gradient norm, and f - f* itself, fall as the squared error does
-    asked = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []
-    asked += [stop["target"] / first["gap"]] if stop["target"] and first["gap"] > 0 else []
-    eps = min((e for e in asked if 0 < e < 1), default=None)
+    accuracies = [(stop["tol"] / first["grad_norm"]) ** 2] if stop["tol"] and first["grad_norm"] else []
+    accuracies += [stop["target"] / first["gap"]] if stop["target"] and first["gap"] > 0 else []
+    eps = min((e for e in accuracies if 0 < e < 1), default=None)
     c = size if rule == "uniform" else n * size
     return None if eps is None or c >= n else theory.cohort_sentence(n, c, eps)
 
@@ -237,44 +237,33 @@ def summary(
         "versions": versions(),
         "data_sha256": config["problem"]["data_sha256"],
     }
-    return Summary(_asked(config, problem) | {"zeta": zeta} | _found(problem, row) | end)
-
-
-COUNTED: tuple[str, ...] = (
-    *("iterations", "exchanges", "vectors_up", "vectors_down", "floats_up", "floats_down", "bytes_up", "bytes_down"),
-    *("bits_up", "bits_down"),
-    *("edge_messages", "local_steps", "grad_evals", "prox_evals"),
-)
-MEASURED = ("passes", "seconds", "f", "gap", "grad_norm", "sum_h", "lyapunov", "lyapunov_bound")
-
-TIMED = ("sim_seconds", "sim_computing", "late", "lost", "void")
-"""Measured where a run has a simulated network."""
+    return Summary(_setting(config, problem) | {"zeta": zeta} | _measured(problem, row) | end)
 
 
 SHOWN = ("gamma", "p", "K", "tau", "q", "chi", "eta_g", "option", "beta", "decay")
 """Parameters that every summary has, null where a method has none of that name; a method's others follow them."""
 
 
-def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
+def _setting(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     """The first part of a summary: the problem, its constants, the method's parameters."""
-    given, about = config["parameters"], config["problem"]
-    graph = given.get("graph")
+    parameters, about = config["parameters"], config["problem"]
+    graph = parameters.get("graph")
     named = ("L", "L_kind", "L_max", "L_global", "mu", "kappa")
     constants = {k: getattr(problem, k) if problem.knows_L or k in ("L_kind", "mu") else None for k in named}
-    asked = {
+    shown = {
         "method": config["method"],
         **{k: about[k] for k in ("data", "samples", "d", "clients", "split")},
         "engine": config["engine"],
         "seed": config["seed"],
         **constants,
         **{k: about[k] for k in ("weights", "lambda", "loss", "batch", "psi")},
-        **{k: given.get(k) for k in SHOWN},
+        **{k: parameters.get(k) for k in SHOWN},
     }
     # a graph has its own fields below, and ``a`` follows from the cohorts
-    own = {k: v for k, v in given.items() if k not in asked and k not in ("graph", "a")}
+    own = {k: v for k, v in parameters.items() if k not in shown and k not in ("graph", "a")}
     own |= {"network": config["network"].get("name", "given")} if "network" in config else {}
     return {
-        **asked,
+        **shown,
         **own,
         "cohort": None if "everyone" in config["cohort"] else config["cohort"],
         "graph": None if graph is None else graph["name"],
@@ -282,13 +271,11 @@ def _asked(config: dict[str, Any], problem: Problem) -> dict[str, Any]:
     }
 
 
-def _found(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
+def _measured(problem: Problem, row: dict[str, float]) -> dict[str, Any]:
     """The last part of a summary: the ledger, and the measurements at the returned x."""
     return {
         "rounds": int(row["round"]),
-        **{k: int(row[k]) for k in COUNTED},
-        **{k: float(row[k]) if np.isfinite(row[k]) else None for k in MEASURED},
-        **{k: float(row[k]) if k.startswith("sim") else int(row[k]) for k in TIMED if k in row},
+        **{k: field.plain(row[k]) for k, field in FIELDS.items() if k in row},
         "f_star": None if problem.solution is None else problem.solution.f,
         **{k: float(row[k]) if np.isfinite(row[k]) else None for k in problem.metrics},
     }
@@ -312,10 +299,10 @@ def versions() -> dict[str, str]:
 @cache
 def _versions() -> dict[str, str]:
     """Read from the packages once, which takes milliseconds."""
-    out = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
+    versions = {"python": platform.python_version(), "machine": platform.machine(), "proxskip": __version__}
     for name in ("numpy", "scipy", "numba"):
         try:
-            out[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            out[name] = "not installed"
-    return out
+            versions[name] = "not installed"
+    return versions

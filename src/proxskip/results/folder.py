@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from proxskip.results import atomic, checkpoint
 from proxskip.results.checkpoint import AnyArray, Checkpoint
 from proxskip.results.journal import Journal, RowsState, files_of
-from proxskip.results.lock import FolderLock, refuse_if_held
+from proxskip.results.lock import held, refuse_if_held
 from proxskip.results.result import Result
 from proxskip.types import InputError
 
@@ -47,14 +47,14 @@ class Folder:
     every: int | None = None
     checkpoint: Checkpoint | None = None
     last: float = field(default_factory=time.monotonic)
-    lock: FolderLock | None = None
+    lock: ExitStack = field(default_factory=ExitStack)
+    """What holds the lock until it is closed."""
     journal: Journal | None = None
     took: float = 0.0
 
     def close(self) -> None:
         """Let others write to the folder."""
-        if self.lock is not None:
-            self.lock.release()
+        self.lock.close()
 
     def due(self, round: int) -> bool:
         """Whether it is time for another checkpoint; when they are written never changes what the run computes."""
@@ -117,19 +117,15 @@ def in_words(path: Path) -> Iterator[None]:
 
 def create(out: str | Path, config: dict[str, Any], force: bool, every: int | None) -> Folder:
     """Make the folder of a new run, and lock it; one that already holds a run is refused unless ``force``."""
-    held = check(out, force, every)
+    old = check(out, force, every)
     path = Path(out)
-    with in_words(path):
+    with in_words(path), ExitStack() as lock:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(path).take()
-        try:
-            # the files of an older run are removed: a mixture of two runs must never be found in one folder
-            for old in [*(path / name for name in held), *files_of(path)]:
-                old.unlink(missing_ok=True)
-        except BaseException:
-            lock.release()
-            raise
-    return Folder(path, config, every, lock=lock)
+        lock.enter_context(held(path))
+        # the files of an older run are removed: a mixture of two runs must never be found in one folder
+        for file in [*(path / name for name in old), *files_of(path)]:
+            file.unlink(missing_ok=True)
+        return Folder(path, config, every, lock=lock.pop_all())
 
 
 def check(out: str | Path, force: bool, every: int | None) -> list[str]:
@@ -141,26 +137,22 @@ def check(out: str | Path, force: bool, every: int | None) -> list[str]:
         raise InputError(f"{path} is a file; give a folder.")
     with in_words(path):
         refuse_if_held(path)
-    held = [name for name in FILES if (path / name).exists()]
-    if held and not force:
+    old = [name for name in FILES if (path / name).exists()]
+    if old and not force:
         raise InputError(
-            f"{path} already holds a run ({held[0]}); choose another folder, resume it, or overwrite it with --force."
+            f"{path} already holds a run ({old[0]}); choose another folder, resume it, or overwrite it with --force."
         )
-    return held
+    return old
 
 
 def reopen(path: Path) -> Folder:
     """Open the folder of a run to resume, and lock it."""
     if not path.is_dir():
         raise InputError(f"{path} is not a run folder; there is nothing to resume.")
-    with in_words(path):
-        lock = FolderLock(path).take()
-    try:
-        found = read(path, parts=True)
-    except BaseException:
-        lock.release()
-        raise
-    return replace(found, lock=lock)
+    with ExitStack() as lock:
+        with in_words(path):
+            lock.enter_context(held(path))
+        return replace(read(path, parts=True), lock=lock.pop_all())
 
 
 def read(path: Path, parts: bool = False) -> Folder:
@@ -206,9 +198,9 @@ def same_run(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to resume another problem, method or seed."""
     # not the limits: to go on further is what most runs are resumed for
     kept = ("method", "parameters", "problem", "seed", "cohort", "engine")
-    found = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
-    if found:
-        raise InputError("this checkpoint belongs to another run: " + "; ".join(found) + ".")
+    changes = checkpoint.differences({k: saved.get(k) for k in kept}, {k: now.get(k) for k in kept})
+    if changes:
+        raise InputError("this checkpoint belongs to another run: " + "; ".join(changes) + ".")
     # a method from outside the package; folders of 0.2 do not say, and a notebook's cell has no source
     sources = saved.get("source"), now.get("source")
     if None not in sources and sources[0] != sources[1]:

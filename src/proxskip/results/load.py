@@ -27,9 +27,9 @@ def load(path: str | Path) -> Result | Results:
     >>> import tempfile
     >>> import proxskip as ps
     >>> problem = ps.Problem(ps.random_quadratics(4, 3))
-    >>> with tempfile.TemporaryDirectory() as out:
-    ...     made = ps.run("gd", problem, tol=1e-6, out=out + "/a")
-    ...     bool((ps.load(out + "/a").x == made.x).all())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = ps.run("gd", problem, tol=1e-6, out=folder + "/a")
+    ...     bool((ps.load(folder + "/a").x == result.x).all())
     True
     """
     path = Path(path)
@@ -37,10 +37,10 @@ def load(path: str | Path) -> Result | Results:
         raise InputError(f"{path} is not a folder; give the folder of a run, a comparison or a sweep.")
     if _is_run(path):
         return _result(path)
-    found = _inside(path, DEEPEST)
-    if not found:
+    folders = _inside(path, DEEPEST)
+    if not folders:
         raise InputError(f"{path} holds no run: there is no spec.toml in it or in its folders.")
-    return Results(_result(p) for p in found)
+    return Results(_result(p) for p in folders)
 
 
 def _is_run(path: Path) -> bool:
@@ -52,10 +52,10 @@ def _inside(path: Path, depth: int) -> list[Path]:
     children = sorted((p for p in path.iterdir() if p.is_dir()), key=_natural)
     order = _compared(path)
     children.sort(key=lambda p: order.index(p.name) if p.name in order else len(order))
-    found = []
+    folders = []
     for p in children:
-        found += [p] if _is_run(p) else _inside(p, depth - 1) if depth > 1 else []
-    return found
+        folders += [p] if _is_run(p) else _inside(p, depth - 1) if depth > 1 else []
+    return folders
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -66,8 +66,8 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _compared(path: Path) -> list[str]:
     """The methods of a comparison in its order; nothing elsewhere."""
     try:
-        said = json.loads((path / "compare.json").read_text(encoding="utf-8"))
-        return list(dict.fromkeys(str(s["method"]) for s in said))
+        summaries = json.loads((path / "compare.json").read_text(encoding="utf-8"))
+        return list(dict.fromkeys(str(s["method"]) for s in summaries))
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

@@ -17,7 +17,7 @@ def canonical(plain: Any) -> bytes:
     return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def checked_plain(value: Any, field: str, *, lists: bool) -> Any:
+def checked_plain(value: Any, field: str, *, lists: bool = True) -> Any:
     """``value`` in the types that JSON has, or InputError that names the ``field``.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxskip import display
+from proxskip.results import fields
 from proxskip.results.trace import Trace
 from proxskip.types import Array, Indices, Vectors
 
@@ -81,18 +82,18 @@ class Result:
 
     def _sparkline(self, width: int = 240, height: int = 42, caption: bool = True) -> str:
         """f - f* over the records; the gradient norm where f* is unknown."""
-        found = (
+        curves = (
             display.sparkline(self.trace[y], name, width=width, height=height, caption=caption)
             for y, name in (("gap", "f - f*"), ("grad_norm", "gradient norm"))
             if y in self.trace
         )
-        return next(filter(None, found), "")
+        return next(filter(None, curves), "")
 
     def _described(self) -> tuple[str, list[tuple[str, str]]]:
         s, rows = self.about, []
         if s:
-            given = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
-            rows.append(("method", f"{s['method']}, {given}, seed = {s['seed']}"))
+            parameters = ", ".join(f"{k} = {_few(s[k])}" for k in _PARAMETERS if s.get(k) is not None)
+            rows.append(("method", f"{s['method']}, {parameters}, seed = {s['seed']}"))
             who = "one client" if s["clients"] == 1 else f"{s['clients']:,} clients"
             rows.append(("problem", f"{s['data'] or s['loss']}, {who}, {s['d']:,} unknowns"))
             floats = f"{display.count(s['floats_up'])} floats up, {display.count(s['floats_down'])} down"
@@ -131,23 +132,17 @@ def _few(v: Any) -> str:
 class Results(list[Result]):
     """Results in a list that prints as a table; those of one method and several seeds follow each other."""
 
-    _HEAD = ("method", "seed", "rounds", "floats", "f - f*", "gradient norm", "seconds", "status")
-
     def __repr__(self) -> str:
-        return "\n".join([self._title(), *display.columns(self._HEAD, self._cells())])
+        return "\n".join([self._title(), *display.columns(*self._table())])
 
     def _repr_html_(self) -> str:
         pictures = [r._sparkline(120, 26, caption=False) for r in self]
-        return display.table(self._HEAD, self._cells(), self._title(), pictures)
+        return display.table(*self._table(), self._title(), pictures)
 
     def _title(self) -> str:
         return f"{len(self)} results"
 
-    def _cells(self) -> list[list[str]]:
-        return [self._row(r.summary()) for r in self]
-
-    @staticmethod
-    def _row(s: Summary) -> list[str]:
-        costs = [display.count(s["rounds"]), display.count(s["floats_up"] + s["floats_down"])]
-        ends = [display.gap(s["gap"]), display.gap(s["grad_norm"]), display.number(s["seconds"]), str(s["status"])]
-        return [str(s["method"]), str(s["seed"]), *costs, *ends]
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        head, rows = fields.table([(str(r.about["method"]), [r.about]) for r in self])
+        seeds = [str(r.about["seed"]) for r in self]
+        return ["method", "seed", *head[1:]], [[row[0], seed, *row[1:]] for row, seed in zip(rows, seeds, strict=True)]

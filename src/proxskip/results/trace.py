@@ -1,12 +1,12 @@
-"""The trace of a run: an append-only table of numbers that is kept exactly by every file format."""
+"""The trace of a run: an append-only table of numbers. Its NPZ file is read back; its CSV file is for people."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import os
 import re
-import struct
 import textwrap
 import zipfile
 from collections.abc import Mapping
@@ -21,34 +21,13 @@ from proxskip.results.atomic import atomic_write, atomic_write_text
 from proxskip.types import Array, InputError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_NUMBER = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 _FIRST = ("round", "iteration", "iterations", "nprox", "f", "fun", "gap", "grad_norm", "certificate", "seconds")
 """Columns of a run or a minimization that a repr shows, as far as they are there."""
-# the header that numpy writes for a 1-D float64 array, and no other: version 1.0, two bytes of length, then a dict
-_NPY = re.compile(
-    rb"\x93NUMPY\x01\x00(..)"
-    rb"\{'descr': '<f8', 'fortran_order': (?:False|True), 'shape': \(([0-9]{1,18}),\), \} *\n",
-    re.DOTALL,
-)
-_ZIP_ERRORS = (zipfile.BadZipFile, ValueError, EOFError, RuntimeError, OverflowError, OSError, struct.error)
-# the first characters at which spreadsheets see a formula
-_TRIGGERS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_cell(value: str | float) -> str:
-    """One CSV cell: numbers exactly, text with ``'`` before it where a spreadsheet would see a formula.
-
-    >>> csv_cell(-0.5), csv_cell("-0.5"), csv_cell("w8a")
-    ('-0.5', "'-0.5", 'w8a')
-    """
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_TRIGGERS) else value
-    if isinstance(value, (int, np.integer)):  # bool too: 0 or 1
-        return str(int(value))
-    number = float(value)
-    if number.is_integer() and abs(number) < 2**53 and repr(number) != "-0.0":
-        return str(int(number))
-    return repr(number)
+def _cell(value: float) -> str:
+    """A number that reads back exactly, whole ones without a point."""
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 and repr(value) != "-0.0" else repr(value)
 
 
 class Trace:
@@ -158,10 +137,10 @@ class Trace:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Trace:
         """The trace whose ``to_arrays(prefix)`` is among ``arrays``."""
-        found = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-        trace = cls(tuple(found))
+        columns = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        trace = cls(tuple(columns))
         lengths = set()
-        for name, array in found.items():
+        for name, array in columns.items():
             if array.dtype != np.float64 or array.ndim != 1:
                 raise InputError(
                     f"column {name} must be 1-D float64, and it is {array.ndim}-D {array.dtype}: convert it."
@@ -170,8 +149,8 @@ class Trace:
         if len(lengths) != 1:
             raise InputError(f"columns must have one length, and these have {sorted(lengths)}.")
         trace._length = lengths.pop()
-        trace._table = np.empty((len(found), max(16, trace._length)))
-        for name, array in found.items():
+        trace._table = np.empty((len(columns), max(16, trace._length)))
+        for name, array in columns.items():
             trace._table[trace._position[name], : trace._length] = array
         return trace
 
@@ -181,29 +160,9 @@ class Trace:
         """Write a header and one line per row; every number reads back as the same float."""
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([csv_cell(name) for name in self._position])
-        writer.writerows([csv_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
+        writer.writerow(self._position)  # no name begins like a formula of a spreadsheet
+        writer.writerows([_cell(x) for x in row] for row in self._table[:, : self._length].T.tolist())
         atomic_write_text(Path(path), text.getvalue())
-
-    @classmethod
-    def from_csv(cls, path: Path) -> Trace:
-        """Read what ``to_csv`` wrote; anything else is refused with its line."""
-        try:
-            text = Path(path).read_bytes().decode("utf-8-sig")
-            lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{path} is not a CSV file in UTF-8: {error}.") from None
-        if not lines or not text.endswith("\n"):
-            raise InputError(f"{path} does not end with a complete line: it was cut off; get a complete copy.")
-        trace = cls(tuple(lines[0]))
-        for k, cells in enumerate(lines[1:], start=2):
-            if len(cells) != len(trace.columns):
-                raise InputError(f"{path}, line {k}: {len(cells)} cells under {len(trace.columns)} columns.")
-            for cell in cells:
-                if not _NUMBER.fullmatch(cell):
-                    raise InputError(f"{path}, line {k}: {cell!r:.80} is not a number.")
-            trace.append(dict(zip(trace.columns, map(float, cells), strict=True)))
-        return trace
 
     # --------------------------------------------------------------------------------------------- NPZ
 
@@ -221,20 +180,17 @@ class Trace:
     @classmethod
     def from_npz(cls, path: Path) -> Trace:
         """Read what ``to_npz`` wrote, without trusting any size in it."""
-        data = Path(path).read_bytes()
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                members = archive.infolist()
-                if sum(member.file_size for member in members) > len(data):
-                    raise ValueError("its members claim more bytes than the file has")
-                if data[-22:-18] != b"PK\5\6" or int.from_bytes(data[-12:-10], "little") != len(members):
-                    raise ValueError("its directory is cut")  # zipfile itself would lose columns silently
-                found = {member.filename: _npy_column(archive, member) for member in members}
-        except _ZIP_ERRORS as error:
-            raise InputError(f"{path} is not a trace in .npz format: {error}.") from None
-        if len(found) != len(members):
-            raise InputError(f"{path} is not a trace in .npz format: two columns have one name.")
-        return cls.from_arrays({name.removesuffix(".npy"): array for name, array in found.items()})
+        from proxskip.data.tables import open_npz  # here, since most runs read no file
+
+        with open_npz(path, Path(path).stat().st_size) as (arrays, _):
+            columns = {name: arrays[name] for name in arrays.files}
+        with open(path, "rb") as file:
+            file.seek(-22, os.SEEK_END)
+            end = file.read()
+        # zipfile would lose columns of a directory that is cut
+        if end[:4] != b"PK\5\6" or int.from_bytes(end[10:12], "little") != len(columns):
+            raise InputError(f"{path} is damaged: its directory is cut.")
+        return cls.from_arrays(columns)
 
 
 def _number(name: str, value: Any) -> float:
@@ -242,17 +198,3 @@ def _number(name: str, value: Any) -> float:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return float(value)
     raise InputError(f"column {name} takes a number, not {value!r:.80}.")
-
-
-def _npy_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """One stored member; numpy writes the header of a 1-D float64 array in one way only."""
-    if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-        raise ValueError(f"{member.filename!r} is compressed")
-    with archive.open(member) as file:
-        data = file.read()
-    header = _NPY.match(data)
-    if header is None or int.from_bytes(header[1], "little") != header.end() - 10:
-        raise ValueError(f"{member.filename!r} is not a 1-D float64 array")
-    if int(header[2]) * 8 != len(data) - header.end():
-        raise ValueError(f"{member.filename!r} is not as long as its header says")
-    return np.frombuffer(data, dtype="<f8", offset=header.end()).astype(np.float64)
