@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from filelock import FileLock, Timeout
 
-from proxskip.on_demand import kernels, machine_code
+from proxskip.on_demand import code_cache, kernels, machine_code, numba_internals
 
 FAST = {"nogil": True, "error_model": "numpy", "fastmath": True}
 
@@ -86,7 +87,7 @@ def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
 
         def make(args: Any = args, made: list[int] = made) -> bytes:
             made.append(1)
-            return machine_code.made_by_numba(scaled_sum, FAST, args)
+            return machine_code.made_by_numba(scaled_sum, FAST, False, args)
 
         path = tmp_path / f"{layout.__name__}.o"
         act = machine_code.kept(path, args, make)
@@ -104,7 +105,7 @@ def test_the_code_computes_what_numba_computes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "args"), [(total, [np.ones(3)]), (with_room, [np.ones(3), np.ones(3)])])
 def test_kernels_that_return_or_allocate_are_not_kept(kernel: Any, args: Any, tmp_path: Path) -> None:
-    assert machine_code.made_by_numba(kernel, FAST, args) == b""
+    assert machine_code.made_by_numba(kernel, FAST, False, args) == b""
     assert machine_code.kept(tmp_path / "none.o", args, lambda: b"") is None
     assert machine_code.kept(tmp_path / "none.o", args, lambda: 1 / 0) is None  # type: ignore[arg-type, return-value]
 
@@ -176,72 +177,73 @@ def test_code_is_trusted_where_only_those_write_who_could_change_the_program(
     place: Any, program: Any, safe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ME, raising=False)
-    assert machine_code._is_safe(place, program) is safe
+    assert code_cache.is_safe(place, program) is safe
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
 def test_code_is_neither_read_from_nor_written_to_a_folder_of_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The files hold machine code, and numba's also pickles."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setattr(code_cache, "_PROGRAM", tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    folder = code_cache.folder_of([__file__])
+    assert folder is not None
+    for open_to_all in (cache, folder):
+        open_to_all.chmod(0o777)
+        with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
+            assert code_cache.folder_of([__file__]) is None
+        with pytest.warns(UserWarning, match="may be written by other users"):
+            assert kernels.njit(cache=True)(total)(np.ones(3)) == 3.0
+        open_to_all.chmod(0o700)
+    assert list(folder.iterdir()) == []
+    assert kernels.njit(cache=True)(total)(np.ones(3)) == 3.0
+    assert list(folder.rglob("*.nbi"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
+def test_a_file_that_others_may_write_and_a_link_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "loaded", lambda code, args: code)
-    monkeypatch.setattr(machine_code, "_PROGRAM", tmp_path, raising=False)
-    open_to_all, mine = tmp_path / "open", tmp_path / "mine"
-    for folder in (open_to_all, mine):
-        folder.mkdir(mode=0o700)
-        machine_code._write(folder / "kernel.o", b"forged")
-    open_to_all.chmod(0o777)
-    with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
-        assert machine_code.kept(open_to_all / "kernel.o", [], lambda: b"true") == b"true"
-    assert machine_code._read(open_to_all / "kernel.o") == b"forged"
-    assert [p.name for p in open_to_all.iterdir()] == ["kernel.o"]
-    # a file that others may write, and a link, are replaced
-    (mine / "kernel.o").chmod(0o666)
-    (mine / "link.o").symlink_to(open_to_all / "kernel.o")
+    monkeypatch.setattr(code_cache, "_PROGRAM", tmp_path)
+    tmp_path.chmod(0o700)
+    forged = tmp_path / "forged.o"
+    for name in ("forged.o", "kernel.o"):
+        code_cache.write(tmp_path / name, b"forged")
+    (tmp_path / "kernel.o").chmod(0o666)
+    (tmp_path / "link.o").symlink_to(forged)
     for name in ("kernel.o", "link.o"):
-        assert machine_code.kept(mine / name, [], lambda: b"true") == b"true"
-        assert not (mine / name).is_symlink()
-        assert machine_code._read(mine / name) == b"true"
-    assert machine_code._read(open_to_all / "kernel.o") == b"forged"
+        assert machine_code.kept(tmp_path / name, [], lambda: b"true") == b"true"
+        assert not (tmp_path / name).is_symlink()
+        assert code_cache.read(tmp_path / name) == b"true"
+    assert code_cache.read(forged) == b"forged"
+
+
+def test_without_a_folder_to_write_to_every_process_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert code_cache.folder_of([__file__]) is None
+    with code_cache.compiler_lock.__wrapped__():  # nobody waits
+        pass
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
 def test_locks_follow_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "loaded", lambda code, args: code)
-    mine, cache = tmp_path / "mine", tmp_path / "cache"
+    mine = tmp_path / "mine"
     mine.write_text("precious")
-    cache.mkdir(mode=0o700)
-    (cache / "kernel.lock").symlink_to(mine)
-    (cache / "proxskip-kernels.lock").symlink_to(mine)
-    assert machine_code.kept(cache / "kernel.o", [], lambda: b"true") == b"true"
-    with kernels._lock(cache):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "proxskip-kernels.lock").symlink_to(mine)
+    with code_cache.compiler_lock.__wrapped__():
         pass
     assert mine.read_text() == "precious"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs the modes of POSIX")
-def test_numba_keeps_nothing_in_a_folder_of_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files hold pickles and machine code."""
-    import numba
-    from numba.core.caching import NullCache
-
-    monkeypatch.setattr(machine_code, "_PROGRAM", tmp_path, raising=False)
-    cache = tmp_path / "cache"
-    cache.mkdir(mode=0o700)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(cache))
-    assert not isinstance(kernels.njit(cache=True)(total).make()._cache, NullCache)  # type: ignore[attr-defined]
-    for open_to_all in (cache, next(cache.iterdir())):
-        open_to_all.chmod(0o777)
-        with pytest.warns(UserWarning, match="may be written by other users, so no compiled code is kept there"):
-            made = kernels.njit(cache=True)(total).make()
-        assert isinstance(made._cache, NullCache)  # type: ignore[attr-defined]
-        assert made(np.ones(3)) == 3.0
-        open_to_all.chmod(0o700)
 
 
 # -- numba's own cache -------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: Path) -> None:
     """Numba looks at the caller's file alone, and would go on with the old code."""
+    cache = str(tmp_path / "cache")
     (tmp_path / "caller.py").write_text(
         "from called import inner\nfrom proxskip.on_demand.kernels import njit\n\n\n"
         "@njit(cache=True)\ndef outer(x):\n    return inner(x) + 1.0\n"
@@ -254,21 +256,53 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path: 
         )
         out = subprocess.run(
             [sys.executable, "-c", "from caller import outer; print(outer(1.0))"], check=True, capture_output=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "NUMBA_CACHE_DIR": cache},
         )  # fmt: skip
         return float(out.stdout)
 
     assert [said(2.0), said(5.0), said(5.0)] == [3.0, 6.0, 6.0]
-    assert (tmp_path / "__pycache__" / "proxskip-kernels.lock").exists()
 
 
-def test_processes_use_the_cache_one_at_a_time(tmp_path: Path) -> None:
+def test_processes_compile_kernels_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba numbers its files without a lock, so that two processes may write the same one."""
-    other = FileLock(tmp_path / "proxskip-kernels.lock", timeout=0)
-    with kernels._lock(tmp_path), kernels._lock(tmp_path), pytest.raises(Timeout):  # not for itself
-        other.acquire()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    lock = code_cache.compiler_lock.__wrapped__()
+    monkeypatch.setattr(code_cache, "compiler_lock", lambda: lock)
+    other, held = FileLock(tmp_path / "proxskip-kernels.lock", timeout=0), []
+
+    import numba
+    from numba.core import event
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            try:
+                with other:
+                    held.append(False)
+            except Timeout:
+                held.append(True)
+
+        on_end = on_start
+
+    listener = Listener()
+    event.register("numba:compile", listener)
+    try:
+        assert kernels.njit()(total)(np.ones(3)) == 3.0
+        assert held == [True, True]
+        assert numba.njit()(total)(np.ones(3)) == 3.0  # a user's own: nobody waits for it
+        assert held == [True, True, False, False]
+    finally:
+        event.unregister("numba:compile", listener)
     with other:
         pass
+
+
+def test_private_parts_of_numba_are_used_in_one_module() -> None:
+    """They change between its releases without notice."""
+    private = re.compile(r"numba\.(?!config\b)(core|np|targets|runtime)\b|\b_nrt\b|\.fndesc\b|mangled_name")
+    root = Path(code_cache.__file__).parents[1]
+    users = [f.name for f in root.rglob("*.py") if private.search(f.read_text())]
+    assert users == ["numba_internals.py"]
+    assert "0.59.1 and 0.68.1" in str(numba_internals.__doc__)  # the ends of the range that ran these tests
 
 
 DENSE_RUN = """

@@ -6,21 +6,17 @@ compiles nothing. Where ``without_numba`` was called, kernels that the workers n
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, update_wrapper, wraps
-from pathlib import Path
-from types import CodeType
-from typing import Any
+from contextlib import contextmanager
+from functools import update_wrapper
+from types import CodeType, FunctionType
+from typing import Any, cast
 
 _ONE_AT_A_TIME = threading.RLock()
 _lean = threading.Event()
-_MADE: dict[int, Kernel] = {}
-"""The kernels of numba's functions, by the numbers of these."""
 
 
 class _Clock:
@@ -44,6 +40,14 @@ class _Clock:
             if self.compiling == 0 and stopped is not None:
                 self.state = (None, stood + time.perf_counter() - stopped)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.stop()
+        try:
+            yield
+        finally:
+            self.go_on()
+
 
 _clock = _Clock()
 
@@ -54,19 +58,32 @@ def running_seconds() -> float:
     return (time.perf_counter() if stopped is None else stopped) - stood
 
 
-@cache
-def _listen_to_numba() -> None:
-    """Stop the clock while numba holds its compiler lock, under which it loads and compiles."""
-    from numba.core import event
+class _Thread(threading.local):
+    in_kernel = False
 
-    class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, event: Any) -> None:
-            _clock.stop()
 
-        def on_end(self, event: Any) -> None:
-            _clock.go_on()
+_thread = _Thread()
 
-    event.register("numba:compiler_lock", Listener())
+
+def _compilation_starts() -> None:
+    """Of a kernel's compilation all processes do one at a time; those of users' own functions wait for nobody."""
+    from proxskip.on_demand.code_cache import compiler_lock
+
+    _clock.stop()
+    try:
+        if _thread.in_kernel:
+            compiler_lock().__enter__()
+    except BaseException:  # an interrupt while it waits: numba will not say that the compilation ended
+        _clock.go_on()
+        raise
+
+
+def _compilation_ends() -> None:
+    from proxskip.on_demand.code_cache import compiler_lock
+
+    if _thread.in_kernel:
+        compiler_lock().__exit__(None, None, None)
+    _clock.go_on()
 
 
 def without_numba() -> None:
@@ -76,75 +93,77 @@ def without_numba() -> None:
 
 
 class Kernel:
-    """A function that numba compiles at its first call; it then takes this object's place in its module."""
+    """A function that numba compiles at its first call."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], borrows: bool) -> None:
         update_wrapper(self, function)
-        self.function, self.options = function, options
-        self.made: Callable[..., Any] | None = None
-        self.lean: dict[str, Callable[[Sequence[Any]], None] | None] = {}
+        self.function, self.options, self.borrows = cast(FunctionType, function), options, borrows
+        self.by_numba: Callable[..., Any] | None = None
+        self.without_numba: dict[str, Callable[[Sequence[Any]], None] | None] = {}
 
     def __call__(self, *args: Any) -> Any:
         """What the compiled function returns."""
-        if self.made is None and _lean.is_set() and (code := self.machine_code(args)) is not None:
-            return code(args)
-        return (self.made or self.make())(*args)
+        function = self.by_numba
+        if function is None:
+            if _lean.is_set() and (code := self._machine_code(args)) is not None:
+                return code(args)
+            function = self.make()
+        _thread.in_kernel = True
+        try:
+            return function(*args)
+        finally:
+            _thread.in_kernel = False
 
     def make(self) -> Callable[..., Any]:
-        """The numba function; those that it calls are made first, since numba looks them up by their names."""
-        with _ONE_AT_A_TIME, ExitStack() as stack:
-            if self.made is None:
-                _clock.stop()
-                stack.callback(_clock.go_on)
-                import numba
+        """The function as numba's, which compiles it for the types of arguments that it is called with."""
+        with _ONE_AT_A_TIME:
+            if self.by_numba is None:
+                with _clock.stopped():
+                    from proxskip.on_demand import code_cache, numba_internals
 
-                _listen_to_numba()
-                self.make_called()
-                self.made = numba.njit(**self.options)(self.function)
-                if self.options.get("cache") and self.made is not self.function:  # it is with NUMBA_DISABLE_JIT
-                    if may_be_cached(self.made):
-                        share_cache(self.made, self.sources())
-                    else:
-                        self.made = numba.njit(**self.options | {"cache": False})(self.function)
-                _MADE[id(self.made)] = self
-                around = self.function.__globals__
-                if around.get(self.function.__name__) is self:
-                    around[self.function.__name__] = self.made
-        return self.made
+                    numba_internals.listen(_compilation_starts, _compilation_ends)
+                    folder = code_cache.folder_of(self._sources()) if self.options.get("cache") else None
+                    options = self.options | {"cache": folder is not None}
+                    self.by_numba = numba_internals.njit(self._linked(), options, self.borrows, folder)
+        return self.by_numba
 
-    def make_called(self) -> None:
-        """Put numba's functions in the places of the kernels that this one calls."""
-        for name, called in self.calls():
-            self.function.__globals__[name] = called.make()
+    def _linked(self) -> FunctionType:
+        """The function with numba's functions in the places of the kernels that it calls."""
+        f = self.function
+        around = f.__globals__ | {name: called.make() for name, called in self._calls()}
+        linked = FunctionType(f.__code__, around, f.__name__, f.__defaults__, f.__closure__)
+        linked.__qualname__ = f.__qualname__
+        return linked
 
-    def calls(self) -> Iterator[tuple[str, Kernel]]:
+    def _calls(self) -> Iterator[tuple[str, Kernel]]:
         """The kernels that this one calls, by the names by which it does."""
         for name in sorted(_names(self.function.__code__)):
-            found = self.function.__globals__.get(name)
-            called = found if isinstance(found, Kernel) else _MADE.get(id(found))
-            if called is not None and called is not self:
+            called = self.function.__globals__.get(name)
+            if isinstance(called, Kernel) and called is not self:
                 yield name, called
 
-    def sources(self) -> set[str]:
+    def _sources(self) -> set[str]:
         """The files in which this kernel and those that it calls are written."""
-        return {self.function.__code__.co_filename}.union(*(called.sources() for _, called in self.calls()))
+        return {self.function.__code__.co_filename}.union(*(called._sources() for _, called in self._calls()))
 
-    def machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
+    def _machine_code(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], None] | None:
         """The kernel for such arguments without numba; None where that cannot be."""
-        from proxskip.on_demand import machine_code
+        from proxskip.on_demand import code_cache, machine_code
 
         types = machine_code.types_of(args)
+        if types is None:
+            return None
         with _ONE_AT_A_TIME:
-            if types is not None and types not in self.lean:
-                path = machine_code.file_of(self.function.__name__, sorted(self.sources()), types)
-                self.lean[types] = machine_code.kept(path, args, lambda: self._compiled(args))
-        return None if types is None else self.lean[types]
+            if types not in self.without_numba:
+                folder = code_cache.folder_of(self._sources())
+                path = None if folder is None else folder / machine_code.file_name(self.function.__name__, types)
+                self.without_numba[types] = machine_code.kept(path, args, lambda: self._compiled(args))
+        return self.without_numba[types]
 
     def _compiled(self, args: Sequence[Any]) -> bytes:
         from proxskip.on_demand import machine_code
 
-        self.make_called()
-        return machine_code.made_by_numba(self.function, self.options, args)
+        return machine_code.made_by_numba(self._linked(), self.options, self.borrows, args)
 
 
 def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
@@ -154,66 +173,7 @@ def njit(borrows: bool = False, **options: Any) -> Callable[[Callable[..., Any]]
         borrows: the kernel makes no array and keeps none, so that nobody counts who uses one. Numba counts for each
             view (``X[j]``) and each array of a tuple, by atomic operations for which threads wait for each other.
     """
-    if borrows:
-        options["_nrt"] = False
-    return lambda function: Kernel(function, options)
-
-
-# -- numba's cache on disk ---------------------------------------------------------------------------------------------
-def may_be_cached(made: Any) -> bool:
-    """Whether nobody else may write to the folder of a function's cache, or to the one that this is in."""
-    from proxskip.on_demand import machine_code
-
-    folder = Path(made._cache.cache_path)
-    return all(map(machine_code.may_keep_code, (folder.parent, folder)))
-
-
-def share_cache(made: Any, sources: set[str]) -> None:
-    """Make a function's cache safe for processes that share it, and for sources that change.
-
-    Numba numbers the files of a function's overloads without a lock, so that of two processes which compile different
-    ones at a time both may write the same file, and a third may load the wrong one and crash (numba issue 4807). It
-    looks at the function's own file for changes, but not at those of the functions that it calls.
-    """
-    kept = made._cache
-    file = kept._cache_file
-    file._source_stamp = (file._source_stamp, *(_digest(source) for source in sorted(sources)))
-    for name in ("load_overload", "save_overload"):
-        setattr(kept, name, _alone(getattr(kept, name), kept.cache_path))
-
-
-def _alone(act: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    @wraps(act)
-    def locked(*args: Any, **given: Any) -> Any:
-        # a lock of its own: numba's is held here, and whoever holds the one above may wait for numba's
-        with _IN_THE_CACHE, _lock(Path(folder)):
-            return act(*args, **given)
-
-    return locked
-
-
-_IN_THE_CACHE = threading.RLock()
-_held: list[Path] = []
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Alone among all processes that use this folder; where no file can be locked, go on without."""
-    from proxskip.on_demand import machine_code
-
-    with ExitStack() as stack:
-        if folder not in _held:  # a process must not wait for itself
-            _held.append(folder)
-            stack.callback(_held.remove, folder)
-            with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(machine_code.alone(folder / "proxskip-kernels.lock"))
-        yield
-
-
-@cache
-def _digest(source: str) -> str:
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    return lambda function: Kernel(function, options, borrows)
 
 
 def _names(code: CodeType) -> set[str]:

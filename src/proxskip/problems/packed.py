@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import scipy
 
-from proxskip.problems import oracles
+from proxskip.problems import kernels, oracles
 from proxskip.problems.clients import NUMBERS_AT_ONCE, Clients, Listed
 from proxskip.problems.glm import LeastSquares, LinearModel
 from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows_of, smallest_each
@@ -155,8 +155,6 @@ class Packed(Clients):
 
     def add_to(self, digest: Any) -> None:
         """Add the data of all clients to a digest, client by client as ``sharded.add_client`` does."""
-        from proxskip.problems import kernels  # not before: it needs numba
-
         name = np.array(list(type(self.store).__name__.encode()), np.uint8)
         reg = self.store.reg.view(np.uint8)
         for sub, row0 in self._parts(0, len(self)):

@@ -10,6 +10,7 @@ import numpy as np
 import scipy
 
 from proxskip.cores import available_cores
+from proxskip.problems import kernels
 from proxskip.randomness import generator
 from proxskip.types import Array, InputError, is_sparse
 
@@ -42,8 +43,6 @@ def gram(A: Any, s: Array) -> Array:
 
 def _gram_of_rows(A: Any, s: Array) -> Array:
     """The same without a product of sparse matrices, which would hold A several times."""
-    from proxskip.problems import kernels  # not before: it needs numba
-
     parts = np.zeros((GRAM_PARTS, A.shape[1], A.shape[1]))
     ends = [A.shape[0] * k // GRAM_PARTS for k in range(GRAM_PARTS + 1)]
 

@@ -1,0 +1,91 @@
+"""All that this package uses of numba beyond its documented interface, seen in numba 0.59.1 and 0.68.1.
+
+* The option ``_nrt`` of ``njit``: no reference counts of arrays. Without it kernels are slower, and right.
+* ``numba.core.event``: the event ``numba:compiler_lock``, which starts and ends with every compilation. Without it
+  the seconds of a run include compilations, and processes that compile at the same time do not wait for each other.
+* ``overloads[types].fndesc.mangled_name``: the name of a function's code within the assembly of ``inspect_llvm``.
+* The calling convention: a function takes a place for its result and one for an exception, then its arguments; an
+  array is seven numbers or more (``flat``); it returns an int, 0 if all is well. Where a function's code does not take
+  as many arguments as that, ``machine_code`` leaves the kernel to numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULT_AND_EXCEPTION = (ctypes.c_void_p, ctypes.c_void_p)
+"""What comes before the arguments."""
+DESTRUCTOR = "define void @NRT_MemInfo_call_dtor(ptr %0) { ret void }"
+"""What numba calls when it frees an array of its own; the arrays here are the caller's."""
+
+
+def njit(function: Callable[..., Any], options: dict[str, Any], borrows: bool, folder: Path | None = None) -> Any:
+    """``numba.njit``, which keeps the function's code in this folder.
+
+    Args:
+        borrows: without reference counts.
+    """
+    import numba
+    from numba.core.options import DefaultOptions
+
+    if borrows and hasattr(DefaultOptions, "_nrt"):
+        options = options | {"_nrt": False}
+    known = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = known if folder is None else str(folder)
+        return numba.njit(**options)(function)
+    finally:
+        numba.config.CACHE_DIR = known
+
+
+@cache
+def listen(starts: Callable[[], None], ends: Callable[[], None]) -> None:
+    """Have these called when a compilation, or the loading of a function, starts and ends."""
+    try:
+        from numba.core import event
+    except ImportError:
+        return
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            starts()
+
+        def on_end(self, event: Any) -> None:
+            ends()
+
+    event.register("numba:compiler_lock", Listener())
+
+
+def code_name(compiled: Any, types: tuple[Any, ...]) -> str:
+    """The name of a function's code within its assembly."""
+    name: str = compiled.overloads[types].fndesc.mangled_name
+    return name
+
+
+def flat(args: Sequence[Any]) -> Iterator[Any]:
+    """The arguments as compiled code takes them: an array is no owner, size, item size, address, shape, strides."""
+    for a in args:
+        if isinstance(a, np.ndarray):
+            yield from (None, None, a.size, a.itemsize, a.__array_interface__["data"][0], *a.shape, *a.strides)
+        elif isinstance(a, tuple):
+            yield from flat(a)
+        else:
+            yield a
+
+
+def c_types(args: Sequence[Any]) -> Iterator[Any]:
+    """The types of ``flat``."""
+    for a in args:
+        if isinstance(a, np.ndarray):
+            yield from (ctypes.c_void_p, ctypes.c_void_p, *2 * [ctypes.c_int64], ctypes.c_void_p)
+            yield from 2 * a.ndim * [ctypes.c_int64]
+        elif isinstance(a, tuple):
+            yield from c_types(a)
+        else:
+            yield ctypes.c_int64 if isinstance(a, int | np.integer) else ctypes.c_double
