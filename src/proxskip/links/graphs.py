@@ -126,39 +126,11 @@ class Graph:
         """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""
         if X.ndim != 2 or len(X) != self.n:
             raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
-        return _mixed(self._steps, X, self.n)
-
-    def part(self, lo: int, hi: int) -> GraphRows:
-        """The rows lo to hi - 1 of ``mix``, for a worker that holds these clients."""
-        first, last = self.indptr[lo], self.indptr[hi]
-        heard = self.indices[first:last]
-        outside = np.unique(heard[(heard < lo) | (heard >= hi)])
-        # The worker stacks its own vectors first and those of ``outside`` below them.
-        place = np.where((heard >= lo) & (heard < hi), heard - lo, hi - lo + np.searchsorted(outside, heard))
-        return GraphRows(lo, hi, outside, _steps(self.indptr[lo : hi + 1] - first, place, self.weights[first:last]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphRows:
-    """Rows lo to hi - 1 of a gossip step: the vectors from elsewhere that they need, and how to mix them."""
-
-    lo: int
-    hi: int
-    outside: Indices
-    """The other clients whose vectors are needed, in increasing order."""
-    steps: list[Step]
-
-    def mix(self, own: Array, heard: Array) -> Array:
-        """The rows of ``Graph.mix``, bit for bit, from the worker's own vectors and those of ``outside``."""
-        return _mixed(self.steps, np.concatenate([own, heard]), self.hi - self.lo)
-
-
-def _mixed(steps: list[Step], X: Array, rows: int) -> Array:
-    # No sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit.
-    mixed = np.zeros((rows, X.shape[1]))
-    for at, heard, weights in steps:
-        mixed[at] += weights * X[heard]
-    return mixed
+        # no sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit
+        mixed = np.zeros_like(X, dtype=np.float64, order="C")
+        for at, heard, weights in self._steps:
+            mixed[at] += weights * X[heard]
+        return mixed
 
 
 def _set_fields(graph: Graph, values: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from weakref import WeakSet
 import ray
 
 from proxskip.cores import available_cores
+from proxskip.engines.ray import private
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
@@ -96,13 +97,12 @@ def leave(user: Any) -> None:
 
 def _end(seconds: float) -> None:
     """End the Ray that was started here; its processes are killed if it does not end by itself."""
-    node = ray._private.worker._global_node  # shutdown forgets it
-    with suppress(Exception):
-        node.kill_monitor(check_alive=False)  # the autoscaler's: it has nothing to scale, and takes a second to end
+    processes = private.Processes()
+    processes.end_monitor()
     try:
         within(seconds, ray.shutdown, TimeoutError())
     except TimeoutError:
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
+        processes.kill()
 
 
 def _same(address: str | None) -> None:
@@ -136,7 +136,7 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
     try:
         if port.isdigit():  # where nobody listens, Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=min(CONNECT_SECONDS, seconds)).close()
-        with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
+        with _tidily(), private.on_loopback() if is_loopback(host) else nullcontext():
             within(seconds, lambda: ray.init(address=address, **quiet), silent)
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
@@ -184,16 +184,6 @@ def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
     return found
 
 
-def is_crowded(seconds: float) -> bool:
-    """Whether an actor or a task waits for resources, not just for its process; True if that cannot be found out."""
-    gcs = ray.get_runtime_context().gcs_address
-    with suppress(Exception):
-        from ray.autoscaler.v2.sdk import get_cluster_status
-
-        return bool(ask_head(seconds, lambda: get_cluster_status(gcs)).resource_demands.ray_task_actor_demand)
-    return True
-
-
 def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:
     """Check that all actors can run: an error on the Ray started here, a warning on a cluster, which may grow."""
     for name, each, unit in (("CPU", cores, "CPUs"), ("memory", memory or 0, "bytes of memory")):
@@ -221,29 +211,15 @@ def is_loopback(host: str) -> bool:
     return host.startswith("127.") or host in ("localhost", "::1")
 
 
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as it is.
-
-    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
-    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
-    """
-    # a constant of Ray's, set from that variable when Ray is imported: too late to set the variable here
-    constants = ray._private.ray_constants
-    clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = clusters
-
-
 def start_here(**options: Any) -> None:
     """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        with _tidily(), on_loopback():
-            ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+        with _tidily():
+            private.start_on_loopback(include_dashboard=False, **options)
+    except EngineError:
+        raise
     except Exception as error:  # a plain one if the machine is too busy for Ray to start in its time
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
         raise EngineError(f"Ray did not start on this machine ({first}); try again, or end other programs.") from None

@@ -6,8 +6,7 @@ and the snapshot, and told the log again; the kernels and the minibatches are de
 the dead one stood. Ray never restarts an actor by itself: that would start it with h = 0.
 
 A round of Scaffnew is one call to every actor: what ``settle`` says waits and travels with the next round's message.
-With gossip the actors exchange vectors among themselves. A dead one's peers have moved on meanwhile, so there all
-actors go back to the last snapshot, which was taken everywhere at the same operation, and redo the rounds since.
+What clients gossip is mixed by the driver.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.shards import Census
 from proxskip.engines.rows import balanced
-from proxskip.links.gossip import Mixer
-from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
 from proxskip.problems.stored import Stored
-from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
+from proxskip.seam import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -72,7 +69,7 @@ class RayEngine(Engine):
         self.pool: Any = None
         self.holds: Any = None
         self.loaded = False
-        self.talk: Any = None
+        self.session: Any = None
         self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
@@ -103,7 +100,7 @@ class RayEngine(Engine):
             warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
             made.adopt(self.pool)
-        self.pool, self.holds, self.talk = made, None, None
+        self.pool, self.holds, self.session = made, None, None
         return made
 
     def load(
@@ -155,49 +152,31 @@ class RayEngine(Engine):
         pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
         width, classes = agree(source, self._supplied("look"))
         pool.data.append(("build", lambda a: (source, width, classes)))
-        facts = self._built("build")
+        facts = self._supplied("build")
         pool.digests = [f.digest for f in facts]
         return facts
 
     def _supplied(self, verb: str) -> list[Any]:
-        """Start all actors and give them what there is so far; again if some die of it."""
-        pool = self.pool
-        pool.start(a for a in pool.all if pool.handles[a] is None)
-        found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
-        return [v for a in pool.all for v in found[a]]
-
-    def _built(self, verb: str) -> list[Any]:
-        """The last of the calls that give an actor its data, for actors that have had the others."""
-        from proxskip.engines.ray.pool import UNLOADED
-
-        pool = self.pool
-        arguments = pool.data[-1][1]
-
-        def go(until: float) -> Any:
-            return pool.gather(pool.give(verb, arguments, pool.all), until, UNLOADED)
-
-        found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])
-        return [v for a in pool.all for v in found[a]]
-
-    def _patiently(self, act: Callable[[float], Any], again: Callable[[float], Any] | None = None) -> Any:
-        """Before a run: if actors die, all are made anew, a few times."""
+        """Give all actors their data; what they answer to one of the calls. If some die, all are made anew."""
         from proxskip.engines.ray.pool import Died, Tally
 
-        tally = Tally(self.pool, "while it was loaded")
+        pool = self.pool
+        missing, tally = [a for a in pool.all if pool.handles[a] is None], Tally(pool, "while it was loaded")
         while True:
+            pool.start(missing, until=tally.until)
             try:
-                return act(tally.until)
+                answers = pool.supply(pool.all, tally.until)[verb]
+                return [v for a in pool.all for v in answers[a] or ()]
             except Died as end:
                 tally.add(end.who)
-                self.pool.start(self.pool.all, until=tally.until)
-                act = again or act
+                missing = pool.all
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""
         self._still_holds(clients)
-        found = self._guarded(lambda: self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True)))
-        values = [v for a in self.pool.all for v in found[a][0]]
-        return values, np.concatenate([found[a][1] for a in self.pool.all])
+        answers = self._guarded(lambda: self._call("evaluate", lambda parcel: (parcel.of(x),)))
+        values = [v for a in self.pool.all for v in answers[a][0]]
+        return values, np.concatenate([answers[a][1] for a in self.pool.all])
 
     def _still_holds(self, clients: Any) -> None:
         self._check_pool()
@@ -213,13 +192,13 @@ class RayEngine(Engine):
         """The open problem with its values and gradients computed by the actors, unless one pass here is faster."""
         return Elsewhere.of(problem, self) if problem.by_client and not isinstance(problem, Sharded) else problem
 
-    def _call(self, verb: str, arguments: Callable[[int, Any], tuple[Any, ...]]) -> dict[int, Any]:
+    def _call(self, verb: str, arguments: Callable[[Any], tuple[Any, ...]]) -> dict[int, Any]:
         """Ask every actor something that changes nothing."""
         from proxskip.engines.ray.pool import Parcel
 
         parcel = Parcel()
-        mend = self.pool.refill if self.talk is None else self.talk.mend
-        submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(a, parcel))  # noqa: E731
+        mend = self.pool.refill if self.session is None else self.session.mend
+        submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(parcel))  # noqa: E731
         found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
         return found
 
@@ -228,23 +207,23 @@ class RayEngine(Engine):
         """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
             raise InputError("this problem's shards were loaded by another engine; run it with that one.")
-        from proxskip.engines.ray.talk import Talk
+        from proxskip.engines.ray.talk import ActorSession
 
-        self.talk = None
+        self.session = None
         self._check_pool()
         if isinstance(problem, Sharded):
             self._still_holds(problem.clients)
         elif self.pool is None or self.holds is not problem.clients:
             self._place(problem)
         self.problem = problem
-        self.talk = self._guarded(
-            lambda: Talk(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
+        self.session = self._guarded(
+            lambda: ActorSession(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
         )
 
     def _census(self, problem: Problem) -> Census:
         if not isinstance(problem, Sharded):
             return Census.of(problem)
-        return Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
+        return Census.merged(list(self._call("census", lambda _: (problem.d, problem.batch)).values()))
 
     def _place(self, problem: Problem) -> None:
         pool = self._pool(_load(problem), None)
@@ -253,44 +232,28 @@ class RayEngine(Engine):
         pool.data = [("take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1])))]
         self.holds, self.loaded = problem.clients, False
         try:
-            pool.start(a for a in pool.all if pool.handles[a] is None)
-            self._patiently(lambda until: pool.supply(pool.all, until))
+            self._supplied("take")
         except BaseException:
             self.shutdown_pool()
             raise
 
     def run(self, request: Request) -> Work:
         """One call to every actor that holds members of the cohort."""
-        found = self._guarded(lambda: self.talk.ask("run", request))
+        found = self._guarded(lambda: self.session.ask(request))
         replies = [found[a] for a in sorted(found)]
         up = tuple(np.concatenate(column) for column in zip(*(r.up for r in replies), strict=True))
         sizes = tuple(map(Size.total, zip(*(r.sizes for r in replies), strict=True)))
         steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
         return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
-    def gossip(self, request: Request, graph: Mixer) -> Mixed:
-        """One call to every actor; the actors post vectors to each other along the graph's edges.
-
-        Links that are other ones in every round, and several gossips in one, are mixed here.
-        """
-        if not isinstance(graph, Graph):
-            return super().gossip(request, graph)
-        from proxskip.engines.ray.talk import MixedThere
-
-        self._guarded(lambda: self.talk.link(graph))
-        replies = self._guarded(lambda: self.talk.ask("gossip", request)).values()
-        gradients, vectors = sum(r.gradients for r in replies), max(r.mixed for r in replies)
-        return Mixed((MixedThere(),), gradients, vectors, all(r.finite for r in replies))
-
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Nothing yet: it travels with the next message."""
-        for a, entry in self.talk.entries("tell", Request(half, cohort, 0, down=outcome)).items():  # type: ignore[arg-type]
-            self.talk.queue[a].append(entry)
+        self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
     def expect(self, cohort: Callable[[], Indices]) -> None:
         """Tell the actors with this round's message whose rows to read, if they are on disk."""
         if isinstance(self.problem.clients, Stored):
-            self.talk.ahead = cohort()
+            self.session.next_cohort = cohort()
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""
@@ -300,15 +263,7 @@ class RayEngine(Engine):
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember; it also serves as the snapshot."""
-        return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
-
-    def mark(self, several: bool) -> bool:
-        """The actors do that themselves."""
-        return True
-
-    def rewind(self) -> None:
-        """Back to where the round began, in every actor."""
-        self._guarded(self.talk.rewind)
+        return {k: v.copy() for k, v in self._guarded(self.session.memory).items()}
 
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
@@ -343,17 +298,17 @@ class RayEngine(Engine):
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
-        found: list[dict[str, Any]] = self.talk.recoveries
+        found: list[dict[str, Any]] = self.session.recoveries
         return found
 
     def pulse(self) -> dict[str, float]:
         """Where the time goes, as shares of the time spent in calls."""
-        found: dict[str, float] = self.talk.pulse()
+        found: dict[str, float] = self.session.pulse()
         return found
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        about, told = self.talk.report()
+        about, told = self.session.report()
         return about, [*self.warned, *told]
 
 
