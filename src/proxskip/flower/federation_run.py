@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any
@@ -13,18 +14,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
-from flwr.supercore import log
 
 from proxskip import registry
 from proxskip.flower import find_clients
-from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.federated_client import FederatedClient
-from proxskip.flower.summary import MessageLedger, summary
+from proxskip.flower.envelope import log, unwrap, wrap
+from proxskip.flower.find_clients import FederatedClient
 from proxskip.links.cohorts import with_scheme
+from proxskip.loop.line import Ledger
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
+from proxskip.results.result import Summary
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
@@ -32,6 +33,36 @@ from proxskip.types import InputError
 MAX_ERRORS = 3
 """After this many errors of a client's app in one exchange, the server no longer waits for it."""
 SECONDS_BETWEEN_CHECKS = 5.0
+
+
+class MessageLedger(Ledger):
+    """The ledger of a run, written as messages leave and arrive; bytes include the headers."""
+
+    def asked(self, asks: Sequence[Ask]) -> None:
+        """Count an exchange that begins."""
+        self.exchanges += bool(asks)
+        self.iterations += max((a.K for a in asks), default=0)
+        self.local_steps += sum(a.K for a in asks)
+
+    def sent(self, raw: bytes) -> None:
+        """Count a message to a client."""
+        self.bytes_down += len(raw)
+        self.vectors_down += raw[wire.COUNT]
+
+    def answered(self, raw: bytes, gradients: object) -> None:
+        """Count a reply."""
+        self.bytes_up += len(raw)
+        self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
+        # the number is the client's own, so it may be anything
+        self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
+
+    def measured(self, s: ServerState, d: int, N: int) -> dict[str, float]:
+        """A row as a run's trace would have it: the costs, and what the server has measured."""
+        sizes = {f"floats_{way}": d * vars(self)[f"vectors_{way}"] for way in ("up", "down")}
+        sizes |= {f"bits_{way}": 8 * vars(self)[f"bytes_{way}"] for way in ("up", "down")}
+        unknown = dict.fromkeys(("gap", "lyapunov", "lyapunov_bound"), math.nan)
+        found = {"round": s.round, "passes": self.grad_evals / N, "f": s.f, "grad_norm": s.grad_norm, "sum_h": s.sum_h}
+        return self.row() | sizes | unknown | found
 
 
 @dataclass
@@ -286,6 +317,29 @@ class FederationRun:
             out.summary["message"] += f" {self.last_error}"
         log(INFO, "\t%s", out.summary["message"])
         return out
+
+
+def summary(
+    server: Server, s: ServerState, remotes: Sequence[FederatedClient], costs: MessageLedger, batch: int | None
+) -> Summary:
+    """The content of summary.json; null for what the server does not know."""
+    problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
+    about = {
+        "data": "the clients' own data", "data_sha256": None, "split": "the federation", "samples": N, "d": problem.d,
+        "clients": problem.n, "weights": description.weighting(problem), "lambda": first.l2, "loss": first.kind,
+        "batch": batch, "psi": None if problem.psi is None else repr(problem.psi),
+    }  # fmt: skip
+    config = {
+        "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
+        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort, problem.n),
+    }  # fmt: skip
+    notes = (*server.unsafe, *s.notes)
+    found = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)
+    if not all(r.L_known for r in remotes):
+        found |= {"L_kind": "unknown", "kappa": None}
+    participation = dict(zip(server.names, s.participated, strict=True))
+    found |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
+    return found
 
 
 def _short(text: str) -> str:

@@ -1,22 +1,26 @@
-"""Find the clients: which nodes are connected, which client each one is, and which are missing."""
+"""The clients as the server knows them: which nodes are connected, which client each one is, and their constants."""
 
 from __future__ import annotations
 
+import math
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
-from proxskip.flower.envelope import HELLO, unwrap, wrap
-from proxskip.flower.federated_client import FederatedClient
-from proxskip.types import InputError
+from proxskip.flower.envelope import HELLO, log, unwrap, wrap
+from proxskip.flower.noise import Noise
+from proxskip.problems.federated import Problem
+from proxskip.types import Array, InputError, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
 """Flower's error codes for an app that cannot be loaded or that raised: waiting does not help."""
@@ -25,6 +29,9 @@ LONGEST_PAUSE = 0.5
 EXTRA_TTL = 5.0
 """Seconds that a message lives beyond its deadline, because Flower's simulation forgets expired messages."""
 SUPERLINK_TIMEOUT = 600.0
+UNKNOWN_L = 1e-9
+"""Stands for an unknown L: it allows every step size, and the server warns about it."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class SuperLinkSilent(InputError):
@@ -80,23 +87,93 @@ class Mailbox:
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:
         """Send messages; returns the node of each message id."""
-        out: dict[str, int] = {}
+        nodes: dict[str, int] = {}
         for message in messages:
-            for key in self._call(partial(self._push, message)):
-                out[key] = message.metadata.dst_node_id
-        return out
-
-    def _push(self, message: Message) -> list[str]:
-        return list(self.grid.push_messages([message]))
+            for key in self._call(lambda: list(self.grid.push_messages([message]))):  # noqa: B023
+                nodes[key] = message.metadata.dst_node_id
+        return nodes
 
     def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
         """The replies that have come; they are removed from ``waiting``."""
-        found = []
-        for reply in self._call(lambda: list(self.grid.pull_messages(list(waiting)))):
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                found.append((node, reply))
-        return found
+        replies = self._call(lambda: list(self.grid.pull_messages(list(waiting))))
+        nodes = [waiting.pop(reply.metadata.reply_to_message_id, None) for reply in replies]
+        return [(node, reply) for node, reply in zip(nodes, replies, strict=True) if node is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedClient:
+    """A client's function as the server sees it: its constants, without a way to evaluate it."""
+
+    node: int
+    name: str
+    partition: int
+    d: int
+    N: int
+    L: float
+    mu: float | None
+    kind: str
+    l2: float
+    L_known: bool
+    noise: Noise | None = None
+
+    def value(self, x: Array) -> float:
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
+
+    def gradient(self, x: Array) -> Array:
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its gradient.")
+
+    @staticmethod
+    def of(node: int, place: int, words: dict[str, Any]) -> FederatedClient:
+        """The client from what its node declared, after checks."""
+        try:
+            partition = place if words["partition"] is None else int(words["partition"])
+            name = str(words["name"] or f"client-{partition}")
+            known = words["L"] is not None
+            L = float(words["L"]) if known else UNKNOWN_L
+            mu = None if words["mu"] is None or not known else float(words["mu"])
+            d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"node {node} does not identify itself ({error}); run the same app everywhere.") from None
+        if not _NAME.fullmatch(name):
+            raise InputError(f"node {node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
+        finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
+        if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
+            raise InputError(
+                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; some are invalid."
+            )
+        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+
+
+class RemoteProblem(Problem):
+    """The problem of all clients together, as far as the server knows it."""
+
+    @cached_property
+    def solution(self) -> None:
+        """Unknown: the server has no data to compute it from."""
+        return None
+
+
+def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+    """The problem of all clients together, as far as the server knows it."""
+    first = remotes[0]
+    for r in remotes:
+        if r.d != first.d:
+            raise InputError(
+                f"{r.name} has {r.d} unknowns but {first.name} has {first.d}; every client needs the same model."
+            )
+        if r.l2 != first.l2:
+            raise InputError(
+                f"{r.name} has lambda = {r.l2:g} but {first.name} has {first.l2:g}; give every client the same."
+            )
+    if isinstance(weights, str):
+        if weights not in ("equal", "rows"):
+            raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number per client.')
+        w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
+    else:
+        w = [float(v) for v in weights]
+    return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d)
 
 
 def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
@@ -165,9 +242,9 @@ def with_returned(
 ) -> list[FederatedClient]:
     """The clients after an unknown node has identified itself; it replaces the client that is gone."""
     new = FederatedClient.of(node, len(remotes), words)
-    out = list(remotes)
-    for k, old in enumerate(remotes):
+
+    def is_back(old: FederatedClient) -> bool:
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)
-        if same and old.node not in there:
-            out[k] = new
-    return out
+        return same and old.node not in there
+
+    return [new if is_back(old) else old for old in remotes]

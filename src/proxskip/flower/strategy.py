@@ -12,11 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore import log
 
 from proxskip.flower import find_clients
-from proxskip.flower.federated_client import FederatedClient, as_problem
+from proxskip.flower.envelope import log
 from proxskip.flower.federation_run import FederationResult, FederationRun
+from proxskip.flower.find_clients import FederatedClient, as_problem
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
