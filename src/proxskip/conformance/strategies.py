@@ -136,23 +136,17 @@ class _Federation(Grid):  # type: ignore[misc]
 @contextmanager
 def _in_a_task() -> Iterator[None]:
     """Messages can be made only inside a task of Flower (seen in 1.41); its log is kept to warnings."""
-    before = []
-    for name in _IDENTITY:
-        try:
-            before.append(getattr(TaskIdentity, name))
-        except RuntimeError:  # there is none
-            before.append(None)
+    task = TaskIdentity
+    try:
+        before = task.task_id, task.run_id, task.node_id
+    except RuntimeError:  # this is none
+        before = None, None, None
     logger = logging.getLogger("flwr")
     level = logger.level
+    task.task_id = task.run_id = task.node_id = 1
+    logger.setLevel(logging.WARNING)
     try:
-        for name in _IDENTITY:
-            setattr(TaskIdentity, name, 1)
-        logger.setLevel(logging.WARNING)
         yield
     finally:
-        for name, value in zip(_IDENTITY, before, strict=True):
-            setattr(TaskIdentity, name, value)
+        task.task_id, task.run_id, task.node_id = before
         logger.setLevel(level)
-
-
-_IDENTITY = ("task_id", "run_id", "node_id")

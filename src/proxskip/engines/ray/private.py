@@ -67,13 +67,14 @@ def on_loopback() -> Iterator[None]:
     listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
     """
     # a constant, set from that variable when Ray is imported: too late to set the variable here
-    constants = getattr(getattr(ray, "_private", None), "ray_constants", None)
-    clusters = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    if clusters is None:
+    try:
+        constants = ray._private.ray_constants
+        clusters = constants.ENABLE_RAY_CLUSTER
+    except AttributeError:
         raise EngineError(
             f"Ray {ray.__version__} cannot be kept to the loopback as Ray 2.55 can; install that version, or start a "
             "cluster yourself and give its address."
-        )
+        ) from None
     constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
