@@ -61,8 +61,8 @@ class MessageLedger(Ledger):
         sizes = {f"floats_{way}": d * vars(self)[f"vectors_{way}"] for way in ("up", "down")}
         sizes |= {f"bits_{way}": 8 * vars(self)[f"bytes_{way}"] for way in ("up", "down")}
         unknown = dict.fromkeys(("gap", "lyapunov", "lyapunov_bound"), math.nan)
-        found = {"round": s.round, "passes": self.grad_evals / N, "f": s.f, "grad_norm": s.grad_norm, "sum_h": s.sum_h}
-        return self.row() | sizes | unknown | found
+        known = {"round": s.round, "passes": self.grad_evals / N, "f": s.f, "grad_norm": s.grad_norm, "sum_h": s.sum_h}
+        return self.row() | sizes | unknown | known
 
 
 @dataclass
@@ -267,18 +267,18 @@ class FederationRun:
 
     def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
         """Ask again the clients whose message failed, or that came back as another node."""
-        there, busy = self.mailbox.nodes(), set(waiting.values())
+        connected, busy = self.mailbox.nodes(), set(waiting.values())
         asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
-        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
+        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in connected)
 
     def _welcome(self, hellos: dict[str, int]) -> None:
-        there = self.mailbox.nodes()
+        connected = self.mailbox.nodes()
         for node, reply in self.mailbox.pull(hellos):
             if reply.has_error():
                 continue
             try:
                 _, words = unwrap(reply.content, self.limit)
-                self.remotes = find_clients.with_returned(self.remotes, node, words, there)
+                self.remotes = find_clients.with_returned(self.remotes, node, words, connected)
                 self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
                 log(WARNING, "\tnode %s is not accepted: %s", node, error)
@@ -288,38 +288,38 @@ class FederationRun:
         x = self.state.vectors["x"]
         if self.initial is None:
             return ArrayRecord({"x": Array(x)})
-        out, at = {}, 0
+        arrays, at = {}, 0
         for k, v in self.initial.items():
             like = v.numpy()
-            out[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
+            arrays[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
             at += like.size
-        return ArrayRecord(out)
+        return ArrayRecord(arrays)
 
     def _evaluated(self, round: int) -> None:
         if self.evaluate is None:
             return
-        found = self.evaluate(round, self._arrays())
-        if found is not None:
-            self.outcome.evaluate_metrics_serverapp[round] = found
+        metrics = self.evaluate(round, self._arrays())
+        if metrics is not None:
+            self.outcome.evaluate_metrics_serverapp[round] = metrics
 
     def _noise(self) -> dict[str, Any]:
         """The clip and the noise of each client."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
     def _finish(self) -> FederationResult:
-        s, out = self.state, self.outcome
+        s, result = self.state, self.outcome
         self._update_seconds()
-        out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
-        out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
+        result.arrays, result.x, result.notes, result.state = self._arrays(), s.vectors["x"], s.notes, s
+        result.summary = summary_of(self.server, s, self.remotes, self.costs, self.batch)
         noise = self._noise()
-        out.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
+        result.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
         if s.failed and self.last_error:
-            out.summary["message"] += f" {self.last_error}"
-        log(INFO, "\t%s", out.summary["message"])
-        return out
+            result.summary["message"] += f" {self.last_error}"
+        log(INFO, "\t%s", result.summary["message"])
+        return result
 
 
-def summary(
+def summary_of(
     server: Server, s: ServerState, remotes: Sequence[FederatedClient], costs: MessageLedger, batch: int | None
 ) -> Summary:
     """The content of summary.json; null for what the server does not know."""
@@ -334,12 +334,12 @@ def summary(
         "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort, problem.n),
     }  # fmt: skip
     notes = (*server.unsafe, *s.notes)
-    found = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)
+    summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)
     if not all(r.L_known for r in remotes):
-        found |= {"L_kind": "unknown", "kappa": None}
+        summary |= {"L_kind": "unknown", "kappa": None}
     participation = dict(zip(server.names, s.participated, strict=True))
-    found |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
-    return found
+    summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
+    return summary
 
 
 def _short(text: str) -> str:

@@ -179,7 +179,7 @@ def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float
 def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
     """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
-    found: dict[int, FederatedClient] = {}
+    known: dict[int, FederatedClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken, pause = "", 0, mailbox.pause
@@ -197,21 +197,21 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
                     asked.discard(node)
                 trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
                 continue
-            remote = FederatedClient.of(node, len(found), unwrap(reply.content, limit)[1])
-            if remote.partition in found:
+            remote = FederatedClient.of(node, len(known), unwrap(reply.content, limit)[1])
+            if remote.partition in known:
                 raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
-            found[remote.partition] = remote
-        if len(found) >= clients:
-            if len(asked) > len(found):
+            known[remote.partition] = remote
+        if len(known) >= clients:
+            if len(asked) > len(known):
                 log(WARNING, "\t%d nodes are connected: the run starts without those that are unknown", len(asked))
-            return [found[k] for k in sorted(found)]
-        if mailbox.clock() >= end or (broken and len(found) + broken >= clients):
-            have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
-            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
-            if found and 0 not in found:  # the partitions are not numbered from zero
-                missing = f"{clients - len(found)} more"
+            return [known[k] for k in sorted(known)]
+        if mailbox.clock() >= end or (broken and len(known) + broken >= clients):
+            have = ", ".join(known[k].name for k in sorted(known)) or "nobody"
+            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in known)
+            if known and 0 not in known:  # the partitions are not numbered from zero
+                missing = f"{clients - len(known)} more"
             waited = wait - max(0.0, end - mailbox.clock())
-            count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
+            count = f"have {len(known)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
         mailbox.sleep(min(pause, max(0.0, end - mailbox.clock())))
         pause = min(1.25 * pause, max(LONGEST_PAUSE, mailbox.pause))
@@ -229,22 +229,22 @@ def hello(node: int, batch: int | None, ttl: float) -> Message:
 
 def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[FederatedClient], asked: dict[str, int]) -> list[Message]:
     """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
-    there = mailbox.nodes()
+    connected = mailbox.nodes()
     known = {r.node for r in remotes}
     # nobody is missing, so that an unknown node can be nobody's return
-    if known <= there:
+    if known <= connected:
         return []
-    return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]
+    return [hello(node, None, 60.0) for node in sorted(connected - known - set(asked.values()))]
 
 
 def with_returned(
-    remotes: Sequence[FederatedClient], node: int, words: dict[str, Any], there: set[int]
+    remotes: Sequence[FederatedClient], node: int, words: dict[str, Any], connected: set[int]
 ) -> list[FederatedClient]:
     """The clients after an unknown node has identified itself; it replaces the client that is gone."""
     new = FederatedClient.of(node, len(remotes), words)
 
     def is_back(old: FederatedClient) -> bool:
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)
-        return same and old.node not in there
+        return same and old.node not in connected
 
     return [new if is_back(old) else old for old in remotes]

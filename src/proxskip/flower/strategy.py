@@ -30,13 +30,12 @@ def superlink_timeout(deadline: float) -> float:
     return max(30.0, deadline)
 
 
-def method_for(given: Method | Callable[..., Method], problem: Problem) -> Method:
+def method_for(method: Method | Callable[..., Method], problem: Problem) -> Method:
     """The method itself, or the one that a class (by its theory) or a function makes for this problem."""
-    if not callable(given):
-        return given
-    make: Any = given
-    made: Method = make.theory(problem) if isinstance(given, type) else make(problem)
-    return made
+    if not callable(method):
+        return method
+    make: Any = method
+    return make.theory(problem) if isinstance(method, type) else make(problem)  # type: ignore[no-any-return]
 
 
 class Federated(Strategy):

@@ -208,22 +208,22 @@ def with_scheme(rule: Participation, scheme: int) -> Participation:
     return replace(rule, scheme=scheme) if isinstance(rule, (Uniform, Bernoulli)) else rule
 
 
-def as_participation(given: Any) -> Participation:
+def as_participation(cohort: Any) -> Participation:
     """A rule from None (everyone), a number of clients, a probability below 1 (or one each), a list of cohorts, or a
     rule.
     """
-    if given is None:
+    if cohort is None:
         return Everyone()
-    if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
-        return given
-    if isinstance(given, float) and 0 < given < 1:  # 1.0 is refused below, since 1 means one client
-        return Bernoulli(given)
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
-        return Uniform(int(given))
-    if isinstance(given, Sequence) and given and all(isinstance(q, float) for q in given):
-        return Bernoulli(tuple(given))
-    if isinstance(given, Sequence) and not isinstance(given, str) and all(np.ndim(c) == 1 for c in given):
-        return Given.of(given)
+    if isinstance(cohort, (Everyone, Uniform, Bernoulli, Given)):
+        return cohort
+    if isinstance(cohort, float) and 0 < cohort < 1:  # 1.0 is refused below, since 1 means one client
+        return Bernoulli(cohort)
+    if isinstance(cohort, (int, np.integer)) and not isinstance(cohort, bool):
+        return Uniform(int(cohort))
+    if isinstance(cohort, Sequence) and cohort and all(isinstance(q, float) for q in cohort):
+        return Bernoulli(tuple(cohort))
+    if isinstance(cohort, Sequence) and not isinstance(cohort, str) and all(np.ndim(c) == 1 for c in cohort):
+        return Given.of(cohort)
     raise InputError(
-        f"cohort = {given!r} is not understood; give a number of clients, a probability, or a list of cohorts."
+        f"cohort = {cohort!r} is not understood; give a number of clients, a probability, or a list of cohorts."
     )

@@ -144,9 +144,9 @@ def _set_fields(graph: Graph, values: dict[str, Any]) -> None:
 
 def _unpickled(values: dict[str, Any]) -> Graph:
     """A graph from another process, which has checked it."""
-    made = object.__new__(Graph)
-    _set_fields(made, values)
-    return made
+    graph = object.__new__(Graph)
+    _set_fields(graph, values)
+    return graph
 
 
 def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
@@ -214,18 +214,18 @@ def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
     """
     if isinstance(obj, str):
         name, comma, failing = obj.partition(",failing:")
-        found = graph(name, n, seed=seed, psd=psd)
-        return found.failing(_number(obj, failing)) if comma else found
+        g = graph(name, n, seed=seed, psd=psd)
+        return g.failing(_number(obj, failing)) if comma else g
     if isinstance(obj, Graph):
-        found = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
+        g = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
     elif hasattr(obj, "is_directed"):  # networkx, without importing it
-        found = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
+        g = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
     else:
         W = _dense(obj)
-        found = from_matrix(_lazy(W) if psd else W)
-    if found.n != n:
-        raise InputError(f"the graph '{found.name}' links {found.n} clients, but there are {n}.")
-    return found
+        g = from_matrix(_lazy(W) if psd else W)
+    if g.n != n:
+        raise InputError(f"the graph '{g.name}' links {g.n} clients, but there are {n}.")
+    return g
 
 
 def _fixed(kind: str, n: int) -> networkx.Graph:
@@ -301,11 +301,11 @@ def _lazy(W: Array) -> Array:
 
 def _dense(W: Any) -> Array:
     """W, dense or sparse, as a new square array of floats."""
-    given = W.toarray() if hasattr(W, "toarray") else W
+    values = W.toarray() if hasattr(W, "toarray") else W
     try:
-        if given is None or np.iscomplexobj(given):
+        if values is None or np.iscomplexobj(values):
             raise TypeError
-        dense = np.array(given, dtype=np.float64, order="C")
+        dense = np.array(values, dtype=np.float64, order="C")
     except (TypeError, ValueError):
         raise InputError(f"a graph is a name, a networkx graph or a real matrix, not {type(W).__name__}.") from None
     if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:

@@ -179,9 +179,9 @@ class RowView:
         places, first = self.store.place[clients], self.store.initial[self.name]
         if not self.store.used:
             return self._finished(np.tile(first, (len(places), 1)))
-        found = self.store.arrays[self.name][places]
-        found[places < 0] = first
-        return self._finished(found)
+        rows = self.store.arrays[self.name][places]
+        rows[places < 0] = first
+        return self._finished(rows)
 
     def parts(self) -> Iterator[Array]:
         """All rows that there are, some at a time and in no order."""
@@ -193,8 +193,8 @@ class RowView:
         if self.sums:
             return self.sums[0][2]
         others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
-        found = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
-        return float(np.max(found, initial=0.0))
+        sizes = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
+        return float(np.max(sizes, initial=0.0))
 
     def _finished(self, rows: Array) -> Array:
         for operation, other in self.then:
@@ -203,8 +203,8 @@ class RowView:
 
     def __getitem__(self, key: Any) -> Any:
         clients = np.arange(self.store.n)[key]
-        found = self.rows(np.atleast_1d(clients))
-        return found if np.ndim(clients) else found[0]
+        rows = self.rows(np.atleast_1d(clients))
+        return rows if np.ndim(clients) else rows[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self.rows(np.arange(self.store.n)).astype(dtype or np.float64, copy=False)

@@ -149,24 +149,24 @@ def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: C
     Args:
         look: called every second meanwhile; it may raise.
     """
-    found: list[tuple[Any, BaseException | None]] = []
+    outcome: list[tuple[Any, BaseException | None]] = []
 
     def go() -> None:
         try:
-            found.append((act(), None))
+            outcome.append((act(), None))
         except BaseException as error:
-            found.append((None, error))
+            outcome.append((None, error))
 
     thread = threading.Thread(target=go, daemon=True)
     thread.start()
     until = time.monotonic() + max(0.0, seconds)
-    while look is not None and not found and until - time.monotonic() > 1.0:
+    while look is not None and not outcome and until - time.monotonic() > 1.0:
         thread.join(1.0)
         look()
     thread.join(max(0.0, until - time.monotonic()))
-    if not found:
+    if not outcome:
         raise otherwise
-    value, error = found[0]
+    value, error = outcome[0]
     if error is not None:
         raise error
     return value
@@ -180,8 +180,8 @@ def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | 
 
 def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """The cluster's resources, and those that are free."""
-    found: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
-    return found
+    resources: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
+    return resources
 
 
 def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:

@@ -94,14 +94,14 @@ class RayEngine(Engine):
         has, _ = ray_cluster.room(self.deadline)
         parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
-        made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
-        note = ray_cluster.check_room(len(made.all), self.cores, self.memory_limit, has)
+        pool = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        note = ray_cluster.check_room(len(pool.all), self.cores, self.memory_limit, has)
         if note is not None:
             warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
-            made.adopt(self.pool)
-        self.pool, self.holds, self.session = made, None, None
-        return made
+            pool.adopt(self.pool)
+        self.pool, self.holds, self.session = pool, None, None
+        return pool
 
     def load(
         self,
@@ -129,8 +129,8 @@ class RayEngine(Engine):
         """
         if isinstance(weights, str) and weights not in ("rows", "equal"):
             raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-        given = {"model": model, "l2": l2, "intercept": intercept, "dtype": str(np.dtype(dtype)), "features": features}
-        source = as_source(shards, n, **given)
+        kind = str(np.dtype(dtype))
+        source = as_source(shards, n, model=model, l2=l2, intercept=intercept, dtype=kind, features=features)
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
@@ -138,12 +138,12 @@ class RayEngine(Engine):
                 weights = sizes if weights == "rows" and None not in sizes else None
             about = {"split": "shards", "data": f"{source.n} shards"}
             remotes = [RemoteClient(f) for f in facts]
-            made = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
-        self.holds, self.loaded = made.clients, True
-        return made
+        self.holds, self.loaded = problem.clients, True
+        return problem
 
     def _facts(self, source: Any) -> list[Any]:
         """Let the actors load their shards; what they say of them."""
@@ -199,8 +199,8 @@ class RayEngine(Engine):
         parcel = Parcel()
         mend = self.pool.refill if self.session is None else self.session.mend
         submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(parcel))  # noqa: E731
-        found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
-        return found
+        answers: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
+        return answers
 
     # -- an engine's verbs ---------------------------------------------------------------------------------------------
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
@@ -239,8 +239,8 @@ class RayEngine(Engine):
 
     def run(self, request: Request) -> Work:
         """One call to every actor that holds members of the cohort."""
-        found = self._guarded(lambda: self.session.ask(request))
-        replies = [found[a] for a in sorted(found)]
+        answers = self._guarded(lambda: self.session.ask(request))
+        replies = [answers[a] for a in sorted(answers)]
         up = tuple(np.concatenate(column) for column in zip(*(r.up for r in replies), strict=True))
         sizes = tuple(map(Size.total, zip(*(r.sizes for r in replies), strict=True)))
         steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
@@ -298,18 +298,18 @@ class RayEngine(Engine):
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
-        found: list[dict[str, Any]] = self.session.recoveries
-        return found
+        recoveries: list[dict[str, Any]] = self.session.recoveries
+        return recoveries
 
     def pulse(self) -> dict[str, float]:
         """Where the time goes, as shares of the time spent in calls."""
-        found: dict[str, float] = self.session.pulse()
-        return found
+        shares: dict[str, float] = self.session.pulse()
+        return shares
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        about, told = self.session.report()
-        return about, [*self.warned, *told]
+        about, notes = self.session.report()
+        return about, [*self.warned, *notes]
 
 
 def need_ray() -> None:
@@ -333,5 +333,5 @@ def _sizes(source: Any) -> Array:
     """About how large each shard is: its file's size, where it can be seen from here."""
     if not isinstance(source, Files):
         return np.ones(source.n)
-    found = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
-    return np.array(found) if min(found) > 0 else np.ones(source.n)
+    sizes = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
+    return np.array(sizes) if min(sizes) > 0 else np.ones(source.n)

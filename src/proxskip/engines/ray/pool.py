@@ -243,52 +243,45 @@ class Pool:
             what: what the actors that do not answer in time did not do, in words.
         """
         self.heartbeat.look()
-        while True:
-            try:
-                answers = ray.get(list(refs.values()), timeout=_pause(until))
-                return dict(zip(refs, answers, strict=True))
-            except GetTimeoutError:
-                ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
-                self._wait_on([a for a, ref in refs.items() if ref not in ready] or list(refs), refs, until, what)
-            except RayError:  # something failed: find out what, actor by actor
-                return self._one_by_one(refs, until, what)
-
-    def _wait_on(self, slow: Sequence[int], refs: Mapping[int, Any], until: float, what: str) -> None:
-        """Between two looks for answers: see that Ray lives, that the run goes on, and that there is time left."""
-        self.heartbeat.enquire()
-        if self.halt is not None and self.halt.is_set():
-            signals = [self.handles[a].halt.remote() for a in refs]
-            waiting = [*refs.values(), *signals]
-            ray.wait(waiting, num_returns=len(waiting), timeout=HALT_SECONDS)
-            raise BrokenOff
-        if time.monotonic() >= until:
-            raise self.late(slow, what)
-
-    def _one_by_one(self, refs: Mapping[int, Any], until: float, what: str) -> dict[int, Any]:
         waiting = {ref: a for a, ref in refs.items()}
         answers: dict[int, Any] = {}
         dead: dict[int, str] = {}
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=_pause(until))
-            if not ready:
-                self._wait_on(list(waiting.values()), refs, until, what)
-                continue
-            a = waiting.pop(ready[0])
-            try:
-                answers[a] = ray.get(ready[0], timeout=max(1.0, until - time.monotonic()))
-            except RayTaskError as error:
-                if not isinstance(error.cause, (Lost, BrokenOff)):
-                    raise self.failed(a, error) from None
-                dead[a] = ""  # alive, but out of step
-            except LOST_ACTOR_ERRORS as error:
-                dead[a] = reason(error)
-            except GetTimeoutError:
-                raise self.late([a], what) from None
-            except RayError as error:
-                raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
+            pause = min(max(0.0, until - time.monotonic()), SECONDS_BETWEEN_LOOKS)
+            ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=pause)
+            for ref in ready:
+                a = waiting.pop(ref)
+                try:
+                    answers[a] = ray.get(ref, timeout=max(1.0, until - time.monotonic()))
+                except RayError as error:
+                    dead[a] = self._cause(a, error, what)
+            if waiting:
+                self._wait(waiting, until, what)
         if dead:
             raise Died(dead)
         return answers
+
+    def _wait(self, waiting: Mapping[Any, int], until: float, what: str) -> None:
+        """Between two looks for answers: see that Ray lives, that the run goes on, and that there is time left."""
+        self.heartbeat.enquire()
+        if self.halt is not None and self.halt.is_set():
+            refs = [*waiting, *(self.handles[a].halt.remote() for a in waiting.values())]
+            ray.wait(refs, num_returns=len(refs), timeout=HALT_SECONDS)
+            raise BrokenOff
+        if time.monotonic() >= until:
+            raise self.late(waiting.values(), what)
+
+    def _cause(self, a: int, error: RayError, what: str) -> str:
+        """Why an actor was lost; empty for one that is alive but out of step. Any other error ends the run."""
+        if isinstance(error, RayTaskError):
+            if isinstance(error.cause, (Lost, BrokenOff)):
+                return ""
+            raise self.failed(a, error) from None
+        if isinstance(error, LOST_ACTOR_ERRORS):
+            return reason(error)
+        if isinstance(error, GetTimeoutError):
+            raise self.late([a], what) from None
+        raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
 
     def failed(self, a: int, error: RayTaskError) -> Exception:
         """An error of the client's own, in one sentence."""
@@ -384,10 +377,6 @@ class Parcel:
         if id(v) not in self.sent:
             self.sent[id(v)] = (v, put(v))
         return self.sent[id(v)][1]
-
-
-def _pause(until: float) -> float:
-    return min(max(0.0, until - time.monotonic()), SECONDS_BETWEEN_LOOKS)
 
 
 def reason(error: BaseException) -> str:
