@@ -162,3 +162,10 @@ def test_only_public_parts_of_pytorch_are_used() -> None:
                 names.append(ast.unparse(node))
         private += [f"{file.name}: {name}" for name in names if re.match(r"torch\b.*\._[a-z]", name, re.IGNORECASE)]
     assert not private
+
+
+def test_private_parts_of_ray_and_flower_are_in_one_module() -> None:
+    private = re.compile(r"\b(ray|flwr)\._|internal_kv|ray\.autoscaler|TaskIdentity\._|_spill_on_|_node_ip_address")
+    folder = Path(proxskip.__file__).parent
+    using = {f.relative_to(folder).as_posix() for f in folder.rglob("*.py") if private.search(f.read_text())}
+    assert using == {"engines/ray/private.py"}

@@ -431,7 +431,7 @@ def test_another_cluster_than_the_one_in_use_is_refused(made: Any) -> None:
     q, here = quadratics(), ray.get_runtime_context().gcs_address
     with pytest.raises(ps.InputError, match=rf'^this process uses the Ray at "{here}" already, not "10\.255'):
         ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=made(1, "10.255.255.1:6379"))
-    for same in (here, here.replace("127.0.0.1", "localhost"), "auto"):
+    for same in (here, "auto"):
         assert ps.run(ps.Scaffnew.theory(q), q, rounds=1, engine=made(1, same)).status is ps.Status.MAX_ROUNDS
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -110,22 +110,10 @@ def _same(address: str | None) -> None:
     joined = ray.get_runtime_context().gcs_address
     if address in (None, "auto", joined) or OURS.joined == (address, session()):
         return
-    # the same host may be written as a name, a number, or the loopback
-    (host, port), at = _place(str(address)), _place(joined)
-    if port == at[1] and (host == at[0] or is_loopback(host)):
-        return
     raise InputError(
         f'this process uses the Ray at "{joined}" already, not "{address}"; leave the address out, or call '
         "ray.shutdown() first."
     )
-
-
-def _place(address: str) -> tuple[str, str]:
-    """The host's IP address, if its name can be resolved, and the port."""
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):
-        host = socket.gethostbyname(host.strip("[]"))
-    return host, port
 
 
 def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:

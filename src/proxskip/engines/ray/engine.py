@@ -158,18 +158,14 @@ class RayEngine(Engine):
 
     def _supplied(self, verb: str) -> list[Any]:
         """Give all actors their data; what they answer to one of the calls. If some die, all are made anew."""
-        from proxskip.engines.ray.pool import Died, Tally
+        pool, answers = self.pool, {}  # type: Any, dict[int, Any]
 
-        pool = self.pool
-        missing, tally = [a for a in pool.all if pool.handles[a] is None], Tally(pool, "while it was loaded")
-        while True:
-            pool.start(missing, until=tally.until)
-            try:
-                answers = pool.supply(pool.all, tally.until)[verb]
-                return [v for a in pool.all for v in answers[a] or ()]
-            except Died as end:
-                tally.add(end.who)
-                missing = pool.all
+        def act(lost: dict[int, str], until: float) -> None:
+            pool.start([a for a in pool.all if lost or pool.handles[a] is None], until=until)
+            answers.update(pool.supply(pool.all, until)[verb])
+
+        pool.persist(act, "while it was loaded", {})
+        return [v for a in pool.all for v in answers[a] or ()]
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""

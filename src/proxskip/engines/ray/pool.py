@@ -186,20 +186,38 @@ class Pool:
                         "rebuilt; load the shards again."
                     )
 
-    def refill(self, dead: Mapping[int, str]) -> set[int]:
-        """Put new processes with their shards in the place of dead ones."""
-        began, gone, tally = time.perf_counter(), dict(dead), Tally(self, "while it was loaded", dead)
+    def persist(
+        self, act: Callable[[dict[int, str], float], None], when: str, dead: Mapping[int, str], round: int | None = None
+    ) -> tuple[set[int], list[dict[str, Any]]]:
+        """Mend lost actors, again with all of them if more die of it; who was lost, and a record of each that died.
+
+        Args:
+            act: mends the actors that it is told, with the causes of their deaths, within its second argument.
+            when: the words of an error for actors that die too often.
+            round: of the run; None before it.
+        """
+        began, lost, tally = time.perf_counter(), dict(dead), Tally(self, when, dead)
         while True:
             try:
-                self.start(gone, until=tally.until)
-                self.supply(gone, tally.until)
+                act(lost, tally.until)
                 break
-            except Died as end:  # more died meanwhile, or again
+            except Died as end:
                 tally.add(end.who)
-                gone |= end.who
-        seconds = time.perf_counter() - began
-        self.rebuilt += [recovery(self, a, None, seconds, why) for a, why in sorted(gone.items())]
-        return set(gone)
+                lost |= {a: why or lost.get(a, "") for a, why in end.who.items()}
+        died = {"round": round, "seconds": time.perf_counter() - began}
+        records = [{"actor": a, "clients": self.clients(a), **died, "cause": lost[a]} for a in sorted(lost) if lost[a]]
+        return set(lost), records
+
+    def refill(self, dead: Mapping[int, str]) -> set[int]:
+        """Put new processes with their shards in the place of dead ones."""
+
+        def act(lost: Mapping[int, str], until: float) -> None:
+            self.start(lost, until=until)
+            self.supply(lost, until)
+
+        lost, records = self.persist(act, "while it was loaded", dead)
+        self.rebuilt += records
+        return lost
 
     # -- calls ---------------------------------------------------------------------------------------------------------
     def call(
@@ -334,11 +352,6 @@ class Tally:
                     f"the actor with {self.pool.clients(a)} died {self.deaths[a]} times {self.when} "
                     f"({who[a] or 'cause unknown'}); its machine may be short of memory."
                 ) from None
-
-
-def recovery(pool: Pool, a: int, round: int | None, seconds: float, why: str) -> dict[str, Any]:
-    """The record of an actor that was lost and rebuilt; ``round`` is None before a run."""
-    return {"actor": a, "clients": pool.clients(a), "round": round, "seconds": seconds, "cause": why}
 
 
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:

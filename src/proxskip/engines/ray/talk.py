@@ -16,7 +16,7 @@ import numpy as np
 import ray
 
 from proxskip.engines.cpu.shards import Census
-from proxskip.engines.ray.pool import ENDED, Died, Parcel, Pool, Tally, put, recovery, submit_all
+from proxskip.engines.ray.pool import ENDED, Parcel, Pool, put, submit_all
 from proxskip.engines.ray.worker import Message, Op
 from proxskip.problems.federated import Problem
 from proxskip.seam import Request
@@ -199,17 +199,9 @@ class ActorSession:
 
     def mend(self, dead: dict[int, str]) -> set[int]:
         """Bring actors back to where they stood; which."""
-        began, lost, tally = time.perf_counter(), dict(dead), Tally(self.pool, "while it was rebuilt", dead)
-        while True:
-            try:
-                self.rebuild(lost, tally.until)
-                break
-            except Died as end:  # begin again with all that died so far: who knows how far they got
-                tally.add(end.who)
-                lost |= {a: why or lost.get(a, "") for a, why in end.who.items()}
-        seconds = time.perf_counter() - began
-        self.recoveries += [recovery(self.pool, a, self.round, seconds, why) for a, why in sorted(lost.items()) if why]
-        return set(lost)
+        lost, records = self.pool.persist(self.rebuild, "while it was rebuilt", dead, self.round)
+        self.recoveries += records
+        return lost
 
     def rebuild(self, lost: Mapping[int, str], until: float) -> None:
         """New processes for those that died; the snapshot and the log for all that lost their place."""
