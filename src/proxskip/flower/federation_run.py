@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
@@ -19,7 +19,6 @@ from proxskip import registry
 from proxskip.flower import find_clients
 from proxskip.flower.envelope import log, unwrap, wrap
 from proxskip.flower.find_clients import FederatedClient
-from proxskip.links.cohorts import with_scheme
 from proxskip.loop.line import Ledger
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
@@ -136,9 +135,6 @@ class FederationRun:
             saved = checkpoint.load(self.folder, name="server")
             self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
             description.check_sampling(saved.meta["config"])
-            cohort = self.server.cohort
-            if cohort.scheme_for(self.server.problem.n) != 1 and saved.meta["config"].get("cohort") == repr(cohort):
-                self.server = replace(self.server, cohort=with_scheme(cohort, 1))
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
@@ -224,7 +220,7 @@ class FederationRun:
     def _hopeless(self) -> bool:
         """Whether all clients that have not answered have failed several times."""
         s = self.state
-        left = [i for i in s.asked if i not in s.answers and i not in s.out]
+        left = [i for i in s.asked if i not in s.answers and i not in s.excluded]
         return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:

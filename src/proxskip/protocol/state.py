@@ -156,7 +156,8 @@ class ServerState(Copied):
     asked: tuple[int, ...] = ()
     means: tuple[Mean, ...] = ()
     answers: Answers = field(default_factory=Answers)
-    out: frozenset[int] = frozenset()
+    excluded: frozenset[int] = frozenset()
+    """Clients whose answer to this exchange was left out."""
 
     @staticmethod
     def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:

@@ -73,31 +73,26 @@ class RayEngine(Engine):
         self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
-    def _connect(self) -> None:
-        import ray
-
-        from proxskip.engines.ray import cluster as ray_cluster
-
-        ray_cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
-        note = ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
-        if note is not None and note not in self.warned:
-            self.warned.append(note)
-            warnings.warn(note, ray_cluster.UnsafeClusterWarning, stacklevel=5)
-
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
-        from proxskip.engines.ray import cluster as ray_cluster
+        import ray
+
+        from proxskip.engines.ray import cluster
         from proxskip.engines.ray.pool import Pool
 
         self._check_pool()
-        self._connect()
-        has, _ = ray_cluster.room(self.deadline)
+        cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
+        note = cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
+        if note is not None and note not in self.warned:
+            self.warned.append(note)
+            warnings.warn(note, cluster.UnsafeClusterWarning, stacklevel=4)
+        has, _ = cluster.room(self.deadline)
         parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
         pool = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
-        note = ray_cluster.check_room(len(pool.all), self.cores, self.memory_limit, has)
+        note = cluster.check_room(len(pool.all), self.cores, self.memory_limit, has)
         if note is not None:
-            warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
+            warnings.warn(note, cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
             pool.adopt(self.pool)
         self.pool, self.holds, self.session = pool, None, None
