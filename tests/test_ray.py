@@ -510,16 +510,6 @@ def test_a_lost_machine_gets_no_new_actors(monkeypatch: Any) -> None:
     assert ray_pool.reason(gone) == "it could not be reached"
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(monkeypatch: Any) -> None:
-    def get(ref: Any, timeout: float) -> Any:
-        if ref == "late":
-            raise ray.exceptions.GetTimeoutError("no answer")
-        return ref
-
-    monkeypatch.setattr(ray, "get", get)
-    assert ray_pool.Pool._ready({0: "late", 1: "here", 2: "dead"}, {2: "its process ended"}) == {1: "here"}
-
-
 class Moody:
     """A client that fails, or sleeps, from some gradient on, where it was sent to."""
 

@@ -26,7 +26,7 @@ class Participation(Protocol):
 
     def scheme_for(self, n: int) -> int:
         """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
-        ...
+        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
@@ -38,7 +38,7 @@ class Participation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Everyone:
+class Everyone(Participation):
     """Full participation."""
 
     def check(self, n: int) -> None:
@@ -47,10 +47,6 @@ class Everyone:
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """All clients."""
         return np.arange(n)
-
-    def scheme_for(self, n: int) -> int:
-        """Nothing is drawn."""
-        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """(1, 1)."""
@@ -154,7 +150,7 @@ class Bernoulli:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Given(Participation):
     """Cohorts from a list, in turn; after the last one the list starts again."""
 
     cohorts: tuple[tuple[int, ...], ...]
@@ -186,10 +182,6 @@ class Given:
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
-
-    def scheme_for(self, n: int) -> int:
-        """Nothing is drawn."""
-        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """The constants of uniform cohorts of these sizes; no rate is claimed for other patterns."""

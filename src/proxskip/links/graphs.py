@@ -75,18 +75,16 @@ class Graph:
             "indices": rows.indices.astype(np.int64),
             "weights": rows.data.copy(),
         }
-        _set_fields(self, derived)
+        derived["_steps"] = _steps(derived["indptr"], derived["indices"], derived["weights"])
+        for name, value in derived.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(self, name, value)
         if self.delta < TOLERANCE:
             raise InputError(
                 f"the graph is connected by weights so small that delta = {self.delta:.1e}, and its parts "
                 "would silently keep their own answers; give the edges between them larger weights."
             )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled with its derived fields, so that the receiver does not compute the eigenvalues again.
-        derived = {"n": self.n, "delta": self.delta, "lmax": self.lmax, "edges": self.edges, "failure": self.failure}
-        arrays = {"W": self.W, "indptr": self.indptr, "indices": self.indices, "weights": self.weights}
-        return _unpickled, ({"name": self.name, **derived, **arrays},)
 
     @property
     def sigma(self) -> float:
@@ -131,22 +129,6 @@ class Graph:
         for at, heard, weights in self._steps:
             mixed[at] += weights * X[heard]
         return mixed
-
-
-def _set_fields(graph: Graph, values: dict[str, Any]) -> None:
-    """Set the fields of a frozen graph, with its arrays read-only, and derive ``_steps``."""
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            value.setflags(write=False)
-        object.__setattr__(graph, name, value)
-    object.__setattr__(graph, "_steps", _steps(graph.indptr, graph.indices, graph.weights))
-
-
-def _unpickled(values: dict[str, Any]) -> Graph:
-    """A graph from another process, which has checked it."""
-    graph = object.__new__(Graph)
-    _set_fields(graph, values)
-    return graph
 
 
 def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:

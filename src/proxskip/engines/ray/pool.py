@@ -50,11 +50,16 @@ UNSTARTED = "did not start"
 
 
 class Died(Exception):
-    """Some actors were lost; ``who`` says why, with an empty string for one that is alive but out of step."""
+    """Some actors were lost.
 
-    def __init__(self, who: Mapping[int, str]) -> None:
+    Args:
+        who: why, with an empty string for one that is alive but out of step.
+        answers: what the others answered.
+    """
+
+    def __init__(self, who: Mapping[int, str], answers: Mapping[int, Any] | None = None) -> None:
         super().__init__(f"actors {sorted(who)} died")
-        self.who = dict(who)
+        self.who, self.answers = dict(who), dict(answers or {})
 
 
 class Pool:
@@ -241,17 +246,8 @@ class Pool:
                 left = set()
             except Died as end:
                 tally.add(end.who)
-                answers |= self._ready(refs, end.who)
+                answers |= end.answers
                 left = (left - set(answers)) | (mend(end.who) & left)
-        return answers
-
-    @staticmethod
-    def _ready(refs: Mapping[int, Any], dead: Mapping[int, str]) -> dict[int, Any]:
-        """The answers of those that are not dead; one that is lost meanwhile is asked for again."""
-        answers = {}
-        for a in refs.keys() - dead.keys():
-            with suppress(RayError):
-                answers[a] = ray.get(refs[a], timeout=60)
         return answers
 
     def gather(self, refs: Mapping[int, Any], until: float, what: str) -> dict[int, Any]:
@@ -276,7 +272,7 @@ class Pool:
             if waiting:
                 self._wait(waiting, until, what)
         if dead:
-            raise Died(dead)
+            raise Died(dead, answers)
         return answers
 
     def _wait(self, waiting: Mapping[Any, int], until: float, what: str) -> None:
