@@ -1070,11 +1070,11 @@ def test_an_update_of_another_length_is_rejected_and_named() -> None:
     longer = replace(wire.decode(raw, w.problem.d), up=(np.zeros(w.problem.d + 1),))
     after, _ = w.server.step(w.state, Arrived(wire.encode(longer), 0))
     assert after.notes[-1] == "client-0, round 0: its vectors have length 5 instead of 4; the update was left out."
-    assert after.excluded == {0}
+    assert after.out == {0}
     assert after.counts.rejected == 1
     for other in ({"client": 1}, {"run": bytes(16)}):
         after, _ = w.server.step(w.state, Arrived(wire.encode(replace(longer, **other)), 0))
-        assert (after.excluded, after.counts.foreign) == (frozenset(), 1)
+        assert (after.out, after.counts.foreign) == (frozenset(), 1)
 
 
 def test_every_rejection_is_named() -> None:

@@ -199,10 +199,8 @@ class FederationRun:
         self.costs.asked(asks)
         next_check, pause = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS, self.mailbox.pause
         self.errors = {}
-        while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
-            next_asks: list[Ask] = []
-            for node, reply in self.mailbox.pull(waiting):
-                next_asks += self._reply(node, reply)
+        while True:
+            next_asks = [ask for node, reply in self.mailbox.pull(waiting) for ask in self._reply(node, reply)]
             if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
                 return next_asks
             if self.mailbox.clock() >= end or self._hopeless():
@@ -215,12 +213,11 @@ class FederationRun:
                 waiting |= self._again(waiting, end)
             self.mailbox.sleep(min(pause, max(0.0, end - self.mailbox.clock())))
             pause = min(1.25 * pause, self.longest_pause)
-        return []
 
     def _hopeless(self) -> bool:
         """Whether all clients that have not answered have failed several times."""
         s = self.state
-        left = [i for i in s.asked if i not in s.answers and i not in s.excluded]
+        left = [i for i in s.asked if i not in s.answers and i not in s.out]
         return bool(left) and all(self.errors.get(i, 0) >= MAX_ERRORS for i in left)
 
     def _message(self, ask: Ask, end: float) -> Message:

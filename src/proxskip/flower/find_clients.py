@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import queue
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from flwr.serverapp import Grid
 from proxskip.flower.envelope import HELLO, log, unwrap, wrap
 from proxskip.flower.noise import Noise
 from proxskip.problems.federated import Problem
+from proxskip.timeouts import within
 from proxskip.types import Array, InputError, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
@@ -55,31 +54,11 @@ class Mailbox:
     ) -> None:
         self.grid, self.pause, self.clock, self.sleep = grid, pause, clock, sleep
         self.timeout = SUPERLINK_TIMEOUT
-        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while (call := self.calls.get()) is not None:
-            try:
-                self.done.put((call(), None))
-            except BaseException as error:  # raised again in the thread that waits
-                self.done.put((None, error))
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """The result of ``call``, in a thread of its own: Flower waits forever for a SuperLink that is silent."""
-        self.calls.put(call)
-        try:
-            value, error = self.done.get(timeout=self.timeout)
-        except queue.Empty:
-            raise SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.") from None
-        if error is not None:
-            raise error
-        return value
-
-    def close(self) -> None:
-        """End the thread."""
-        self.calls.put(None)
+        """The result of ``call``; Flower itself waits forever for a SuperLink that is silent."""
+        silent = SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.")
+        return within(self.timeout, call, silent)
 
     def nodes(self) -> set[int]:
         """The nodes that are connected."""

@@ -148,17 +148,14 @@ class Federated(Strategy):
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
         mailbox = find_clients.Mailbox(grid, self.pause)
-        try:
-            mailbox.timeout = superlink_timeout(self.wait)
-            remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
-            if len(remotes) > self.clients:
-                raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
-            server = self._server(remotes, num_rounds)
-            mailbox.timeout = superlink_timeout(timeout or self.deadline)
-            run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
-            return run.go()
-        finally:
-            mailbox.close()
+        mailbox.timeout = superlink_timeout(self.wait)
+        remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
+        if len(remotes) > self.clients:
+            raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
+        server = self._server(remotes, num_rounds)
+        mailbox.timeout = superlink_timeout(timeout or self.deadline)
+        run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
+        return run.go()
 
     def _server(self, remotes: Sequence[FederatedClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)

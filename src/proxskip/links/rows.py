@@ -102,8 +102,8 @@ class RowStore:
         """Room for at least this many rows."""
         fits = min(self.n, self.limit // (8 * self.d * max(1, len(self.initial))))
         if rows <= fits and not self.files:
-            with suppress(MemoryError):  # the system gives a page only once something is written to it
-                self.arrays |= {name: self._copied(name, np.zeros((fits, self.d))) for name in self.initial}
+            with suppress(MemoryError):  # room for all that fits: a page is taken only once something is written to it
+                self.arrays |= {name: np.zeros((fits, self.d)) for name in self.initial}
                 self._lengthen(fits)
                 return
         capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
@@ -115,10 +115,6 @@ class RowStore:
         self.clients, self.changed = (
             np.append(v, np.zeros(capacity - len(v), v.dtype)) for v in (self.clients, self.changed)
         )
-
-    def _copied(self, name: str, array: Array) -> Array:
-        array[: self.used] = self.arrays[name][: self.used]
-        return array
 
     def _mapped(self, name: str, rows: int) -> Array:
         """The rows in a file without a name, which is gone when nobody uses it any more."""
@@ -137,7 +133,9 @@ class RowStore:
                 f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or give a "
                 "larger memory_limit."
             ) from error
-        return self._copied(name, array) if is_new else array
+        if is_new:
+            array[: self.used] = self.arrays[name][: self.used]
+        return array
 
 
 class RowView:

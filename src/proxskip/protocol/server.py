@@ -168,7 +168,7 @@ class Server:
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
         asked = tuple(i for i in self._wanted(state, kind) if i not in state.lost)
         state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers=Answers(), call=None)
-        return self._advance(state.but(asked=asked, excluded=frozenset()))
+        return self._advance(state.but(asked=asked, out=frozenset()))
 
     def _next(self, state: ServerState) -> str:
         """What the next ticket is for: the first line that holds.
@@ -241,7 +241,7 @@ class Server:
 
     def _ask(self, state: ServerState, call: Call) -> Step:
         self._route(call)  # found out now, so that a message costs nothing but its own size
-        state = state.but(call=call, exchange=len(state.means), answers=Answers(), excluded=frozenset())
+        state = state.but(call=call, exchange=len(state.means), answers=Answers(), out=frozenset())
         if not state.asked:
             return self._void(state)
         return state, self._asks(state)
@@ -253,7 +253,7 @@ class Server:
         keyed = any(codec is not None and codec.keyed for codec, _ in self._route(call))
         asks = []
         for k, i in enumerate(state.asked):
-            if i in state.answers or i in state.excluded:
+            if i in state.answers or i in state.out:
                 continue
             counted = state.counted[i]
             owed = state.outcomes.get(counted) if not state.exchange and state.heard[i] != counted else None
@@ -300,7 +300,7 @@ class Server:
             or (answer.ticket, answer.exchange) != (state.ticket, state.exchange)
         ):
             return state.count("stale"), []
-        if i in state.answers or i in state.excluded:
+        if i in state.answers or i in state.out:
             return state.count("duplicates"), []
         if answer.status != wire.OK:
             is_ahead = answer.status == wire.AHEAD
@@ -342,19 +342,19 @@ class Server:
         remedy = "is restored from the others'" if self.has_h else "starts again from zero, which the prox form repairs"
         name = self.method.about.summed
         state = state.count("lost").note(f"{self.names[i]} {what} at round {state.round}; its {name} {remedy}.")
-        state = state.but(excluded=state.excluded | {i}, lost=state.lost | {i})
+        state = state.but(out=state.out | {i}, lost=state.lost | {i})
         return self._settled(state)
 
     def _settled(self, state: ServerState) -> Step:
         """Close as soon as nobody else can answer."""
-        if len(state.answers) + len(state.excluded) < len(state.asked):
+        if len(state.answers) + len(state.out) < len(state.asked):
             return state, []
         return self._close(state)
 
     # -- a ticket closes -----------------------------------------------------------------------------------------------
     def _late(self, state: ServerState) -> ServerState:
         for i in state.asked:
-            if i not in state.answers and i not in state.excluded:
+            if i not in state.answers and i not in state.out:
                 state = state.count("late").note(f"{self.names[i]} missed the deadline of round {state.round}.",
                                                  about=f"{self.names[i]} missed", most=1)  # fmt: skip
         return state
@@ -392,7 +392,7 @@ class Server:
         for i, reason in reasons.items():
             note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
             state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
-        return state.but(excluded=state.excluded | reasons.keys())
+        return state.but(out=state.out | reasons.keys())
 
     def _void(self, state: ServerState) -> Step:
         """Nobody is counted. What follows:

@@ -156,7 +156,7 @@ class ServerState(Copied):
     asked: tuple[int, ...] = ()
     means: tuple[Mean, ...] = ()
     answers: Answers = field(default_factory=Answers)
-    excluded: frozenset[int] = frozenset()
+    out: frozenset[int] = frozenset()
     """Clients whose answer to this exchange was left out."""
 
     @staticmethod

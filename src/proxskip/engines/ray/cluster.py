@@ -9,8 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -21,6 +19,7 @@ import ray
 
 from proxskip.cores import available_cores
 from proxskip.engines.ray import private
+from proxskip.timeouts import within
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
@@ -129,35 +128,6 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
         raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
-
-
-def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: Callable[[], None] | None = None) -> Any:
-    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then.
-
-    Args:
-        look: called every second meanwhile; it may raise.
-    """
-    outcome: list[tuple[Any, BaseException | None]] = []
-
-    def go() -> None:
-        try:
-            outcome.append((act(), None))
-        except BaseException as error:
-            outcome.append((None, error))
-
-    thread = threading.Thread(target=go, daemon=True)
-    thread.start()
-    until = time.monotonic() + max(0.0, seconds)
-    while look is not None and not outcome and until - time.monotonic() > 1.0:
-        thread.join(1.0)
-        look()
-    thread.join(max(0.0, until - time.monotonic()))
-    if not outcome:
-        raise otherwise
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value
 
 
 def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | None = None) -> Any:
