@@ -118,8 +118,8 @@ def put(engine: Any, memory: Any) -> None:
     elif engine.name == "gpu":
         engine.kept = {k: engine.cupy.asarray(v) for k, v in memory.items()}
     elif engine.name == "ray":
-        engine.talk.saved = memory
-        engine.pool.call(engine.talk.begin, engine.pool.all, "did not begin", engine.talk.mend)
+        engine.session.snapshot = memory
+        engine.pool.call(engine.session.begin, engine.pool.all, "did not begin", engine.session.mend)
     else:
         engine.kept = memory
 

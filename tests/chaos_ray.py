@@ -85,7 +85,7 @@ class Watcher:
         for pause in self.pauses:
             if self.over.wait(pause):
                 return
-            seen, began, since = len(self.engine.recoveries), time.monotonic(), self.engine.talk.since
+            seen, began, since = len(self.engine.recoveries), time.monotonic(), self.engine.session.rounds_since
             if not self.act(self.engine, self.rng):
                 continue
             while len(self.engine.recoveries) == seen and not self.over.is_set():  # the engine's deadline ends it

@@ -23,8 +23,8 @@ import scipy.sparse
 
 import proxskip as ps
 from chaos import tell
+from lockstep import drive
 from proxskip.protocol import Client, Server, Worker
-from proxskip.protocol.lockstep import drive
 from proxskip.types import UnsafeStepWarning
 
 mpmath.mp.dps = 50

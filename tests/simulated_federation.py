@@ -24,14 +24,15 @@ from typing import Any
 
 import numpy as np
 
+from lockstep import drive
 from proxskip.links.cohorts import Everyone, Participation, Uniform
+from proxskip.loop.audit import allowed, rounded_scale
 from proxskip.methods import FedLin, FiveGCS, LocalGD, Scaffnew, Scaffold, SLocalGD
 from proxskip.problems.federated import Problem
 from proxskip.problems.quadratic import Quadratic
 from proxskip.protocol import audit, halves
 from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
-from proxskip.protocol.lockstep import drive
 from proxskip.protocol.server import Server
 from proxskip.protocol.state import ServerState
 from proxskip.protocol.wire import Ask, decode, encode, upload_digest
@@ -251,7 +252,8 @@ class Simulation:
             H = np.array([node.shadow for node in self.nodes])
             core = self.core
             total = float(np.abs(audit.excess(core.method, core.problem, after, range(len(H)), H)).max())
-            if total > audit.tolerance(core.method, after, H):
+            scale = max(after.scale, rounded_scale(core.method, after.vectors["x"], H))
+            if total > allowed(scale, after.round):
                 raise self._violation(f"sum h = {total} after ticket {before.ticket}")
 
     def _restored(self, node: _Node, h: Array, lost: int) -> None:

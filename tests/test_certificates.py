@@ -12,10 +12,10 @@ import scipy.sparse
 mpmath = pytest.importorskip("mpmath", reason="mpmath is not installed")
 
 import proxskip as ps  # noqa: E402
+from lockstep import drive  # noqa: E402
 from proofs import campaign, exact_gradient  # noqa: E402
 from proxskip.problems import accuracy  # noqa: E402
 from proxskip.protocol import Client, Server, Worker  # noqa: E402
-from proxskip.protocol.lockstep import drive  # noqa: E402
 from proxskip.results.result import Status  # noqa: E402
 
 

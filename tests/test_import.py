@@ -185,3 +185,10 @@ def test_no_private_attribute_of_an_object_of_pytorch_is_used() -> None:
                 ]
             private += [f"{file.name}: {name}" for name in names if re.fullmatch(r"_[a-z]\w*", name)]
     assert not private
+
+
+def test_private_parts_of_ray_and_flower_are_in_one_module() -> None:
+    private = re.compile(r"\b(ray|flwr)\._|internal_kv|ray\.autoscaler|TaskIdentity\._|_spill_on_|_node_ip_address")
+    folder = Path(proxskip.__file__).parent
+    using = {f.relative_to(folder).as_posix() for f in folder.rglob("*.py") if private.search(f.read_text())}
+    assert using == {"engines/ray/private.py"}

@@ -219,10 +219,12 @@ def test_a_graph_is_read_only_and_survives_a_pickle():
     g = from_matrix(mine)
     mine[0, 0] = 7
     assert g.W[0, 0] == 1 / 3
-    for copy in (g, pickle.loads(pickle.dumps(g))):
-        assert np.array_equal(copy.W, g.W)
-        for array in (copy.W, copy.weights, copy.indices, copy.indptr):
-            assert not array.flags.writeable
+    for array in (g.W, g.weights, g.indices, g.indptr):
+        assert not array.flags.writeable
+    copy, X = pickle.loads(pickle.dumps(g)), np.arange(6.0).reshape(3, 2)
+    assert np.array_equal(copy.W, g.W)
+    assert (copy.delta, copy.edges) == (g.delta, g.edges)
+    assert np.array_equal(copy.mix(X), g.mix(X))
     assert g != from_matrix(g.W)
     assert len({g, g}) == 1
     assert "W" not in repr(g)

@@ -377,7 +377,7 @@ def test_a_federation_draws_what_a_run_draws(monkeypatch: pytest.MonkeyPatch, fe
     state = server.start(bytes(16))
     for r in range(9):
         drawn = Uniform(3).draw(stream(4, r, "cohort"), problem.n, r)
-        assert server._cohort(state.but(round=r)) == tuple(drawn.tolist())
+        assert server._wanted(state.but(round=r), "round") == tuple(drawn.tolist())
     assert [with_scheme(Uniform(3), k).scheme_for(problem.n) for k in (1, 2)] == [1, 2]
 
 

@@ -14,9 +14,9 @@ import proxskip as ps
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from conftest import WEIGHTS, quadratics
+from lockstep import drive
 from proxskip.flower import Federated, Noise
 from proxskip.protocol import Client, Server, Worker, halves
-from proxskip.protocol.lockstep import drive
 from proxskip.types import Array
 from test_flower import Here, app_of, clock, home  # noqa: F401
 

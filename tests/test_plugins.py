@@ -18,11 +18,11 @@ import pytest
 
 import proxskip as ps
 from conftest import Machine, code_of
+from lockstep import drive
 from proxskip import cli, conformance, registry
 from proxskip.cli import flags as cli_flags
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Client, Server, Worker
-from proxskip.protocol.lockstep import drive
 from proxskip.report import method_styles, plots
 from proxskip.report.figures import Panel, Series
 from proxskip.results import description

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import proxskip as ps
 from chaos_protocol import LIMIT, campaign, hostile, mutated
 from conftest import METHODS, WEIGHTS, Row, draws, quadratics, thinned
+from lockstep import drive
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import (
     Again,
@@ -41,7 +42,6 @@ from proxskip.protocol import (
     wire,
 )  # fmt: skip
 from proxskip.protocol import server as server_module
-from proxskip.protocol.lockstep import drive
 from proxskip.protocol.replay import Call
 from proxskip.protocol.state import Answers, Reply
 from proxskip.results import checkpoint

@@ -18,13 +18,13 @@ import family
 import proxskip as ps
 from conftest import TORCH, Machine, close, model, quadratics
 from family import Float32, Halved, LocalSolver, Masks, Mixture, RandK, Signs
+from lockstep import drive
 from proxskip.engines.cpu import engine as cpu_engine
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.codecs import Identity, Key, L1Selection, Natural, read_back
 from proxskip.links.cohorts import as_participation
 from proxskip.protocol import Arrived, Begin, Client, ClientState, Deadline, Server, Worker, wire
-from proxskip.protocol.lockstep import drive
 from proxskip.randomness import anchor_coin, stream
 from proxskip.seam import Request
 

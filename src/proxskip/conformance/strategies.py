@@ -31,10 +31,10 @@ def check_strategy(
     unlike, alike = laws.unlike_clients(clients), laws.like_clients(clients)
     run = _Federation(unlike, make, lr, period).observe(strategy(), rounds)
     same = _Federation(alike, make, lr, period).observe(strategy(), rounds)
-    found: list[Law] = [laws.sign(run), laws.like(same, tol)]
+    checked: list[Law] = [laws.sign(run), laws.like(same, tol)]
     # with some clients only, nobody sees the corrections of the others
-    found += [laws.total(run), laws.controls(run, tol)] if run.corrections else []
-    return ConformanceReport((*found, laws.fixed_point(run, tol)))
+    checked += [laws.total(run), laws.controls(run, tol)] if run.corrections else []
+    return ConformanceReport((*checked, laws.fixed_point(run, tol)))
 
 
 def gradient_descent(gradient: Callable[[Array], Array], lr: float, period: int) -> Client:
@@ -135,14 +135,18 @@ class _Federation(Grid):  # type: ignore[misc]
 
 @contextmanager
 def _in_a_task() -> Iterator[None]:
-    """Messages can be made only inside a task of Flower; its log is kept to warnings."""
-    before = TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id
+    """Messages can be made only inside a task of Flower (seen in 1.41); its log is kept to warnings."""
+    task = TaskIdentity
+    try:
+        before = task.task_id, task.run_id, task.node_id
+    except RuntimeError:  # this is none
+        before = None, None, None
     logger = logging.getLogger("flwr")
     level = logger.level
-    TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1
+    task.task_id = task.run_id = task.node_id = 1
     logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+        task.task_id, task.run_id, task.node_id = before
         logger.setLevel(level)

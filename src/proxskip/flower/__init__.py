@@ -28,8 +28,8 @@ if TASK in sys.modules:
 
 if TYPE_CHECKING:
     from proxskip.flower.client import client_app
-    from proxskip.flower.federated_client import FederatedClient
     from proxskip.flower.federation_run import FederationResult
+    from proxskip.flower.find_clients import FederatedClient
     from proxskip.flower.noise import Noise
     from proxskip.flower.oracles import from_arrays, from_svmlight, from_torch
     from proxskip.flower.strategy import Federated
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # the names of version 0.1, for programs that import them
 __getattr__, __dir__ = lazy_names(__name__, {
     "proxskip.flower.client": "client_app",
-    "proxskip.flower.federated_client": "FederatedClient Remote=FederatedClient",
+    "proxskip.flower.find_clients": "FederatedClient Remote=FederatedClient",
     "proxskip.flower.federation_run": "FederationResult Outcome=FederationResult",
     "proxskip.flower.noise": "Noise",
     "proxskip.flower.oracles": "from_arrays from_svmlight from_torch",

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from proxskip.flower import TASK, memory
-from proxskip.flower.envelope import HELLO, unwrap, wrap
+from proxskip import theory
+from proxskip.flower import TASK
+from proxskip.flower.envelope import HELLO, KEY, unwrap, wrap
 from proxskip.flower.noise import Noise
-from proxskip.flower.oracles import kind, l2, smoothness
 from proxskip.on_demand.kernels import without_numba
+from proxskip.problems.oracles import knows_L, row_smoothness_of, rows_of
 from proxskip.protocol import wire
-from proxskip.protocol.client import ClientNode
+from proxskip.protocol.client import ClientNode, ClientState
 from proxskip.protocol.worker import Worker
-from proxskip.results import description
+from proxskip.results import checkpoint, description
 from proxskip.types import InputError, Oracle
 
 MODS_THAT_CHANGE_UPDATES = (
     "fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod", "secagg_mod", "secaggplus_mod",
 )  # fmt: skip
 """Flower's mods that change updates on the way: h would then be computed from vectors that were not averaged."""
+STYPE = "proxskip.vector"
+"""Flower's name for how an array of a memory is serialized."""
 MAX_ORACLES = 64
 """Oracles that a process keeps in memory."""
 
@@ -80,11 +87,11 @@ def client_app(
         # a worker is made for every message: all that it must not forget is in the memory on disk
         worker = Worker(oracle_of(context), i, int(words["seed"]), words["batch"])
         client = ClientNode(method, worker, int(words["itemsize"]), limit, noise)
-        folder = memory.folder_of(context, memory_folder) if on_disk else None
-        before = memory.load(context, folder, run, i)
+        folder = _folder_of(context, memory_folder) if on_disk else None
+        before = _load(context, folder, run, i)
         after, answers = client.step(before, raw)
         if after is not before:
-            memory.save(context, folder, i, after)
+            _save(context, folder, i, after)
         info = {"client": i, "gradients": worker.gradients}
         return Message(wrap(answers[0] if answers else None, info), reply_to=message)
 
@@ -94,18 +101,29 @@ def client_app(
 def _about(oracle: Oracle, context: Context, batch: int | None, noise: Noise | None) -> dict[str, Any]:
     """What the server must know about a client before the first round."""
     worker = Worker(oracle, 0, 0, batch)  # refuses an oracle that cannot run
-    node = context.node_config
+    node, loss = context.node_config, getattr(oracle, "loss", None)
     return {
         "d": worker.d,
         "N": worker.rows,
-        "L": smoothness(oracle, batch),
+        "L": _smoothness(oracle, batch),
         "mu": None if oracle.mu is None else float(oracle.mu),
         "partition": node.get("partition-id"),
         "name": node.get("name"),
-        "kind": kind(oracle),
-        "lambda": l2(oracle),
+        "kind": loss if isinstance(loss, str) else type(oracle).__name__,
+        "lambda": float(getattr(oracle, "l2", 0.0) or 0.0),
         "noise": None if noise is None else [noise.clip, noise.std],
     }
+
+
+def _smoothness(oracle: Oracle, batch: int | None) -> float | None:
+    """The L that limits step sizes, with minibatches the A of expected smoothness; None if it is unknown."""
+    if not knows_L(oracle):
+        return None
+    rows = None if batch is None else row_smoothness_of(oracle)
+    if batch is None or rows is None:
+        return float(oracle.L)
+    A, _ = theory.expected_smoothness(rows_of(oracle), batch, float(oracle.L), rows, math.nan)
+    return float(A)
 
 
 def _check_mods(mods: Sequence[Any]) -> None:
@@ -117,3 +135,54 @@ def _check_mods(mods: Sequence[Any]) -> None:
                 f"{name} changes updates after h was computed from them, so sum_i w_i h_i would not stay zero; "
                 "leave it out, or use client_app(..., noise=Noise(clip, std)), which adds noise before h is computed."
             )
+
+
+# -- memory: on the disk of the node, and in the Context that Flower keeps in its process ------------------------------
+def _folder_of(context: Context, folder: str | Path | None) -> Path:
+    """The folder of the memories: as given, the node's setting ``memory``, or a folder in Flower's home."""
+    if named := folder or context.node_config.get("memory"):
+        return Path(str(named))
+    home = os.environ.get("FLWR_HOME")
+    return (Path(home) if home else Path.home() / ".flwr") / "proxskip"
+
+
+def _load(context: Context, folder: Path | None, run: bytes, i: int) -> ClientState:
+    """The newer of the states that the disk and the Context hold for this run; a fresh one if there is none."""
+    states = [state for state in (_from_disk(folder, run, i), _from_context(context, run)) if state is not None]
+    if not states:
+        return ClientState.fresh(run)
+    # either may be behind: the disk where only its older generation is whole, the Context where the node restarted;
+    # on a tie the disk wins
+    return max(states, key=lambda s: (s.seen, s.committed, s.pending is not None))
+
+
+def _save(context: Context, folder: Path | None, i: int, state: ClientState) -> None:
+    """Save to the disk first, then to the Context; if saving fails, nothing is sent."""
+    arrays, meta = state.arrays(), state.meta()
+    if folder is not None:
+        checkpoint.save(folder / state.run.hex(), arrays, meta, name=f"client-{i}")
+    # the bytes that a codec made are whole numbers
+    vectors = {k: Array(v.dtype.str, v.shape, STYPE, v.tobytes()) for k, v in arrays.items()}
+    context.state[f"{KEY}.arrays"] = ArrayRecord(vectors)
+    context.state[KEY] = ConfigRecord({"meta": json.dumps(meta)})
+
+
+def _from_context(context: Context, run: bytes) -> ClientState | None:
+    record, arrays = context.state.get(KEY), context.state.get(f"{KEY}.arrays")
+    if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+        return None
+    meta: Any = json.loads(str(record["meta"]))
+    if meta["run"] != run.hex():
+        return None
+    return ClientState.of({k: np.frombuffer(v.data, v.dtype).copy() for k, v in arrays.items()}, meta)
+
+
+def _from_disk(folder: Path | None, run: bytes, i: int) -> ClientState | None:
+    if folder is None or not (folder / run.hex() / f"client-{i}").exists():
+        return None
+    try:
+        saved = checkpoint.load(folder / run.hex(), name=f"client-{i}")
+    except checkpoint.CheckpointError:
+        return None  # both generations are damaged: treat the memory as lost; the server will notice
+    state = ClientState.of(saved.arrays, saved.meta)
+    return state if state.run == run else None

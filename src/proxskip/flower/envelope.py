@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from proxskip.types import InputError
 
+log = logging.getLogger("flwr").log
+"""Flower's own log."""
 STYPE = "proxskip.message"
 KEY = "proxskip"
 MAX_JSON = 1 << 20
@@ -37,16 +40,16 @@ def unwrap(content: RecordDict, limit: int) -> tuple[bytes | None, dict[str, Any
     if not isinstance(words, str) or len(words) > MAX_JSON:
         raise InputError("a message that is not from proxskip came; run the same app on both sides.")
     try:
-        found = json.loads(words)
+        settings = json.loads(words)
     except (ValueError, RecursionError):
         raise InputError("the settings in a message are not JSON.") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise InputError("the settings in a message are not a JSON object.")
     arrays = content.get(f"{KEY}.bytes")
     if not isinstance(arrays, ArrayRecord):
-        return None, found
+        return None, settings
     array = arrays.get("message")
     # the type is our own, so that Flower's converters leave the bytes alone
     if array is None or array.stype != STYPE or len(array.data) > limit:
         raise InputError("a message holds an array that is not from proxskip, or exceeds the limit.")
-    return bytes(array.data), found
+    return bytes(array.data), settings

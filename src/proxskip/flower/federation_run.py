@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Result
-from flwr.supercore import log
 
 from proxskip import registry
 from proxskip.flower import find_clients
-from proxskip.flower.envelope import unwrap, wrap
-from proxskip.flower.federated_client import FederatedClient
-from proxskip.flower.summary import MessageLedger, summary
-from proxskip.links.cohorts import with_scheme
+from proxskip.flower.envelope import log, unwrap, wrap
+from proxskip.flower.find_clients import FederatedClient
+from proxskip.loop.line import Ledger
 from proxskip.methods.built_in import BUILT_IN
 from proxskip.protocol import Again, Arrived, Ask, Begin, Deadline, Restarted, Server, ServerState, wire
 from proxskip.protocol.events import Event
 from proxskip.results import checkpoint, description
+from proxskip.results.result import Summary
 from proxskip.results.text import report
 from proxskip.types import Array as Vector
 from proxskip.types import InputError
@@ -32,6 +32,36 @@ from proxskip.types import InputError
 MAX_ERRORS = 3
 """After this many errors of a client's app in one exchange, the server no longer waits for it."""
 SECONDS_BETWEEN_CHECKS = 5.0
+
+
+class MessageLedger(Ledger):
+    """The ledger of a run, written as messages leave and arrive; bytes include the headers."""
+
+    def asked(self, asks: Sequence[Ask]) -> None:
+        """Count an exchange that begins."""
+        self.exchanges += bool(asks)
+        self.iterations += max((a.K for a in asks), default=0)
+        self.local_steps += sum(a.K for a in asks)
+
+    def sent(self, raw: bytes) -> None:
+        """Count a message to a client."""
+        self.bytes_down += len(raw)
+        self.vectors_down += raw[wire.COUNT]
+
+    def answered(self, raw: bytes, gradients: object) -> None:
+        """Count a reply."""
+        self.bytes_up += len(raw)
+        self.vectors_up += raw[wire.COUNT] if len(raw) >= wire.HEADER else 0
+        # the number is the client's own, so it may be anything
+        self.grad_evals += gradients if isinstance(gradients, int) and 0 <= gradients < 2**53 else 0
+
+    def measured(self, s: ServerState, d: int, N: int) -> dict[str, float]:
+        """A row as a run's trace would have it: the costs, and what the server has measured."""
+        sizes = {f"floats_{way}": d * vars(self)[f"vectors_{way}"] for way in ("up", "down")}
+        sizes |= {f"bits_{way}": 8 * vars(self)[f"bytes_{way}"] for way in ("up", "down")}
+        unknown = dict.fromkeys(("gap", "lyapunov", "lyapunov_bound"), math.nan)
+        known = {"round": s.round, "passes": self.grad_evals / N, "f": s.f, "grad_norm": s.grad_norm, "sum_h": s.sum_h}
+        return self.row() | sizes | unknown | known
 
 
 @dataclass
@@ -105,9 +135,6 @@ class FederationRun:
             saved = checkpoint.load(self.folder, name="server")
             self.source = self.source if "source" in saved.meta["config"] else {}  # version 0.2 wrote none
             description.check_sampling(saved.meta["config"])
-            cohort = self.server.cohort
-            if cohort.scheme_for(self.server.problem.n) != 1 and saved.meta["config"].get("cohort") == repr(cohort):
-                self.server = replace(self.server, cohort=with_scheme(cohort, 1))
             different = checkpoint.differences(saved.meta["config"], self._config())
             if different:
                 raise InputError(f"{self.folder} holds another run: {'; '.join(different)}; choose another folder.")
@@ -172,10 +199,8 @@ class FederationRun:
         self.costs.asked(asks)
         next_check, pause = self.mailbox.clock() + SECONDS_BETWEEN_CHECKS, self.mailbox.pause
         self.errors = {}
-        while (self.state.ticket, self.state.exchange) == (ticket, exchange) and not self.state.over:
-            next_asks: list[Ask] = []
-            for node, reply in self.mailbox.pull(waiting):
-                next_asks += self._reply(node, reply)
+        while True:
+            next_asks = [ask for node, reply in self.mailbox.pull(waiting) for ask in self._reply(node, reply)]
             if (self.state.ticket, self.state.exchange) != (ticket, exchange) or self.state.over:
                 return next_asks
             if self.mailbox.clock() >= end or self._hopeless():
@@ -188,7 +213,6 @@ class FederationRun:
                 waiting |= self._again(waiting, end)
             self.mailbox.sleep(min(pause, max(0.0, end - self.mailbox.clock())))
             pause = min(1.25 * pause, self.longest_pause)
-        return []
 
     def _hopeless(self) -> bool:
         """Whether all clients that have not answered have failed several times."""
@@ -236,18 +260,18 @@ class FederationRun:
 
     def _again(self, waiting: dict[str, int], end: float) -> dict[str, int]:
         """Ask again the clients whose message failed, or that came back as another node."""
-        there, busy = self.mailbox.nodes(), set(waiting.values())
+        connected, busy = self.mailbox.nodes(), set(waiting.values())
         asks = [a for a in self.server.step(self.state, Again())[1] if self.remotes[a.client].node not in busy]
-        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in there)
+        return self.mailbox.push(self._message(a, end) for a in asks if self.remotes[a.client].node in connected)
 
     def _welcome(self, hellos: dict[str, int]) -> None:
-        there = self.mailbox.nodes()
+        connected = self.mailbox.nodes()
         for node, reply in self.mailbox.pull(hellos):
             if reply.has_error():
                 continue
             try:
                 _, words = unwrap(reply.content, self.limit)
-                self.remotes = find_clients.with_returned(self.remotes, node, words, there)
+                self.remotes = find_clients.with_returned(self.remotes, node, words, connected)
                 self.places = {r.node: k for k, r in enumerate(self.remotes)}
             except InputError as error:
                 log(WARNING, "\tnode %s is not accepted: %s", node, error)
@@ -257,35 +281,58 @@ class FederationRun:
         x = self.state.vectors["x"]
         if self.initial is None:
             return ArrayRecord({"x": Array(x)})
-        out, at = {}, 0
+        arrays, at = {}, 0
         for k, v in self.initial.items():
             like = v.numpy()
-            out[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
+            arrays[k] = Array(x[at : at + like.size].reshape(like.shape).astype(like.dtype))
             at += like.size
-        return ArrayRecord(out)
+        return ArrayRecord(arrays)
 
     def _evaluated(self, round: int) -> None:
         if self.evaluate is None:
             return
-        found = self.evaluate(round, self._arrays())
-        if found is not None:
-            self.outcome.evaluate_metrics_serverapp[round] = found
+        metrics = self.evaluate(round, self._arrays())
+        if metrics is not None:
+            self.outcome.evaluate_metrics_serverapp[round] = metrics
 
     def _noise(self) -> dict[str, Any]:
         """The clip and the noise of each client."""
         return {r.name: None if r.noise is None else [r.noise.clip, r.noise.std] for r in self.remotes}
 
     def _finish(self) -> FederationResult:
-        s, out = self.state, self.outcome
+        s, result = self.state, self.outcome
         self._update_seconds()
-        out.arrays, out.x, out.notes, out.state = self._arrays(), s.vectors["x"], s.notes, s
-        out.summary = summary(self.server, s, self.remotes, self.costs, self.batch)
+        result.arrays, result.x, result.notes, result.state = self._arrays(), s.vectors["x"], s.notes, s
+        result.summary = summary_of(self.server, s, self.remotes, self.costs, self.batch)
         noise = self._noise()
-        out.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
+        result.summary["noise"] = {"clients": noise, "releases": s.ticket} if any(noise.values()) else None
         if s.failed and self.last_error:
-            out.summary["message"] += f" {self.last_error}"
-        log(INFO, "\t%s", out.summary["message"])
-        return out
+            result.summary["message"] += f" {self.last_error}"
+        log(INFO, "\t%s", result.summary["message"])
+        return result
+
+
+def summary_of(
+    server: Server, s: ServerState, remotes: Sequence[FederatedClient], costs: MessageLedger, batch: int | None
+) -> Summary:
+    """The content of summary.json; null for what the server does not know."""
+    problem, first, N = server.problem, remotes[0], sum(r.N for r in remotes)
+    about = {
+        "data": "the clients' own data", "data_sha256": None, "split": "the federation", "samples": N, "d": problem.d,
+        "clients": problem.n, "weights": description.weighting(problem), "lambda": first.l2, "loss": first.kind,
+        "batch": batch, "psi": None if problem.psi is None else repr(problem.psi),
+    }  # fmt: skip
+    config = {
+        "method": server.method.name, "parameters": description.parameters(server.method), "problem": about,
+        "seed": server.seed, "engine": "flower", "cohort": description.cohort(server.cohort, problem.n),
+    }  # fmt: skip
+    notes = (*server.unsafe, *s.notes)
+    summary = description.summary(config, problem, costs.measured(s, problem.d, N), *server.verdict(s), None, notes)
+    if not all(r.L_known for r in remotes):
+        summary |= {"L_kind": "unknown", "kappa": None}
+    participation = dict(zip(server.names, s.participated, strict=True))
+    summary |= {"closing": server.closing, "participation": participation, "counts": dict(vars(s.counts))}
+    return summary
 
 
 def _short(text: str) -> str:

@@ -1,22 +1,25 @@
-"""Find the clients: which nodes are connected, which client each one is, and which are missing."""
+"""The clients as the server knows them: which nodes are connected, which client each one is, and their constants."""
 
 from __future__ import annotations
 
-import queue
-import threading
+import math
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
-from proxskip.flower.envelope import HELLO, unwrap, wrap
-from proxskip.flower.federated_client import FederatedClient
-from proxskip.types import InputError
+from proxskip.flower.envelope import HELLO, log, unwrap, wrap
+from proxskip.flower.noise import Noise
+from proxskip.problems.federated import Problem
+from proxskip.timeouts import within
+from proxskip.types import Array, InputError, Prox
 
 APP_ERRORS = (1, 2, 7, 8)
 """Flower's error codes for an app that cannot be loaded or that raised: waiting does not help."""
@@ -25,6 +28,9 @@ LONGEST_PAUSE = 0.5
 EXTRA_TTL = 5.0
 """Seconds that a message lives beyond its deadline, because Flower's simulation forgets expired messages."""
 SUPERLINK_TIMEOUT = 600.0
+UNKNOWN_L = 1e-9
+"""Stands for an unknown L: it allows every step size, and the server warns about it."""
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class SuperLinkSilent(InputError):
@@ -48,31 +54,11 @@ class Mailbox:
     ) -> None:
         self.grid, self.pause, self.clock, self.sleep = grid, pause, clock, sleep
         self.timeout = SUPERLINK_TIMEOUT
-        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while (call := self.calls.get()) is not None:
-            try:
-                self.done.put((call(), None))
-            except BaseException as error:  # raised again in the thread that waits
-                self.done.put((None, error))
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """The result of ``call``, in a thread of its own: Flower waits forever for a SuperLink that is silent."""
-        self.calls.put(call)
-        try:
-            value, error = self.done.get(timeout=self.timeout)
-        except queue.Empty:
-            raise SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.") from None
-        if error is not None:
-            raise error
-        return value
-
-    def close(self) -> None:
-        """End the thread."""
-        self.calls.put(None)
+        """The result of ``call``; Flower itself waits forever for a SuperLink that is silent."""
+        silent = SuperLinkSilent(f"the SuperLink has not answered for {self.timeout:.0f} s.")
+        return within(self.timeout, call, silent)
 
     def nodes(self) -> set[int]:
         """The nodes that are connected."""
@@ -80,29 +66,99 @@ class Mailbox:
 
     def push(self, messages: Iterable[Message]) -> dict[str, int]:
         """Send messages; returns the node of each message id."""
-        out: dict[str, int] = {}
+        nodes: dict[str, int] = {}
         for message in messages:
-            for key in self._call(partial(self._push, message)):
-                out[key] = message.metadata.dst_node_id
-        return out
-
-    def _push(self, message: Message) -> list[str]:
-        return list(self.grid.push_messages([message]))
+            for key in self._call(lambda: list(self.grid.push_messages([message]))):  # noqa: B023
+                nodes[key] = message.metadata.dst_node_id
+        return nodes
 
     def pull(self, waiting: dict[str, int]) -> list[tuple[int, Message]]:
         """The replies that have come; they are removed from ``waiting``."""
-        found = []
-        for reply in self._call(lambda: list(self.grid.pull_messages(list(waiting)))):
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                found.append((node, reply))
-        return found
+        replies = self._call(lambda: list(self.grid.pull_messages(list(waiting))))
+        nodes = [waiting.pop(reply.metadata.reply_to_message_id, None) for reply in replies]
+        return [(node, reply) for node, reply in zip(nodes, replies, strict=True) if node is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedClient:
+    """A client's function as the server sees it: its constants, without a way to evaluate it."""
+
+    node: int
+    name: str
+    partition: int
+    d: int
+    N: int
+    L: float
+    mu: float | None
+    kind: str
+    l2: float
+    L_known: bool
+    noise: Noise | None = None
+
+    def value(self, x: Array) -> float:
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its function.")
+
+    def gradient(self, x: Array) -> Array:
+        """Refused: only the client can evaluate it."""
+        raise InputError(f"{self.name} is a remote client; only it can evaluate its gradient.")
+
+    @staticmethod
+    def of(node: int, place: int, words: dict[str, Any]) -> FederatedClient:
+        """The client from what its node declared, after checks."""
+        try:
+            partition = place if words["partition"] is None else int(words["partition"])
+            name = str(words["name"] or f"client-{partition}")
+            known = words["L"] is not None
+            L = float(words["L"]) if known else UNKNOWN_L
+            mu = None if words["mu"] is None or not known else float(words["mu"])
+            d, N, kind, l2 = int(words["d"]), int(words["N"]), str(words["kind"])[:32], float(words["lambda"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"node {node} does not identify itself ({error}); run the same app everywhere.") from None
+        if not _NAME.fullmatch(name):
+            raise InputError(f"node {node} has an invalid name: use 1 to 64 of A-Z a-z 0-9 . _ -.")
+        finite = math.isfinite(L) and math.isfinite(l2) and (mu is None or 0.0 <= mu < math.inf)
+        if not (finite and L > 0 and d > 0 and N > 0 and 0 <= partition < 2**31):
+            raise InputError(
+                f"{name} says L = {L}, mu = {mu}, d = {d}, rows = {N}, partition = {partition}; some are invalid."
+            )
+        return FederatedClient(node, name, partition, d, N, L, mu, kind, l2, known, Noise.of(words.get("noise"), name))
+
+
+class RemoteProblem(Problem):
+    """The problem of all clients together, as far as the server knows it."""
+
+    @cached_property
+    def solution(self) -> None:
+        """Unknown: the server has no data to compute it from."""
+        return None
+
+
+def as_problem(remotes: Sequence[FederatedClient], weights: str | Sequence[float], psi: Prox | None) -> Problem:
+    """The problem of all clients together, as far as the server knows it."""
+    first = remotes[0]
+    for r in remotes:
+        if r.d != first.d:
+            raise InputError(
+                f"{r.name} has {r.d} unknowns but {first.name} has {first.d}; every client needs the same model."
+            )
+        if r.l2 != first.l2:
+            raise InputError(
+                f"{r.name} has lambda = {r.l2:g} but {first.name} has {first.l2:g}; give every client the same."
+            )
+    if isinstance(weights, str):
+        if weights not in ("equal", "rows"):
+            raise InputError(f'weights = "{weights}" must be "equal", "rows", or one number per client.')
+        w = [float(r.N) if weights == "rows" else 1.0 for r in remotes]
+    else:
+        w = [float(v) for v in weights]
+    return RemoteProblem(list(remotes), np.array(w), psi=psi, d=first.d)
 
 
 def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: int) -> list[FederatedClient]:
     """All clients in the order of their partitions; InputError that names the missing ones after ``wait`` seconds."""
     end = mailbox.clock() + wait
-    found: dict[int, FederatedClient] = {}
+    known: dict[int, FederatedClient] = {}
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     trouble, broken, pause = "", 0, mailbox.pause
@@ -120,21 +176,21 @@ def find(mailbox: Mailbox, clients: int, wait: float, batch: int | None, limit: 
                     asked.discard(node)
                 trouble = f"; node {node} said: {last_line(reply) or reply.error.code}"
                 continue
-            remote = FederatedClient.of(node, len(found), unwrap(reply.content, limit)[1])
-            if remote.partition in found:
+            remote = FederatedClient.of(node, len(known), unwrap(reply.content, limit)[1])
+            if remote.partition in known:
                 raise InputError(f"two nodes claim to be partition {remote.partition}; give each its own.")
-            found[remote.partition] = remote
-        if len(found) >= clients:
-            if len(asked) > len(found):
+            known[remote.partition] = remote
+        if len(known) >= clients:
+            if len(asked) > len(known):
                 log(WARNING, "\t%d nodes are connected: the run starts without those that are unknown", len(asked))
-            return [found[k] for k in sorted(found)]
-        if mailbox.clock() >= end or (broken and len(found) + broken >= clients):
-            have = ", ".join(found[k].name for k in sorted(found)) or "nobody"
-            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in found)
-            if found and 0 not in found:  # the partitions are not numbered from zero
-                missing = f"{clients - len(found)} more"
+            return [known[k] for k in sorted(known)]
+        if mailbox.clock() >= end or (broken and len(known) + broken >= clients):
+            have = ", ".join(known[k].name for k in sorted(known)) or "nobody"
+            missing = ", ".join(f"partition {k}" for k in range(clients) if k not in known)
+            if known and 0 not in known:  # the partitions are not numbered from zero
+                missing = f"{clients - len(known)} more"
             waited = wait - max(0.0, end - mailbox.clock())
-            count = f"have {len(found)} of {clients} clients after {waited:.0f} s ({have})"
+            count = f"have {len(known)} of {clients} clients after {waited:.0f} s ({have})"
             raise InputError(f"{count}, missing {missing}{trouble}.")
         mailbox.sleep(min(pause, max(0.0, end - mailbox.clock())))
         pause = min(1.25 * pause, max(LONGEST_PAUSE, mailbox.pause))
@@ -152,22 +208,22 @@ def hello(node: int, batch: int | None, ttl: float) -> Message:
 
 def hellos_to_new_nodes(mailbox: Mailbox, remotes: Sequence[FederatedClient], asked: dict[str, int]) -> list[Message]:
     """If a client is gone, hellos to all unknown nodes: it may have come back as one of them."""
-    there = mailbox.nodes()
+    connected = mailbox.nodes()
     known = {r.node for r in remotes}
     # nobody is missing, so that an unknown node can be nobody's return
-    if known <= there:
+    if known <= connected:
         return []
-    return [hello(node, None, 60.0) for node in sorted(there - known - set(asked.values()))]
+    return [hello(node, None, 60.0) for node in sorted(connected - known - set(asked.values()))]
 
 
 def with_returned(
-    remotes: Sequence[FederatedClient], node: int, words: dict[str, Any], there: set[int]
+    remotes: Sequence[FederatedClient], node: int, words: dict[str, Any], connected: set[int]
 ) -> list[FederatedClient]:
     """The clients after an unknown node has identified itself; it replaces the client that is gone."""
     new = FederatedClient.of(node, len(remotes), words)
-    out = list(remotes)
-    for k, old in enumerate(remotes):
+
+    def is_back(old: FederatedClient) -> bool:
         same = (old.partition, old.d, old.noise) == (new.partition, new.d, new.noise)
-        if same and old.node not in there:
-            out[k] = new
-    return out
+        return same and old.node not in connected
+
+    return [new if is_back(old) else old for old in remotes]

@@ -12,11 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from flwr.supercore import log
 
 from proxskip.flower import find_clients
-from proxskip.flower.federated_client import FederatedClient, as_problem
+from proxskip.flower.envelope import log
 from proxskip.flower.federation_run import FederationResult, FederationRun
+from proxskip.flower.find_clients import FederatedClient, as_problem
 from proxskip.links.cohorts import as_participation
 from proxskip.problems.federated import Problem
 from proxskip.protocol import Begin, Server, halves, wire
@@ -30,13 +30,12 @@ def superlink_timeout(deadline: float) -> float:
     return max(30.0, deadline)
 
 
-def method_for(given: Method | Callable[..., Method], problem: Problem) -> Method:
+def method_for(method: Method | Callable[..., Method], problem: Problem) -> Method:
     """The method itself, or the one that a class (by its theory) or a function makes for this problem."""
-    if not callable(given):
-        return given
-    make: Any = given
-    made: Method = make.theory(problem) if isinstance(given, type) else make(problem)
-    return made
+    if not callable(method):
+        return method
+    make: Any = method
+    return make.theory(problem) if isinstance(method, type) else make(problem)  # type: ignore[no-any-return]
 
 
 class Federated(Strategy):
@@ -149,17 +148,14 @@ class Federated(Strategy):
             raise InputError("clients get their settings from the method; leave out train_config and evaluate_config.")
         self.summary()
         mailbox = find_clients.Mailbox(grid, self.pause)
-        try:
-            mailbox.timeout = superlink_timeout(self.wait)
-            remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
-            if len(remotes) > self.clients:
-                raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
-            server = self._server(remotes, num_rounds)
-            mailbox.timeout = superlink_timeout(timeout or self.deadline)
-            run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
-            return run.go()
-        finally:
-            mailbox.close()
+        mailbox.timeout = superlink_timeout(self.wait)
+        remotes = find_clients.find(mailbox, self.clients, self.wait, self.batch, self.limit)
+        if len(remotes) > self.clients:
+            raise InputError(f"there are {len(remotes)} clients, not {self.clients}; give clients={len(remotes)}.")
+        server = self._server(remotes, num_rounds)
+        mailbox.timeout = superlink_timeout(timeout or self.deadline)
+        run = FederationRun(self, server, remotes, mailbox, timeout or self.deadline, evaluate_fn, initial_arrays)
+        return run.go()
 
     def _server(self, remotes: Sequence[FederatedClient], rounds: int) -> Server:
         problem = as_problem(remotes, self.weights, self.psi)

@@ -26,7 +26,7 @@ class Participation(Protocol):
 
     def scheme_for(self, n: int) -> int:
         """By which scheme of ``randomness`` cohorts of n clients are drawn; a run's folder keeps its own."""
-        ...
+        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """a = E[(s-1)+]/(n-1) and the bound E[nu(s)] on the chi of TAMUNA, for the random cohort size s."""
@@ -38,7 +38,7 @@ class Participation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Everyone:
+class Everyone(Participation):
     """Full participation."""
 
     def check(self, n: int) -> None:
@@ -47,10 +47,6 @@ class Everyone:
     def draw(self, rng: np.random.Generator, n: int, round: int) -> Indices:
         """All clients."""
         return np.arange(n)
-
-    def scheme_for(self, n: int) -> int:
-        """Nothing is drawn."""
-        return 1
 
     def constants(self, n: int) -> tuple[float, float]:
         """(1, 1)."""
@@ -154,7 +150,7 @@ class Bernoulli:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Given(Participation):
     """Cohorts from a list, in turn; after the last one the list starts again."""
 
     cohorts: tuple[tuple[int, ...], ...]
@@ -187,10 +183,6 @@ class Given:
         """The next cohort of the list."""
         return np.array(sorted(self.cohorts[round % len(self.cohorts)]), dtype=np.int64)
 
-    def scheme_for(self, n: int) -> int:
-        """Nothing is drawn."""
-        return 1
-
     def constants(self, n: int) -> tuple[float, float]:
         """The constants of uniform cohorts of these sizes; no rate is claimed for other patterns."""
         sizes: dict[int, float] = {}
@@ -208,22 +200,22 @@ def with_scheme(rule: Participation, scheme: int) -> Participation:
     return replace(rule, scheme=scheme) if isinstance(rule, (Uniform, Bernoulli)) else rule
 
 
-def as_participation(given: Any) -> Participation:
+def as_participation(cohort: Any) -> Participation:
     """A rule from None (everyone), a number of clients, a probability below 1 (or one each), a list of cohorts, or a
     rule.
     """
-    if given is None:
+    if cohort is None:
         return Everyone()
-    if isinstance(given, (Everyone, Uniform, Bernoulli, Given)):
-        return given
-    if isinstance(given, float) and 0 < given < 1:  # 1.0 is refused below, since 1 means one client
-        return Bernoulli(given)
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
-        return Uniform(int(given))
-    if isinstance(given, Sequence) and given and all(isinstance(q, float) for q in given):
-        return Bernoulli(tuple(given))
-    if isinstance(given, Sequence) and not isinstance(given, str) and all(np.ndim(c) == 1 for c in given):
-        return Given.of(given)
+    if isinstance(cohort, (Everyone, Uniform, Bernoulli, Given)):
+        return cohort
+    if isinstance(cohort, float) and 0 < cohort < 1:  # 1.0 is refused below, since 1 means one client
+        return Bernoulli(cohort)
+    if isinstance(cohort, (int, np.integer)) and not isinstance(cohort, bool):
+        return Uniform(int(cohort))
+    if isinstance(cohort, Sequence) and cohort and all(isinstance(q, float) for q in cohort):
+        return Bernoulli(tuple(cohort))
+    if isinstance(cohort, Sequence) and not isinstance(cohort, str) and all(np.ndim(c) == 1 for c in cohort):
+        return Given.of(cohort)
     raise InputError(
-        f"cohort = {given!r} is not understood; give a number of clients, a probability, or a list of cohorts."
+        f"cohort = {cohort!r} is not understood; give a number of clients, a probability, or a list of cohorts."
     )

@@ -86,11 +86,11 @@ class AwakeLinks:
         moved = self.weights[:, None] * (X[self.j] - X[self.i])
         if self.mask is not None:
             moved[~self.mask] = 0.0
-        out = np.array(X, dtype=np.float64, order="C")
+        mixed = np.array(X, dtype=np.float64, order="C")
         # add.at and not +=, since a client may be an end of several links
-        np.add.at(out, self.i, moved)
-        np.subtract.at(out, self.j, moved)
-        return out
+        np.add.at(mixed, self.i, moved)
+        np.subtract.at(mixed, self.j, moved)
+        return mixed
 
 
 @dataclass(frozen=True, slots=True)

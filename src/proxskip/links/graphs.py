@@ -75,18 +75,16 @@ class Graph:
             "indices": rows.indices.astype(np.int64),
             "weights": rows.data.copy(),
         }
-        _set_fields(self, derived)
+        derived["_steps"] = _steps(derived["indptr"], derived["indices"], derived["weights"])
+        for name, value in derived.items():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+            object.__setattr__(self, name, value)
         if self.delta < TOLERANCE:
             raise InputError(
                 f"the graph is connected by weights so small that delta = {self.delta:.1e}, and its parts "
                 "would silently keep their own answers; give the edges between them larger weights."
             )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled with its derived fields, so that the receiver does not compute the eigenvalues again.
-        derived = {"n": self.n, "delta": self.delta, "lmax": self.lmax, "edges": self.edges, "failure": self.failure}
-        arrays = {"W": self.W, "indptr": self.indptr, "indices": self.indices, "weights": self.weights}
-        return _unpickled, ({"name": self.name, **derived, **arrays},)
 
     @property
     def sigma(self) -> float:
@@ -126,55 +124,11 @@ class Graph:
         """One gossip step on an ``(n, d)`` array: row i becomes ``sum_j W_ij X_j``, summed in the order of j."""
         if X.ndim != 2 or len(X) != self.n:
             raise InputError(f"the graph '{self.name}' mixes {self.n} rows, not an array of shape {X.shape}.")
-        return _mixed(self._steps, X, self.n)
-
-    def part(self, lo: int, hi: int) -> GraphRows:
-        """The rows lo to hi - 1 of ``mix``, for a worker that holds these clients."""
-        first, last = self.indptr[lo], self.indptr[hi]
-        heard = self.indices[first:last]
-        outside = np.unique(heard[(heard < lo) | (heard >= hi)])
-        # The worker stacks its own vectors first and those of ``outside`` below them.
-        place = np.where((heard >= lo) & (heard < hi), heard - lo, hi - lo + np.searchsorted(outside, heard))
-        return GraphRows(lo, hi, outside, _steps(self.indptr[lo : hi + 1] - first, place, self.weights[first:last]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphRows:
-    """Rows lo to hi - 1 of a gossip step: the vectors from elsewhere that they need, and how to mix them."""
-
-    lo: int
-    hi: int
-    outside: Indices
-    """The other clients whose vectors are needed, in increasing order."""
-    steps: list[Step]
-
-    def mix(self, own: Array, heard: Array) -> Array:
-        """The rows of ``Graph.mix``, bit for bit, from the worker's own vectors and those of ``outside``."""
-        return _mixed(self.steps, np.concatenate([own, heard]), self.hi - self.lo)
-
-
-def _mixed(steps: list[Step], X: Array, rows: int) -> Array:
-    # No sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit.
-    mixed = np.zeros((rows, X.shape[1]))
-    for at, heard, weights in steps:
-        mixed[at] += weights * X[heard]
-    return mixed
-
-
-def _set_fields(graph: Graph, values: dict[str, Any]) -> None:
-    """Set the fields of a frozen graph, with its arrays read-only, and derive ``_steps``."""
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            value.setflags(write=False)
-        object.__setattr__(graph, name, value)
-    object.__setattr__(graph, "_steps", _steps(graph.indptr, graph.indices, graph.weights))
-
-
-def _unpickled(values: dict[str, Any]) -> Graph:
-    """A graph from another process, which has checked it."""
-    made = object.__new__(Graph)
-    _set_fields(made, values)
-    return made
+        # no sparse product here: compiled ones fuse multiply and add on some machines, which changes the last bit
+        mixed = np.zeros_like(X, dtype=np.float64, order="C")
+        for at, heard, weights in self._steps:
+            mixed[at] += weights * X[heard]
+        return mixed
 
 
 def mixing_matrix(graph: networkx.Graph, psd: bool = False) -> Array:
@@ -242,18 +196,18 @@ def as_graph(obj: Any, n: int, psd: bool = False, seed: int = 0) -> Graph:
     """
     if isinstance(obj, str):
         name, comma, failing = obj.partition(",failing:")
-        found = graph(name, n, seed=seed, psd=psd)
-        return found.failing(_number(obj, failing)) if comma else found
+        g = graph(name, n, seed=seed, psd=psd)
+        return g.failing(_number(obj, failing)) if comma else g
     if isinstance(obj, Graph):
-        found = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
+        g = Graph(obj.name, _lazy(obj.W), failure=obj.failure) if psd else obj
     elif hasattr(obj, "is_directed"):  # networkx, without importing it
-        found = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
+        g = from_matrix(mixing_matrix(obj, psd), obj.name or "given")
     else:
         W = _dense(obj)
-        found = from_matrix(_lazy(W) if psd else W)
-    if found.n != n:
-        raise InputError(f"the graph '{found.name}' links {found.n} clients, but there are {n}.")
-    return found
+        g = from_matrix(_lazy(W) if psd else W)
+    if g.n != n:
+        raise InputError(f"the graph '{g.name}' links {g.n} clients, but there are {n}.")
+    return g
 
 
 def _fixed(kind: str, n: int) -> networkx.Graph:
@@ -329,11 +283,11 @@ def _lazy(W: Array) -> Array:
 
 def _dense(W: Any) -> Array:
     """W, dense or sparse, as a new square array of floats."""
-    given = W.toarray() if hasattr(W, "toarray") else W
+    values = W.toarray() if hasattr(W, "toarray") else W
     try:
-        if given is None or np.iscomplexobj(given):
+        if values is None or np.iscomplexobj(values):
             raise TypeError
-        dense = np.array(given, dtype=np.float64, order="C")
+        dense = np.array(values, dtype=np.float64, order="C")
     except (TypeError, ValueError):
         raise InputError(f"a graph is a name, a networkx graph or a real matrix, not {type(W).__name__}.") from None
     if dense.ndim != 2 or dense.shape[0] != dense.shape[1]:

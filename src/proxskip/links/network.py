@@ -69,9 +69,9 @@ class Network:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         for name, check in (("latency", nonnegative), ("bandwidth", _fast), ("up", _fast), ("gradient", nonnegative)):
-            given = _fields_of(self)[name]
-            if given is not None and not isinstance(given, Spread):
-                set_(self, name, _checked(name, given, check))
+            amount = _fields_of(self)[name]
+            if amount is not None and not isinstance(amount, Spread):
+                set_(self, name, _checked(name, amount, check))
         positive("speed", self.speed)
         _fast("server", self.server)
         hours = np.atleast_1d(np.asarray(self.available, dtype=np.float64))
@@ -127,9 +127,9 @@ class Network:
     def check(self, n: int) -> None:
         """Refuse lists that do not have one number for each of the n clients."""
         for name in ("latency", "bandwidth", "up", "gradient"):
-            given = _fields_of(self)[name]
-            if isinstance(given, tuple) and len(given) != n:
-                raise InputError(f"{name} has {len(given)} numbers for {n} clients.")
+            amount = _fields_of(self)[name]
+            if isinstance(amount, tuple) and len(amount) != n:
+                raise InputError(f"{name} has {len(amount)} numbers for {n} clients.")
 
     @property
     def way_up(self) -> Amount:
@@ -167,9 +167,9 @@ class Network:
     # -- plain data ----------------------------------------------------------------------------------------------------
     def plain(self) -> dict[str, Any]:
         """As plain data, for a run folder; what is infinite or not given is left out."""
-        given = {k: asdict(v) if isinstance(v, Spread) else v for k, v in _fields_of(self).items()}
-        given = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
-        return {k: v for k, v in given.items() if v is not None and v != math.inf and v != ""}
+        values = {k: asdict(v) if isinstance(v, Spread) else v for k, v in _fields_of(self).items()}
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {k: v for k, v in values.items() if v is not None and v != math.inf and v != ""}
 
     @staticmethod
     def of(plain: Mapping[str, Any]) -> Network:
@@ -189,10 +189,10 @@ def _fast(name: str, value: Any) -> float:
     return math.inf if value == math.inf else positive(name, value)
 
 
-def _checked(name: str, given: Any, check: Any) -> float | tuple[float, ...]:
+def _checked(name: str, amount: Any, check: Any) -> float | tuple[float, ...]:
     """One number, or a tuple of them."""
-    if np.ndim(given) == 0:
-        return float(check(name, given))
-    if np.ndim(given) != 1 or isinstance(given, str):
+    if np.ndim(amount) == 0:
+        return float(check(name, amount))
+    if np.ndim(amount) != 1 or isinstance(amount, str):
         raise InputError(f"{name} must be a number, a Spread, or one number for each client.")
-    return tuple(float(check(name, v)) for v in given)
+    return tuple(float(check(name, v)) for v in amount)

@@ -1,17 +1,17 @@
 """What clients remember, one row for each that has taken part: a store that grows, and spills to a file.
 
 With cohorts of a thousand out of a million clients most rows of an (n, d) array would stay as they began. ``RowStore``
-has no row for a client before it takes part. Its arrays grow geometrically; beyond a limit they move to unnamed files
-that are mapped into memory, of which at most about the limit stays resident. ``RowView`` stands for the (n, d) array.
+has no row for a client before it takes part. Beyond a limit its arrays move to unnamed files that are mapped into
+memory, which the system writes out and reads as it sees fit. ``RowView`` stands for the (n, d) array.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ DEFAULT_LIMIT = 2 << 30
 """Bytes of rows that are kept in memory; what is beyond lies in files."""
 FEWEST_ROWS = 64
 GROWTH = 1.5
-"""By how much a store grows at least when it is full."""
+"""By how much a file grows at least when it is full."""
 ROWS_AT_A_TIME = 8192
 """Rows that are read at once where all of them are looked at."""
 
@@ -44,8 +44,7 @@ class RowStore:
         self.clients = np.zeros(0, dtype=np.int64)  # whose row it is
         self.changed = np.zeros(0, dtype=bool)  # rows that a checkpoint has yet to save
         self.arrays: Vectors = {name: np.zeros((0, d)) for name in initial}
-        self.files: dict[str, _MappedFile] = {}
-        self.touched = self.mapped_before = 0
+        self.files: dict[str, Any] = {}
         self.admitted: tuple[Indices | None, Indices] = (None, self.place[:0])  # the last cohort, and its places
         self.log: list[tuple[Indices, Vectors]] | None = None
 
@@ -69,7 +68,6 @@ class RowStore:
         self.changed[places] = True
         if self.log is not None:
             self.log.append((places, {k: self.arrays[k][places] for k in self.initial}))
-        self._release(len(places))
         self.admitted = clients, places
         return places
 
@@ -102,80 +100,42 @@ class RowStore:
     # -- room ----------------------------------------------------------------------------------------------------------
     def _grow(self, rows: int) -> None:
         """Room for at least this many rows."""
-        each = 8 * self.d * max(1, len(self.initial))
-        more = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
-        fits = min(self.n, self.limit // each)
-        spilled = bool(self.files) or rows > fits
-        try:
-            # room for all that may stay in memory: the system gives a page only once something is written to it
-            self._move(more if spilled else fits, spilled)
-        except MemoryError:
-            if spilled:
-                raise
-            self._move(min(more, fits), spilled)
-
-    def _move(self, rows: int, spilled: bool) -> None:
+        fits = min(self.n, self.limit // (8 * self.d * max(1, len(self.initial))))
+        if rows <= fits and not self.files:
+            with suppress(MemoryError):  # room for all that fits: a page is taken only once something is written to it
+                self.arrays |= {name: np.zeros((fits, self.d)) for name in self.initial}
+                self._lengthen(fits)
+                return
+        capacity = min(self.n, max(rows, FEWEST_ROWS, int(GROWTH * len(self.clients))))
         for name in self.initial:  # one after another: old and new of only one are there at a time
-            old = self.arrays[name]
-            if spilled:
-                self.arrays[name] = self._mapped(name, rows, old)
-            elif len(old) < rows:
-                self.arrays[name] = np.zeros((rows, self.d))
-                self.arrays[name][: self.used] = old[: self.used]
-        self.clients, self.changed = (_longer(v, rows) for v in (self.clients, self.changed))
+            self.arrays[name] = self._mapped(name, capacity)
+        self._lengthen(capacity)
 
-    def _mapped(self, name: str, rows: int, old: Array) -> Array:
+    def _lengthen(self, capacity: int) -> None:
+        self.clients, self.changed = (
+            np.append(v, np.zeros(capacity - len(v), v.dtype)) for v in (self.clients, self.changed)
+        )
+
+    def _mapped(self, name: str, rows: int) -> Array:
+        """The rows in a file without a name, which is gone when nobody uses it any more."""
         try:
-            if name in self.files:
-                return self.files[name].grown(rows)
-            self.mapped_before = self.mapped_before if self.files else _mapped_bytes()
-            self.files[name] = _MappedFile(self.folder, self.d)
-            mapped = self.files[name].grown(rows)
-            for lo in range(0, self.used, ROWS_AT_A_TIME):  # old and new are not both in memory
-                some = slice(lo, min(lo + ROWS_AT_A_TIME, self.used))
-                mapped[some] = old[some]
-                self.files[name].release()
-            return mapped
+            is_new = name not in self.files
+            if is_new:
+                self.files[name] = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
+                weakref.finalize(self, self.files[name].close)
+            if hasattr(os, "posix_fallocate"):
+                # room is taken now: a write to a mapped page for which there is none would end the process
+                os.posix_fallocate(self.files[name].fileno(), 0, rows * self.d * 8)
+            array = np.asarray(np.memmap(self.files[name], np.float64, "r+", shape=(rows, self.d)))
         except OSError as error:
             where = self.folder or tempfile.gettempdir()
             raise InputError(
                 f"no room in {where} for what {rows} clients remember ({error.strerror}); free the disk, or give a "
                 "larger memory_limit."
             ) from error
-
-    def _release(self, rows: int) -> None:
-        """Once the limit's worth of the files is in memory, let the system have their pages back."""
-        if not self.files:
-            return
-        self.touched += rows * 8 * self.d * len(self.initial)
-        if max(self.touched, _mapped_bytes() - self.mapped_before) > self.limit:
-            for file in self.files.values():
-                file.release()
-            self.touched = 0
-
-
-class _MappedFile:
-    """Rows of d numbers in a file without a name, which is gone when nobody uses it any more."""
-
-    def __init__(self, folder: Path | None, d: int) -> None:
-        self.file, self.d = tempfile.TemporaryFile(dir=folder), d  # noqa: SIM115
-        weakref.finalize(self, self.file.close)
-
-    def grown(self, rows: int) -> Array:
-        """The same rows, with room for more."""
-        size, number = rows * self.d * 8, self.file.fileno()
-        # room is taken now: a write to a mapped page for which there is none would end the process
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(number, 0, size)
-        else:
-            os.ftruncate(number, size)
-        self.map = mmap.mmap(number, size)
-        return np.frombuffer(self.map, dtype=np.float64).reshape(rows, self.d)
-
-    def release(self) -> None:
-        """Unmap the pages that are in memory; the system keeps, writes and reads them as it sees fit."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)
+        if is_new:
+            array[: self.used] = self.arrays[name][: self.used]
+        return array
 
 
 class RowView:
@@ -217,9 +177,9 @@ class RowView:
         places, first = self.store.place[clients], self.store.initial[self.name]
         if not self.store.used:
             return self._finished(np.tile(first, (len(places), 1)))
-        found = self.store.arrays[self.name][places]
-        found[places < 0] = first
-        return self._finished(found)
+        rows = self.store.arrays[self.name][places]
+        rows[places < 0] = first
+        return self._finished(rows)
 
     def parts(self) -> Iterator[Array]:
         """All rows that there are, some at a time and in no order."""
@@ -231,8 +191,8 @@ class RowView:
         if self.sums:
             return self.sums[0][2]
         others = [self.elsewhere[None, :]] if self.store.used < self.store.n else []
-        found = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
-        return float(np.max(found, initial=0.0))
+        sizes = [np.abs(rows).max(initial=0.0) for rows in (*self.parts(), *others)]
+        return float(np.max(sizes, initial=0.0))
 
     def _finished(self, rows: Array) -> Array:
         for operation, other in self.then:
@@ -241,8 +201,8 @@ class RowView:
 
     def __getitem__(self, key: Any) -> Any:
         clients = np.arange(self.store.n)[key]
-        found = self.rows(np.atleast_1d(clients))
-        return found if np.ndim(clients) else found[0]
+        rows = self.rows(np.atleast_1d(clients))
+        return rows if np.ndim(clients) else rows[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self.rows(np.arange(self.store.n)).astype(dtype or np.float64, copy=False)
@@ -269,18 +229,3 @@ class RowView:
 
     def __truediv__(self, other: Any) -> RowView:
         return self._and(np.divide, other)
-
-
-def _longer(v: Any, size: int) -> Any:
-    grown = np.zeros(size, dtype=v.dtype)
-    grown[: len(v)] = v
-    return grown
-
-
-def _mapped_bytes() -> int:
-    """Bytes of files that are mapped into this process and in memory now; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[2]) * mmap.PAGESIZE
-    except OSError:
-        return 0

@@ -43,8 +43,7 @@ def _sum_of_view(w: Array, view: RowView) -> Array:
     if view.elsewhere.any():  # everybody counts
         at_once = 32 * SUM_BLOCK
         parts = (np.arange(lo, min(lo + at_once, n)) for lo in range(0, n, at_once))
-        found = [_block_sums(w[some], view.rows(some)) for some in parts]
-        return sum_in_order(np.concatenate(found))
+        return sum_in_order(np.concatenate([_block_sums(w[some], view.rows(some)) for some in parts]))
     clients, largest = view.clients, 0.0
     blocks = np.zeros((-(-n // SUM_BLOCK), d))
     block = clients // SUM_BLOCK

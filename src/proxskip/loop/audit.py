@@ -1,10 +1,11 @@
-"""The audit of a run: at every record, the method's control variates must add up to what its theorem says.
+"""The audit: the control variates of a method must add up to what its theorem says, in a run and in a federation.
 
 A lost, doubled or altered update of one client leaves x finite and quiet, and the answer wrong. It shows in the sum of
 the h_i, which is zero after every round (with psi, minus a subgradient of psi at x; with psi(D x), h = -D'y), and for
 5gcs in that of the v_i, which is v. What rounding leaves there is at most some units of the largest h and of
 (p/gamma) x that there have been: h is updated with differences of x, and what was rounded off while they were large
-stays when they have become small.
+stays when they have become small. A run audits itself at every record (``Audit``), a federation's server every so many
+rounds (``protocol.audit``).
 """
 
 from __future__ import annotations
@@ -26,9 +27,25 @@ ROUNDS_PER_TOLERANCE = 10_000
 """Rounding adds up like a random walk: after this many rounds the tolerance is twice as large."""
 
 
+def rounded_scale(method: Method, x: Array, h: Array | None = None) -> float:
+    """max |h| + (p/gamma) max |x|: the size of what is rounded, since h moves by (p/gamma) (x+ - xhat)."""
+    rate = method.pace / float(np.min(method.gamma))
+    return (0.0 if h is None else largest(h)) + rate * float(np.abs(x).max(initial=0.0))
+
+
+def allowed(scale: float, rounds: int, unit: float = DOUBLE) -> float:
+    """How large the sum may be.
+
+    Args:
+        scale: the largest ``rounded_scale`` so far.
+        unit: of rounding, of the vectors that clients remember.
+    """
+    return TOLERANCE * (unit / DOUBLE) * scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
+
+
 @dataclass(slots=True)
 class Audit:
-    """The largest h and (p/gamma) x so far, and the last verdict."""
+    """The largest scale of a run so far."""
 
     scale: float = 0.0
 
@@ -36,20 +53,13 @@ class Audit:
         self, method: Method, problem: Problem, x: Array, server: Vectors, memory: Vectors, rounds: int,
         unit: float = DOUBLE,
     ) -> tuple[float, float] | None:  # fmt: skip
-        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit.
-
-        Args:
-            unit: of rounding, of the vectors that clients remember.
-        """
+        """(The excess, what is allowed) if it is too large; None if all is well, or if there is nothing to audit."""
         h = method.audited(server, memory)
         if h is None:
             return None
-        # h moves by (p/gamma) (x+ - xhat), so this is the size of what is rounded
-        rate = method.pace / float(np.min(method.gamma))
-        now = largest(h) + rate * float(np.abs(x).max(initial=0.0))
+        now = rounded_scale(method, x, h)
         self.scale = max(self.scale, now) if math.isfinite(now) else self.scale
         if rounds == 0:  # the first round may mend what it starts from
             return None
-        excess = method.excess(problem, x, server, memory)
-        allowed = TOLERANCE * (unit / DOUBLE) * self.scale * (1.0 + math.sqrt(rounds / ROUNDS_PER_TOLERANCE))
-        return None if excess is None or not excess > allowed else (excess, allowed)
+        excess, most = method.excess(problem, x, server, memory), allowed(self.scale, rounds, unit)
+        return None if excess is None or not excess > most else (excess, most)

@@ -6,11 +6,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from proxskip.links.codecs import Codec, Key
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.audit import allowed, rounded_scale
 from proxskip.loop.stop import Stop
 from proxskip.loop.watch import RunWatch, grown, start_of
 from proxskip.problems import accuracy
@@ -25,22 +27,10 @@ from proxskip.seam import Method
 from proxskip.seam.idle import IdleClient, Route
 from proxskip.types import Array, InputError
 
-TOLERANCE = 1e-12
 GROWTH, SPREAD = 1e3, 1e6
 """An upload is rejected if it exceeds this multiple of the largest one before it, and the median of the others' now."""
 DIVERGED = 1e12
 """How far |x| may grow before the run has diverged."""
-
-
-def wrong(answer: Answer, round: int, up: tuple[Array, ...]) -> str | None:
-    """Why this update must not touch anything; None for a sound one."""
-    if answer.round != round:
-        return f"it says round {answer.round}"
-    for k, v in enumerate(up):
-        bad = np.flatnonzero(~np.isfinite(v))
-        if len(bad):
-            return f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
-    return None if math.isfinite(answer.value) else f"its value is {answer.value}"
 
 
 def size(up: Sequence[Array]) -> float:
@@ -54,15 +44,15 @@ def out_of_proportion(state: ServerState) -> dict[int, str]:
     assert state.call is not None
     sizes = {i: size(reply.up) for i, reply in state.answers.items()}
     before, ordered = state.sizes.get(state.call.half, 0.0), sorted(sizes.values())
-    found = {}
+    reasons = {}
     for i, mine in sizes.items():
         now = median_without(ordered, bisect_left(ordered, mine))
         most = max(GROWTH * before, SPREAD * now)
         if most > 0 and mine > most:
-            found[i] = (
+            reasons[i] = (
                 f"its upload has the norm {mine:.3g}, that of the others {now:.3g}, and none was above {before:.3g}"
             )
-    return found
+    return reasons
 
 
 def median_without(ordered: Sequence[float], k: int) -> float:
@@ -84,22 +74,28 @@ def diverges(state: ServerState, x: Array) -> str | None:
     return None
 
 
-def read(answer: Answer, route: Route, d: int, key: Key) -> tuple[Array, ...] | str:
-    """The vectors of an answer, through their codecs; a sentence where they are not what the half sends."""
+def read(answer: Answer, round: int, route: Route, d: int, key: Key) -> tuple[tuple[Array, ...], str | None]:
+    """The vectors of an answer, through their codecs, and why they must not touch anything: None for sound ones."""
     if len(answer.up) != len(route):
-        return f"it holds {len(answer.up)} vectors instead of {len(route)}"
-    out = []
+        return (), f"it holds {len(answer.up)} vectors instead of {len(route)}"
+    vectors: list[Any] = []
     for k, (v, (codec, number)) in enumerate(zip(answer.up, route, strict=True)):
         if isinstance(v, bytes) is (codec is None):
-            return f"vector {k} has {len(v) * (1 if codec is None else 8)} bytes that are not of its format"
-        if not isinstance(v, bytes) or codec is None:
-            out.append(v)
-            continue
-        mine = replace(key, vector=number)
-        if len(v) != -(-codec.bits(d, mine) // 8):
-            return f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(d, mine) // 8)}"
-        out.append(codec.decode(v, d, mine))
-    return tuple(out)  # type: ignore[arg-type]
+            return (), f"vector {k} has {len(v) * (1 if codec is None else 8)} bytes that are not of its format"
+        if isinstance(v, bytes) and codec is not None:
+            mine = replace(key, vector=number)
+            if len(v) != -(-codec.bits(d, mine) // 8):
+                return (), f"vector {k} has {len(v)} bytes instead of {-(-codec.bits(d, mine) // 8)}"
+            vectors.append(codec.decode(v, d, mine))
+        else:
+            vectors.append(v)
+    if answer.round != round:
+        return (), f"it says round {answer.round}"
+    for k, v in enumerate(vectors):
+        bad = np.flatnonzero(~np.isfinite(v))
+        if len(bad):
+            return (), f"entry {bad[0]} of vector {k} is {v[bad[0]]}"
+    return tuple(vectors), None if math.isfinite(answer.value) else f"its value is {answer.value}"
 
 
 def route_of(method: Method, call: Call, d: int, wire_codec: Codec | None) -> Route:
@@ -121,42 +117,30 @@ def excess(method: Method, problem: Problem, state: ServerState, cohort: Sequenc
     return weighted_sum(problem.weights[list(cohort)], H) - target
 
 
-def scale(method: Method, x: Array, H: Array | None = None) -> float:
-    """max |h| + (p/gamma) max |x|: what is rounded in h, and in the x that h is updated with."""
-    rate = method.pace / float(np.min(method.gamma))
-    return (0.0 if H is None else float(np.abs(H).max(initial=0.0))) + rate * float(np.abs(x).max())
-
-
-def tolerance(method: Method, state: ServerState, H: Array) -> float:
-    """1e-12 of the largest ``scale`` that there was: what it rounded off stays when h and x have become smaller."""
-    return TOLERANCE * max(state.scale, scale(method, state.vectors["x"], H))
-
-
 def audited(method: Method, problem: Problem, names: Sequence[str], state: ServerState) -> ServerState:
     """All h that are not lost are here: restore those that are, or see that the sum is zero and set it to zero."""
     others = state.asked
     H = np.array([state.answers[i].up[0] for i in others]).reshape(-1, problem.d)
     total = excess(method, problem, state, others, H)
     state = state.but(audited=state.round, tried=state.round)
+    name = method.about.summed
     if state.lost:
         # exact for one client; several share what is missing, which keeps the sum right
         h = -total / float(problem.weights[sorted(state.lost)].sum())
         state = state.adopt(sorted(state.lost), h)
         for i in sorted(state.lost):
-            state = state.note(f"{names[i]} has its {method.about.summed} again.")
+            state = state.note(f"{names[i]} has its {name} again.")
         return state.count("repaired", len(state.lost)).but(lost=frozenset(), tried=-1)
-    size = float(np.abs(total).max())
-    state = state.count("audits").but(sum_h=size, void=0, scale=tolerance(method, state, H) / TOLERANCE)
-    if size <= tolerance(method, state, H):
+    size, now = float(np.abs(total).max()), rounded_scale(method, state.vectors["x"], H)
+    state = state.count("audits").but(sum_h=size, void=0, scale=max(state.scale, now))
+    if size <= allowed(state.scale, state.round):
         return state.but(broken=False)
-    name = method.about.summed
     what = "sum_i w_i h_i" if name == "h" else f"sum_i w_i {name}_i - {name}"
     # once may be a fault that is mended; twice is a client that does something else than it is told
     if state.broken:
         said = f"{what} is {size:.3g} again after it was set to zero; a client does not commit what it is told."
         return state.fail((Status.CORRUPTED, said))
     state = state.count("recentred").note(f"{what} was {size:.3g} after round {state.round}; set to zero.")
-    now = scale(method, state.vectors["x"], H)
     return state.commit(others, Outcome(halves.RECENTRE, (total,))).but(broken=True, scale=now)
 
 
@@ -174,11 +158,11 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     sizes = [float(np.linalg.norm(state.answers[i].up[0])) for i in state.asked]
     L = problem.L_max if all(map(knows_L, problem.clients)) else 0.0
     size = float(problem.weights[list(state.asked)] @ np.array(sizes)) + L * float(np.linalg.norm(x))
-    found = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
+    residual = accuracy.Bounded(float(np.linalg.norm(g)), accuracy.ASSUMED_ULPS * accuracy.UNIT * size)
     if problem.psi is not None:
-        found = accuracy.prox_residual(problem.psi, x, g, found.error, 1.0 / problem.L_global)
+        residual = accuracy.prox_residual(problem.psi, x, g, residual.error, 1.0 / problem.L_global)
         f += float(problem.psi(x))
-    norm = found.value
+    norm = residual.value
     state = state.but(measured=state.round, grad_norm=norm, f=f)
     if state.round == 0 and problem.mu is not None:
         G = np.array([state.answers[i].up[0] for i in state.asked])
@@ -186,5 +170,5 @@ def measured(method: Method, problem: Problem, stop: Stop, state: ServerState) -
     if norm > state.ceiling:
         return state.fail(grown(norm, state.round))
     # a norm that may be nothing but rounding falls no further, and the tolerance is smaller still
-    hopeless = stop.tol is not None and stop.tol < found.error and norm <= found.error
-    return state.but(reached=state.reached or stop.reached({"grad_norm": found.most}), at_rounding=hopeless)
+    hopeless = stop.tol is not None and stop.tol < residual.error and norm <= residual.error
+    return state.but(reached=state.reached or stop.reached({"grad_norm": residual.most}), at_rounding=hopeless)

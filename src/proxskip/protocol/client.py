@@ -52,12 +52,12 @@ class ClientState(Copied):
 
     def arrays(self) -> dict[str, Array]:
         """Its vectors, for a file."""
-        out = {f"memory.{k}": v for k, v in self.memory.items()}
+        arrays = {f"memory.{k}": v for k, v in self.memory.items()}
         if self.pending is not None:
-            out |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
-            out |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
-            out |= {f"coded.{k}": _as_numbers(data) for k, data in enumerate(self.pending.coded) if data is not None}
-        return out
+            arrays |= {f"pending.{k}": v for k, v in self.pending.memory.items()}
+            arrays |= {f"up.{k}": v for k, v in enumerate(self.pending.up)}
+            arrays |= {f"coded.{k}": _as_numbers(data) for k, data in enumerate(self.pending.coded) if data is not None}
+        return arrays
 
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""
@@ -94,11 +94,11 @@ def digest_of(committed: int, memory: Mapping[str, Array]) -> bytes:
     """sha256 of what a client has committed; zeros before the first commit."""
     if not committed:
         return bytes(32)
-    out = hashlib.sha256(committed.to_bytes(8, "little"))
+    digest = hashlib.sha256(committed.to_bytes(8, "little"))
     for k in sorted(memory):
-        out.update(k.encode())
-        out.update(np.ascontiguousarray(memory[k]).tobytes())
-    return out.digest()
+        digest.update(k.encode())
+        digest.update(np.ascontiguousarray(memory[k]).tobytes())
+    return digest.digest()
 
 
 @dataclass(frozen=True)

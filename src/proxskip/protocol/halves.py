@@ -16,9 +16,9 @@ REPORT, MEASURE, RECENTRE, ADOPT = ".report", ".measure", ".recentre", ".adopt"
 def allowed(method: Method) -> dict[str, Callable[..., Any]]:
     """The method's halves by name: its public functions of (client, memory, ...), and nothing else."""
     name = method.about.summed
-    found: dict[str, Callable[..., Any]] = {REPORT: partial(report, name), RECENTRE: partial(recentre, name)}
-    found |= {MEASURE: measure, ADOPT: partial(adopt, name)}
-    return found | registry.bound_halves(method)
+    halves: dict[str, Callable[..., Any]] = {REPORT: partial(report, name), RECENTRE: partial(recentre, name)}
+    halves |= {MEASURE: measure, ADOPT: partial(adopt, name)}
+    return halves | registry.bound_halves(method)
 
 
 def report(name: str, client: Client, memory: Vectors, K: int) -> tuple[tuple[Array, ...], Vectors]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from proxskip.links.gossip import Links
-from proxskip.loop.replay import Replay
 from proxskip.problems.federated import Problem
 from proxskip.prox import conjugate_prox
 from proxskip.randomness import stream
@@ -64,18 +62,31 @@ class _Waits(Exception):
         self.call = call
 
 
-class Asker:
-    """The Exchange of ``seam`` that has no clients at hand: it stops at the first question."""
+class MeansSoFar:
+    """The Exchange of a federation's server half: it gives the means that came so far, and stops where there is none.
 
-    def __init__(self, problem: Problem, seed: int, round: int, everyone: bool, cohort: Sequence[int]) -> None:
+    ``Method.round`` is a pure function of the server's vectors, of a generator keyed by (seed, round) and of what its
+    exchanges give. So nothing is kept of a server half that was left: it is run again from its beginning.
+
+    Args:
+        cohort: who was asked at first; after a mean, who was averaged, who may be fewer.
+    """
+
+    def __init__(
+        self, problem: Problem, seed: int, round: int, everyone: bool, cohort: Sequence[int], means: Sequence[Mean]
+    ) -> None:
         self.problem, self.everyone, self.round = problem, everyone, round
         self.cohort: Indices = np.array(cohort, dtype=np.int64)
         self.rng = stream(seed, round, "server")
+        self.means = iter(means)
         self.settled: tuple[str, tuple[Array, ...]] = ("", ())
 
     def __call__(
         self, half: ClientHalf, *down: Array, K: Steps = 0, own: Own | None = None, weights: Array | None = None
     ) -> tuple[Array, ...]:
+        for mean in self.means:
+            self.cohort = np.array(mean.cohort, dtype=np.int64)
+            return mean.vectors
         steps = int(K) if isinstance(K, (int, np.integer)) else tuple(int(k) for k in K)
         w = self.problem.weights if weights is None else weights
         if isinstance(half, partial):  # its numbers are the same for all clients, and travel like their own
@@ -99,20 +110,6 @@ class Asker:
         return conjugate_prox(self.problem.psi, y, t)
 
 
-class MeansSoFar(Replay):
-    """A server half over the means that came so far; its cohort is that of the last one."""
-
-    def __init__(self, asker: Asker, seed: int, means: tuple[Mean, ...]) -> None:
-        super().__init__(asker, seed, tuple(mean.vectors for mean in means), pure=True)
-        self.asker, self.means = asker, means
-
-    def __call__(self, half: ClientHalf, *down: Array, **named: Any) -> Any:
-        vectors = super().__call__(half, *down, **named)
-        # the clients that answered, who may be fewer than those that were asked
-        self.asker.cohort = np.array(self.means[self.at - 1].cohort, dtype=np.int64)
-        return vectors
-
-
 def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Done:
     """Run the server half as far as its means reach."""
     try:
@@ -120,4 +117,4 @@ def advance(method: Method, server: Vectors, exchange: MeansSoFar) -> Call | Don
             vectors = method.round(server, exchange)
     except _Waits as waits:
         return waits.call
-    return Done(vectors, *exchange.asker.settled)
+    return Done(vectors, *exchange.settled)

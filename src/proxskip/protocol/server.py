@@ -1,10 +1,16 @@
-"""The server's side: open a ticket, count those who answer in time, close it, and tell each client its verdict."""
+"""The server's side: open a ticket, count those who answer in time, close it, and tell each client its verdict.
+
+A ticket is opened (``_open``) for what is due next (``_next``). Its exchanges are asked one after another
+(``_advance``). Every answer is judged when it arrives (``_arrived``). When nobody else can answer, or at the deadline,
+the exchange is closed (``_close``): its means are taken, and the ticket goes on or is committed; or it is void
+(``_void``). Tables in these methods say what happens next.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +20,7 @@ import numpy as np
 from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
+from proxskip.loop.audit import rounded_scale
 from proxskip.loop.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
 from proxskip.loop.line import Ledger
 from proxskip.loop.stop import Stop
@@ -22,7 +29,7 @@ from proxskip.methods import Decaying
 from proxskip.problems.federated import Problem
 from proxskip.protocol import audit, halves, wire
 from proxskip.protocol.events import Again, Arrived, Begin, Deadline, Event, Restarted
-from proxskip.protocol.replay import Asker, Call, Done, Mean, MeansSoFar, advance
+from proxskip.protocol.replay import Call, Done, Mean, MeansSoFar, advance
 from proxskip.protocol.state import Answers, Outcome, Reply, ServerState
 from proxskip.protocol.wire import Answer, Ask
 from proxskip.results.result import Status
@@ -159,22 +166,27 @@ class Server:
         kind = self._next(state)
         if kind == "end":
             return state.but(over=True, kind=kind, asked=(), notes=state.notes + self._absent(state)), []
-        asked = range(self.problem.n) if kind != "round" else self._cohort(state)
-        there = tuple(i for i in asked if i not in state.lost)
+        asked = tuple(i for i in self._wanted(state, kind) if i not in state.lost)
         state = state.but(ticket=state.ticket + 1, kind=kind, exchange=0, means=(), answers=Answers(), call=None)
-        state = state.but(asked=there, out=frozenset())
-        return self._advance(state)
+        return self._advance(state.but(asked=asked, out=frozenset()))
 
     def _next(self, state: ServerState) -> str:
-        """What the next ticket is for."""
+        """What the next ticket is for: the first line that holds.
+
+        =========================================================================================  =========
+        an h is lost, and restoring it was not tried in this round, or cannot wait for another one  audit
+        the sum of the h is due: every ``audit`` rounds, and at the end                             audit
+        the gradient is due: every ``measure`` rounds, and at the end                               measure
+        the run has enough rounds, or reached its tolerance                                         end
+        otherwise                                                                                   round
+        =========================================================================================  =========
+        """
         r, enough = state.round, self._enough(state)
         if state.lost and (state.tried != r or enough or self.closing == "everyone") and state.void <= self.patience:
             return "audit"
-        due = self.has_h and self.audit and r and state.audited != r and state.tried != r
-        if due and (enough or r % self.audit == 0):
+        if self.has_h and r and r not in (state.audited, state.tried) and _is_due(self.audit, r, enough):
             return "audit"
-        every = self.measure
-        if every is not None and state.measured != r and (enough or (every and r % every == 0)):
+        if self.measure is not None and state.measured != r and (enough or _is_due(self.measure, r)):
             return "measure"
         return "end" if enough else "round"
 
@@ -196,27 +208,36 @@ class Server:
         unfinished = Status.INTERRUPTED, f"interrupted after {state.round} rounds."
         return self.stop.exhausted(state.round, NO_COSTS) or unfinished
 
-    def _cohort(self, state: ServerState) -> tuple[int, ...]:
-        """Who is asked in this round; others after it was void, since one of them may be gone for good."""
-        if isinstance(self.cohort, Everyone):
+    def _wanted(self, state: ServerState, kind: str) -> tuple[int, ...]:
+        """Whom a ticket asks: all, or the cohort of a round, another one after it was void."""
+        if kind != "round" or isinstance(self.cohort, Everyone):
             return tuple(range(self.problem.n))
         drawn = asked_in(self.cohort, self.seed, state.round, state.void, self.problem.n)
         return tuple(int(i) for i in drawn)
 
     def _advance(self, state: ServerState) -> Step:
-        """On to the exchange that is due, or to the end of the ticket."""
-        if state.kind == "audit" and not state.means and state.asked:
-            return self._ask(state, Call(halves.REPORT, (), 0, self.problem.weights))
-        if state.kind == "measure" and not state.means:
-            return self._ask(state, Call(halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
+        """On to the exchange that is due, or to the end of the ticket.
+
+        =======  ==============================================  =============================================
+        ticket   asks for                                        at its end
+        =======  ==============================================  =============================================
+        audit    the h of all that are not lost, if any are left  ``audit.audited``: restore what is lost, or check
+        measure  gradient and value at x                          ``audit.measured``
+        round    what the server half asks for, in turn           ``_commit``: the cohort is counted
+        =======  ==============================================  =============================================
+        """
+        if state.kind == "round":
+            everyone = self.closing == "everyone"
+            exchange = MeansSoFar(self.problem, self.seed, state.round, everyone, state.asked, state.means)
+            due = advance(self.method, state.vectors, exchange)
+            return self._ask(state, due) if isinstance(due, Call) else self._commit(state, due)
         if state.kind == "audit":
-            return self._open(audit.audited(self.method, self.problem, self.names, state))
-        if state.kind == "measure":
+            if state.means or not state.asked:
+                return self._open(audit.audited(self.method, self.problem, self.names, state))
+            return self._ask(state, Call(halves.REPORT, (), 0, self.problem.weights))
+        if state.means:
             return self._open(audit.measured(self.method, self.problem, self.stop, state))
-        everyone = self.closing == "everyone"
-        asker = Asker(self.problem, self.seed, state.round, everyone, state.asked)
-        found = advance(self.method, state.vectors, MeansSoFar(asker, self.seed, state.means))
-        return self._ask(state, found) if isinstance(found, Call) else self._commit(state, found)
+        return self._ask(state, Call(halves.MEASURE, (state.vectors["x"],), 0, self.problem.weights))
 
     def _ask(self, state: ServerState, call: Call) -> Step:
         self._route(call)  # found out now, so that a message costs nothing but its own size
@@ -247,44 +268,58 @@ class Server:
 
     # -- answers arrive ------------------------------------------------------------------------------------------------
     def _arrived(self, state: ServerState, event: Arrived) -> Step:
-        reason = None
+        """What becomes of bytes that came: the first line that holds.
+
+        ==============================================================  ==========
+        no sound message of this version                                damaged
+        no answer, or one of another client or run                      foreign
+        of another exchange, or from a client that was not asked in it  stale
+        the client has answered already                                 duplicates
+        the client says that it lost its memory, or is ahead            lost
+        its vectors or its value are not what its half sends            rejected
+        an answer to an older copy of this server                       stale
+        from a memory that is not the one that the client had           lost
+        otherwise                                                       counted
+        ==============================================================  ==========
+        """
+        i, reason = event.sender, None
         try:
             answer = wire.decode(event.raw, self.problem.d, self.limit)
         except wire.Misfit as error:
             answer, reason = error.answer, str(error)
         except wire.OtherVersion as error:
-            who = self.names[event.sender] if 0 <= event.sender < self.problem.n else f"client {event.sender}"
+            who = self.names[i] if 0 <= i < self.problem.n else f"client {i}"
             return state.count("damaged").note(f"{who}: {error}", about=f"{who}: the message has format", most=1), []
         except wire.WireError:
             return state.count("damaged"), []
-        i = event.sender
-        if not isinstance(answer, Answer) or answer.client != i or not 0 <= i < self.problem.n:
+        if not isinstance(answer, Answer) or (answer.client, answer.run) != (i, state.run) or i not in self._everyone:
             return state.count("foreign"), []
-        if answer.run != state.run:
-            return state.count("foreign"), []
-        now = (answer.ticket, answer.exchange) == (state.ticket, state.exchange)
-        if state.over or not now or not _is_in(i, state.asked):
+        if (
+            state.over
+            or not _is_in(i, state.asked)
+            or (answer.ticket, answer.exchange) != (state.ticket, state.exchange)
+        ):
             return state.count("stale"), []
         if i in state.answers or i in state.out:
             return state.count("duplicates"), []
         if answer.status != wire.OK:
-            ahead = answer.status == wire.AHEAD
-            return self._lost(state, i, "has seen more than the server" if ahead else "has lost its memory")
+            is_ahead = answer.status == wire.AHEAD
+            return self._lost(state, i, "has seen more than the server" if is_ahead else "has lost its memory")
         up: tuple[Array, ...] = ()
         if reason is None:
-            read = audit.read(answer, self._route(state.call), self.problem.d, self._key(state, i))
-            up, reason = ((), read) if isinstance(read, str) else (read, audit.wrong(answer, state.round, read))
-        if reason:
-            note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
-            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
-            return self._settled(state.but(out=state.out | {i}))
-        # an answer to an older copy of this server, which counted other tickets
+            up, reason = audit.read(answer, state.round, self._route(state.call), self.problem.d, self._key(state, i))
+        if reason is not None:
+            return self._settled(self._rejected(state, {i: reason}))
         if answer.base != state.counted[i]:
             return state.count("stale"), []
         if state.heard[i] == answer.base and state.digests[i] != answer.digest and self.has_h:
             return self._lost(state, i, "answers from a memory that is not the one it had")
         answers = state.answers.plus(i, Reply(up, answer.value), answer.base, answer.digest)
         return self._settled(state.but(answers=answers))
+
+    @property
+    def _everyone(self) -> range:
+        return range(self.problem.n)
 
     def _route(self, call: Call | None) -> Route:
         """How the vectors of this exchange travel."""
@@ -325,54 +360,63 @@ class Server:
         return state
 
     def _close(self, state: ServerState) -> Step:
+        """Take the means of those that answered, or void the ticket: ``closing.commits`` says which."""
         state = self._without_outliers(state.heed())
         call, cohort = state.call, tuple(i for i in state.asked if i in state.answers)
         assert call is not None
+        is_round = state.kind == "round"
         # the second exchange of a round has the cohort of its first, whose means are taken already
-        whole = self.closing == "everyone" or state.kind != "round" or state.exchange > 0
-        if not commits(len(state.asked), len(cohort), whole, self._fewest(state)):
+        whole = self.closing == "everyone" or not is_round or state.exchange > 0
+        least = min(self.least, len(self._wanted(state, "round"))) if is_round else 1
+        if not commits(len(state.asked), len(cohort), whole, least):
             return self._void(state)
         counted = max(audit.size(state.answers[i].up) for i in cohort)
         state = state.but(sizes={**state.sizes, call.half: max(counted, state.sizes.get(call.half, 0.0))})
         weights = np.atleast_2d(call.weights)[:, list(cohort)]
         columns = [np.stack(column) for column in zip(*(state.answers[i].up for i in cohort), strict=True)]
         means = tuple(weighted_sum(w / w.sum(), U) for U in columns for w in weights)
-        state = state.but(means=(*state.means, Mean(cohort, means)), asked=cohort)
-        return self._advance(state)
+        return self._advance(state.but(means=(*state.means, Mean(cohort, means)), asked=cohort))
 
     def _without_outliers(self, state: ServerState) -> ServerState:
         """Leave out uploads that are out of all proportion, and say whose they are."""
-        found = audit.out_of_proportion(state)
-        if not found:
+        outliers = audit.out_of_proportion(state)
+        if not outliers:
             return state
-        for i, why in found.items():
-            note = f"{self.names[i]}, round {state.round}: {why}; the update was left out."
-            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
         answers = Answers()
         for i, kept in state.answers.kept():
-            answers = answers if i in found else answers.plus(i, *kept[1:])
-        return state.but(answers=answers, out=state.out | found.keys())
+            answers = answers if i in outliers else answers.plus(i, *kept[1:])
+        return self._rejected(state, outliers).but(answers=answers)
 
-    def _fewest(self, state: ServerState) -> int:
-        return 1 if state.kind != "round" else min(self.least, len(self._cohort(state)))
+    def _rejected(self, state: ServerState, reasons: Mapping[int, str]) -> ServerState:
+        """Leave out the updates of these clients, and say why."""
+        for i, reason in reasons.items():
+            note = f"{self.names[i]}, round {state.round}: {reason}; the update was left out."
+            state = state.count("rejected").note(note, about=f"{self.names[i]}, round", most=20)
+        return state.but(out=state.out | reasons.keys())
 
     def _void(self, state: ServerState) -> Step:
-        """Nobody is counted; the round is tried again, or given up."""
-        # an audit or a measurement needs everybody
-        wanted = self._cohort(state) if state.kind == "round" else range(self.problem.n)
+        """Nobody is counted. What follows:
+
+        =======  ===========================================================================================
+        round    it is tried again, and given up after ``patience`` attempts in a row
+        audit    the same if a round cannot go on without the h that is lost; otherwise it waits for another
+                 round, or at the end is tried again
+        measure  the gradient of this round stays unknown
+        =======  ===========================================================================================
+        """
+        wanted = self._wanted(state, state.kind)
         missing = ", ".join(self.names[i] for i in wanted if i not in state.answers)
         few = f"have {len(state.answers)} of {len(wanted)} clients, missing {missing}"
         state = state.count("void")
         vital = state.kind == "round" or (state.kind == "audit" and self.closing == "everyone" and bool(state.lost))
-        if state.kind == "audit":
-            again = vital or self._enough(state)
-            state = state.but(tried=state.round, void=state.void + again, sum_h=math.nan)
-        elif state.kind == "measure":
+        if state.kind == "round":
+            state = state.but(void=state.void + 1, tried=-1)
+        elif state.kind == "audit":
+            state = state.but(tried=state.round, void=state.void + (vital or self._enough(state)), sum_h=math.nan)
+        else:
             state = state.but(measured=state.round, grad_norm=math.nan, f=math.nan)
             if self._enough(state):
                 state = state.note(f"the gradient at the answer is not known: {few}.")
-        else:
-            state = state.but(void=state.void + 1, tried=-1)
         if vital and state.void > self.patience:
             last = f" ({state.notes[-1]})" if state.notes else ""
             said = f"{few}: round {state.round} could not be closed in {state.void} attempts{last}."
@@ -394,7 +438,9 @@ class Server:
         return self._open(self._sized(state))
 
     def _sized(self, state: ServerState) -> ServerState:
-        return state.but(scale=max(state.scale, audit.scale(self.method, state.vectors["x"]))) if self.has_h else state
+        return (
+            state.but(scale=max(state.scale, rounded_scale(self.method, state.vectors["x"]))) if self.has_h else state
+        )
 
     def _absent(self, state: ServerState) -> tuple[str, ...]:
         """Clients of which the answer knows nothing, or nothing recent."""
@@ -404,6 +450,11 @@ class Server:
         lost = [self.names[i] for i in sorted(state.lost)]
         notes += [f"{', '.join(lost)} could not be restored, because other clients were missing."] if lost else []
         return tuple(notes) if state.round else ()
+
+
+def _is_due(every: int, round: int, at_end: bool = False) -> bool:
+    """Whether something that happens every so many rounds is due; 0 is never."""
+    return bool(every) and (at_end or round % every == 0)
 
 
 def _is_in(i: int, cohort: Sequence[int]) -> bool:

@@ -157,6 +157,7 @@ class ServerState(Copied):
     means: tuple[Mean, ...] = ()
     answers: Answers = field(default_factory=Answers)
     out: frozenset[int] = frozenset()
+    """Clients whose answer to this exchange was left out."""
 
     @staticmethod
     def fresh(run: bytes, n: int, vectors: Vectors) -> ServerState:
@@ -218,12 +219,12 @@ class ServerState(Copied):
     # -- on disk -------------------------------------------------------------------------------------------------------
     def arrays(self) -> dict[str, Any]:
         """Its vectors, for a file."""
-        out: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
+        arrays: dict[str, Any] = {f"server.{k}": v for k, v in self.vectors.items()}
         for t, o in self.outcomes.items():
-            out |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
-        out |= {k: np.array(vars(self)[k], dtype=np.int64) for k in _PER_CLIENT}
-        out |= {k: np.frombuffer(b"".join(vars(self)[k]), dtype="<u8") for k in _DIGESTS}
-        return out
+            arrays |= {f"outcome.{t}.{k}": v for k, v in enumerate(o.vectors)}
+        arrays |= {k: np.array(vars(self)[k], dtype=np.int64) for k in _PER_CLIENT}
+        arrays |= {k: np.frombuffer(b"".join(vars(self)[k]), dtype="<u8") for k in _DIGESTS}
+        return arrays
 
     def meta(self) -> dict[str, Any]:
         """The rest, for a file."""

@@ -130,11 +130,11 @@ class Worker(OneClient):
         self.step += K
         return tuple(np.asarray(v[0], dtype=np.float64) for v in (X, w, gw))
 
-    def _noisy(self, x: Array, found: Any) -> Any:
+    def _noisy(self, x: Array, reached: Any) -> Any:
         # the noise is added before h is computed, so that h is a function of what was sent
         if self.noise is None:
-            return found
-        return self.noise(x, found) if isinstance(found, np.ndarray) else (self.noise(x, found[0]), *found[1:])
+            return reached
+        return self.noise(x, reached) if isinstance(reached, np.ndarray) else (self.noise(x, reached[0]), *reached[1:])
 
     def gradient(self, x: Array, where: Any = None) -> Array:
         """The full local gradient, where it is wanted."""

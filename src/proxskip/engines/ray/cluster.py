@@ -9,17 +9,17 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
 import ray
 
 from proxskip.cores import available_cores
+from proxskip.engines.ray import private
+from proxskip.timeouts import within
 from proxskip.types import EngineError, InputError
 
 CONNECT_SECONDS = 10.0
@@ -96,13 +96,12 @@ def leave(user: Any) -> None:
 
 def _end(seconds: float) -> None:
     """End the Ray that was started here; its processes are killed if it does not end by itself."""
-    node = ray._private.worker._global_node  # shutdown forgets it
-    with suppress(Exception):
-        node.kill_monitor(check_alive=False)  # the autoscaler's: it has nothing to scale, and takes a second to end
+    processes = private.Processes()
+    processes.end_monitor()
     try:
         within(seconds, ray.shutdown, TimeoutError())
     except TimeoutError:
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
+        processes.kill()
 
 
 def _same(address: str | None) -> None:
@@ -110,22 +109,10 @@ def _same(address: str | None) -> None:
     joined = ray.get_runtime_context().gcs_address
     if address in (None, "auto", joined) or OURS.joined == (address, session()):
         return
-    # the same host may be written as a name, a number, or the loopback
-    (host, port), at = _place(str(address)), _place(joined)
-    if port == at[1] and (host == at[0] or is_loopback(host)):
-        return
     raise InputError(
         f'this process uses the Ray at "{joined}" already, not "{address}"; leave the address out, or call '
         "ray.shutdown() first."
     )
-
-
-def _place(address: str) -> tuple[str, str]:
-    """The host's IP address, if its name can be resolved, and the port."""
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):
-        host = socket.gethostbyname(host.strip("[]"))
-    return host, port
 
 
 def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
@@ -136,40 +123,11 @@ def _join(address: str, quiet: dict[str, Any], seconds: float) -> None:
     try:
         if port.isdigit():  # where nobody listens, Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), timeout=min(CONNECT_SECONDS, seconds)).close()
-        with _tidily(), on_loopback() if is_loopback(host) else nullcontext():
+        with _tidily(), private.on_loopback() if is_loopback(host) else nullcontext():
             within(seconds, lambda: ray.init(address=address, **quiet), silent)
     except (OSError, RuntimeError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
         raise InputError(f'there is no Ray cluster at "{address}" ({first}); start one with ray start.') from None
-
-
-def within(seconds: float, act: Callable[[], Any], otherwise: Exception, look: Callable[[], None] | None = None) -> Any:
-    """What ``act`` returns, or the error ``otherwise`` if it takes longer; its thread is left behind then.
-
-    Args:
-        look: called every second meanwhile; it may raise.
-    """
-    found: list[tuple[Any, BaseException | None]] = []
-
-    def go() -> None:
-        try:
-            found.append((act(), None))
-        except BaseException as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=go, daemon=True)
-    thread.start()
-    until = time.monotonic() + max(0.0, seconds)
-    while look is not None and not found and until - time.monotonic() > 1.0:
-        thread.join(1.0)
-        look()
-    thread.join(max(0.0, until - time.monotonic()))
-    if not found:
-        raise otherwise
-    value, error = found[0]
-    if error is not None:
-        raise error
-    return value
 
 
 def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | None = None) -> Any:
@@ -180,18 +138,8 @@ def ask_head(seconds: float, act: Callable[[], Any], look: Callable[[], None] | 
 
 def room(seconds: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """The cluster's resources, and those that are free."""
-    found: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
-    return found
-
-
-def is_crowded(seconds: float) -> bool:
-    """Whether an actor or a task waits for resources, not just for its process; True if that cannot be found out."""
-    gcs = ray.get_runtime_context().gcs_address
-    with suppress(Exception):
-        from ray.autoscaler.v2.sdk import get_cluster_status
-
-        return bool(ask_head(seconds, lambda: get_cluster_status(gcs)).resource_demands.ray_task_actor_demand)
-    return True
+    resources: tuple[Any, Any] = ask_head(seconds, lambda: (ray.cluster_resources(), ray.available_resources()))
+    return resources
 
 
 def check_room(actors: int, cores: int, memory: int | None, has: Mapping[str, float]) -> str | None:
@@ -221,29 +169,15 @@ def is_loopback(host: str) -> bool:
     return host.startswith("127.") or host in ("localhost", "::1")
 
 
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as it is.
-
-    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
-    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
-    """
-    # a constant of Ray's, set from that variable when Ray is imported: too late to set the variable here
-    constants = ray._private.ray_constants
-    clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = clusters
-
-
 def start_here(**options: Any) -> None:
     """Start Ray on this machine, listening on the loopback alone, without dashboard and usage statistics."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        with _tidily(), on_loopback():
-            ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+        with _tidily():
+            private.start_on_loopback(include_dashboard=False, **options)
+    except EngineError:
+        raise
     except Exception as error:  # a plain one if the machine is too busy for Ray to start in its time
         first = (str(error).strip().splitlines() or ["no answer"])[0].rstrip(".")
         raise EngineError(f"Ray did not start on this machine ({first}); try again, or end other programs.") from None

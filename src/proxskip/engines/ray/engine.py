@@ -6,8 +6,7 @@ and the snapshot, and told the log again; the kernels and the minibatches are de
 the dead one stood. Ray never restarts an actor by itself: that would start it with h = 0.
 
 A round of Scaffnew is one call to every actor: what ``settle`` says waits and travels with the next round's message.
-With gossip the actors exchange vectors among themselves. A dead one's peers have moved on meanwhile, so there all
-actors go back to the last snapshot, which was taken everywhere at the same operation, and redo the rounds since.
+What clients gossip is mixed by the driver.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ import numpy as np
 from proxskip.engines.cpu import kernels
 from proxskip.engines.cpu.shards import Census
 from proxskip.engines.rows import balanced
-from proxskip.links.gossip import Mixer
-from proxskip.links.graphs import Graph
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
 from proxskip.problems.federated import LKind, Problem
 from proxskip.problems.glm import LinearModel, Logistic
 from proxskip.problems.packed import Packed
 from proxskip.problems.sharded import Elsewhere, Files, RemoteClient, Sharded, agree, as_source
 from proxskip.problems.stored import Stored
-from proxskip.seam import BrokenOff, Engine, Mixed, Request, SettleHalf, Size, Work
+from proxskip.seam import BrokenOff, Engine, Request, SettleHalf, Size, Work
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -72,39 +69,34 @@ class RayEngine(Engine):
         self.pool: Any = None
         self.holds: Any = None
         self.loaded = False
-        self.talk: Any = None
+        self.session: Any = None
         self.warned: list[str] = []
 
     # -- the cluster ---------------------------------------------------------------------------------------------------
-    def _connect(self) -> None:
-        import ray
-
-        from proxskip.engines.ray import cluster as ray_cluster
-
-        ray_cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
-        note = ray_cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
-        if note is not None and note not in self.warned:
-            self.warned.append(note)
-            warnings.warn(note, ray_cluster.UnsafeClusterWarning, stacklevel=5)
-
     def _pool(self, load: Array, names: Callable[[int], str] | None) -> Any:
         """Actors over contiguous clients of about equal load, not yet made."""
-        from proxskip.engines.ray import cluster as ray_cluster
+        import ray
+
+        from proxskip.engines.ray import cluster
         from proxskip.engines.ray.pool import Pool
 
         self._check_pool()
-        self._connect()
-        has, _ = ray_cluster.room(self.deadline)
+        cluster.connect(self.address, self, (self.actors or 1) * self.cores, self.deadline)
+        note = cluster.exposed(ray.get_runtime_context().gcs_address, os.environ)
+        if note is not None and note not in self.warned:
+            self.warned.append(note)
+            warnings.warn(note, cluster.UnsafeClusterWarning, stacklevel=4)
+        has, _ = cluster.room(self.deadline)
         parts = balanced(load, self.actors or max(1, int(has.get("CPU", 1)) // self.cores))
         bounds = [0, *(hi for lo, hi in parts if hi > lo)]
-        made = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
-        note = ray_cluster.check_room(len(made.all), self.cores, self.memory_limit, has)
+        pool = Pool(bounds, self.cores, self.memory_limit, self.deadline, names)
+        note = cluster.check_room(len(pool.all), self.cores, self.memory_limit, has)
         if note is not None:
-            warnings.warn(note, ray_cluster.FullClusterWarning, stacklevel=4)
+            warnings.warn(note, cluster.FullClusterWarning, stacklevel=4)
         if self.pool is not None:
-            made.adopt(self.pool)
-        self.pool, self.holds, self.talk = made, None, None
-        return made
+            pool.adopt(self.pool)
+        self.pool, self.holds, self.session = pool, None, None
+        return pool
 
     def load(
         self,
@@ -132,8 +124,8 @@ class RayEngine(Engine):
         """
         if isinstance(weights, str) and weights not in ("rows", "equal"):
             raise InputError(f'weights = "{weights}" is not known; use "rows" or "equal".')
-        given = {"model": model, "l2": l2, "intercept": intercept, "dtype": str(np.dtype(dtype)), "features": features}
-        source = as_source(shards, n, **given)
+        kind = str(np.dtype(dtype))
+        source = as_source(shards, n, model=model, l2=l2, intercept=intercept, dtype=kind, features=features)
         try:
             facts = self._facts(source)
             if isinstance(weights, str):
@@ -141,12 +133,12 @@ class RayEngine(Engine):
                 weights = sizes if weights == "rows" and None not in sizes else None
             about = {"split": "shards", "data": f"{source.n} shards"}
             remotes = [RemoteClient(f) for f in facts]
-            made = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
+            problem = Sharded(remotes, weights, psi, None, batch, L, info=about, holder=self, source=source)
         except BaseException:
             self.shutdown_pool()
             raise
-        self.holds, self.loaded = made.clients, True
-        return made
+        self.holds, self.loaded = problem.clients, True
+        return problem
 
     def _facts(self, source: Any) -> list[Any]:
         """Let the actors load their shards; what they say of them."""
@@ -155,49 +147,27 @@ class RayEngine(Engine):
         pool.data = [("look", lambda a: (source, bounds[a], bounds[a + 1]))]
         width, classes = agree(source, self._supplied("look"))
         pool.data.append(("build", lambda a: (source, width, classes)))
-        facts = self._built("build")
+        facts = self._supplied("build")
         pool.digests = [f.digest for f in facts]
         return facts
 
     def _supplied(self, verb: str) -> list[Any]:
-        """Start all actors and give them what there is so far; again if some die of it."""
-        pool = self.pool
-        pool.start(a for a in pool.all if pool.handles[a] is None)
-        found = self._patiently(lambda until: pool.supply(pool.all, until)[verb])
-        return [v for a in pool.all for v in found[a]]
+        """Give all actors their data; what they answer to one of the calls. If some die, all are made anew."""
+        pool, answers = self.pool, {}  # type: Any, dict[int, Any]
 
-    def _built(self, verb: str) -> list[Any]:
-        """The last of the calls that give an actor its data, for actors that have had the others."""
-        from proxskip.engines.ray.pool import UNLOADED
+        def act(lost: dict[int, str], until: float) -> None:
+            pool.start([a for a in pool.all if lost or pool.handles[a] is None], until=until)
+            answers.update(pool.supply(pool.all, until)[verb])
 
-        pool = self.pool
-        arguments = pool.data[-1][1]
-
-        def go(until: float) -> Any:
-            return pool.gather(pool.give(verb, arguments, pool.all), until, UNLOADED)
-
-        found = self._patiently(go, again=lambda until: pool.supply(pool.all, until)[verb])
-        return [v for a in pool.all for v in found[a]]
-
-    def _patiently(self, act: Callable[[float], Any], again: Callable[[float], Any] | None = None) -> Any:
-        """Before a run: if actors die, all are made anew, a few times."""
-        from proxskip.engines.ray.pool import Died, Tally
-
-        tally = Tally(self.pool, "while it was loaded")
-        while True:
-            try:
-                return act(tally.until)
-            except Died as end:
-                tally.add(end.who)
-                self.pool.start(self.pool.all, until=tally.until)
-                act = again or act
+        pool.persist(act, "while it was loaded", {})
+        return [v for a in pool.all for v in answers[a] or ()]
 
     def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
         """f_i(x) and grad f_i(x) of every one of these clients, computed where they are."""
         self._still_holds(clients)
-        found = self._guarded(lambda: self._call("evaluate", lambda a, parcel: (parcel.of(x), True, True)))
-        values = [v for a in self.pool.all for v in found[a][0]]
-        return values, np.concatenate([found[a][1] for a in self.pool.all])
+        answers = self._guarded(lambda: self._call("evaluate", lambda parcel: (parcel.of(x),)))
+        values = [v for a in self.pool.all for v in answers[a][0]]
+        return values, np.concatenate([answers[a][1] for a in self.pool.all])
 
     def _still_holds(self, clients: Any) -> None:
         self._check_pool()
@@ -213,38 +183,38 @@ class RayEngine(Engine):
         """The open problem with its values and gradients computed by the actors, unless one pass here is faster."""
         return Elsewhere.of(problem, self) if problem.by_client and not isinstance(problem, Sharded) else problem
 
-    def _call(self, verb: str, arguments: Callable[[int, Any], tuple[Any, ...]]) -> dict[int, Any]:
+    def _call(self, verb: str, arguments: Callable[[Any], tuple[Any, ...]]) -> dict[int, Any]:
         """Ask every actor something that changes nothing."""
         from proxskip.engines.ray.pool import Parcel
 
         parcel = Parcel()
-        mend = self.pool.refill if self.talk is None else self.talk.mend
-        submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(a, parcel))  # noqa: E731
-        found: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
-        return found
+        mend = self.pool.refill if self.session is None else self.session.mend
+        submit = lambda a: getattr(self.pool.handles[a], verb).remote(*arguments(parcel))  # noqa: E731
+        answers: dict[int, Any] = self.pool.call(submit, self.pool.all, "did not answer", mend)
+        return answers
 
     # -- an engine's verbs ---------------------------------------------------------------------------------------------
     def open(self, problem: Problem, memory: Vectors, seed: int) -> None:
         """Place the clients in actors, unless they are there already, and compile before the clock runs."""
         if isinstance(problem, Sharded) and problem.holder is not self:
             raise InputError("this problem's shards were loaded by another engine; run it with that one.")
-        from proxskip.engines.ray.talk import Talk
+        from proxskip.engines.ray.talk import ActorSession
 
-        self.talk = None
+        self.session = None
         self._check_pool()
         if isinstance(problem, Sharded):
             self._still_holds(problem.clients)
         elif self.pool is None or self.holds is not problem.clients:
             self._place(problem)
         self.problem = problem
-        self.talk = self._guarded(
-            lambda: Talk(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
+        self.session = self._guarded(
+            lambda: ActorSession(self.pool, problem, memory, seed, self._census(problem), self.snapshot_every)
         )
 
     def _census(self, problem: Problem) -> Census:
         if not isinstance(problem, Sharded):
             return Census.of(problem)
-        return Census.merged(list(self._call("census", lambda a, _: (problem.d, problem.batch)).values()))
+        return Census.merged(list(self._call("census", lambda _: (problem.d, problem.batch)).values()))
 
     def _place(self, problem: Problem) -> None:
         pool = self._pool(_load(problem), None)
@@ -253,44 +223,28 @@ class RayEngine(Engine):
         pool.data = [("take", lambda a: (bounds[a], some(bounds[a], bounds[a + 1])))]
         self.holds, self.loaded = problem.clients, False
         try:
-            pool.start(a for a in pool.all if pool.handles[a] is None)
-            self._patiently(lambda until: pool.supply(pool.all, until))
+            self._supplied("take")
         except BaseException:
             self.shutdown_pool()
             raise
 
     def run(self, request: Request) -> Work:
         """One call to every actor that holds members of the cohort."""
-        found = self._guarded(lambda: self.talk.ask("run", request))
-        replies = [found[a] for a in sorted(found)]
+        answers = self._guarded(lambda: self.session.ask(request))
+        replies = [answers[a] for a in sorted(answers)]
         up = tuple(np.concatenate(column) for column in zip(*(r.up for r in replies), strict=True))
         sizes = tuple(map(Size.total, zip(*(r.sizes for r in replies), strict=True)))
         steps = None if replies[0].steps is None else np.concatenate([r.steps for r in replies])
         return Work(up, sum(r.gradients for r in replies), sizes, steps)
 
-    def gossip(self, request: Request, graph: Mixer) -> Mixed:
-        """One call to every actor; the actors post vectors to each other along the graph's edges.
-
-        Links that are other ones in every round, and several gossips in one, are mixed here.
-        """
-        if not isinstance(graph, Graph):
-            return super().gossip(request, graph)
-        from proxskip.engines.ray.talk import MixedThere
-
-        self._guarded(lambda: self.talk.link(graph))
-        replies = self._guarded(lambda: self.talk.ask("gossip", request)).values()
-        gradients, vectors = sum(r.gradients for r in replies), max(r.mixed for r in replies)
-        return Mixed((MixedThere(),), gradients, vectors, all(r.finite for r in replies))
-
     def tell(self, half: SettleHalf, cohort: Indices, outcome: tuple[Any, ...]) -> None:
         """Nothing yet: it travels with the next message."""
-        for a, entry in self.talk.entries("tell", Request(half, cohort, 0, down=outcome)).items():  # type: ignore[arg-type]
-            self.talk.queue[a].append(entry)
+        self.session.tell(Request(half, cohort, 0, down=outcome))  # type: ignore[arg-type]
 
     def expect(self, cohort: Callable[[], Indices]) -> None:
         """Tell the actors with this round's message whose rows to read, if they are on disk."""
         if isinstance(self.problem.clients, Stored):
-            self.talk.ahead = cohort()
+            self.session.next_cohort = cohort()
 
     def sum(self, w: Array, U: Array) -> Array:
         """In client order."""
@@ -300,15 +254,7 @@ class RayEngine(Engine):
 
     def memory(self) -> Vectors:
         """A copy of what the clients remember; it also serves as the snapshot."""
-        return {k: v.copy() for k, v in self._guarded(self.talk.memory).items()}
-
-    def mark(self, several: bool) -> bool:
-        """The actors do that themselves."""
-        return True
-
-    def rewind(self) -> None:
-        """Back to where the round began, in every actor."""
-        self._guarded(self.talk.rewind)
+        return {k: v.copy() for k, v in self._guarded(self.session.memory).items()}
 
     def close(self) -> None:
         """End the actors, unless they hold loaded shards or are to stay."""
@@ -343,18 +289,18 @@ class RayEngine(Engine):
     @property
     def recoveries(self) -> list[dict[str, Any]]:
         """Which actors were lost in this run, when and why, and in how many seconds they were rebuilt."""
-        found: list[dict[str, Any]] = self.talk.recoveries
-        return found
+        recoveries: list[dict[str, Any]] = self.session.recoveries
+        return recoveries
 
     def pulse(self) -> dict[str, float]:
         """Where the time goes, as shares of the time spent in calls."""
-        found: dict[str, float] = self.talk.pulse()
-        return found
+        shares: dict[str, float] = self.session.pulse()
+        return shares
 
     def report(self) -> tuple[dict[str, Any], list[str]]:
         """For the result: the actors, where the time went, and every recovery; the latter also as sentences."""
-        about, told = self.talk.report()
-        return about, [*self.warned, *told]
+        about, notes = self.session.report()
+        return about, [*self.warned, *notes]
 
 
 def need_ray() -> None:
@@ -378,5 +324,5 @@ def _sizes(source: Any) -> Array:
     """About how large each shard is: its file's size, where it can be seen from here."""
     if not isinstance(source, Files):
         return np.ones(source.n)
-    found = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
-    return np.array(found) if min(found) > 0 else np.ones(source.n)
+    sizes = [float(os.path.getsize(p)) if os.path.isfile(p) else 0.0 for p in source.paths]
+    return np.array(sizes) if min(sizes) > 0 else np.ones(source.n)

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from proxskip.engines.ray import private
 from proxskip.types import EngineError
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -36,8 +37,7 @@ class Heartbeat:
         if now < self.next:
             return
         self.next = now + SECONDS_BETWEEN_LOOKS
-        node = ray._private.worker._global_node
-        for kind, _ in node.dead_processes() if node is not None else ():
+        for kind in private.ended_processes():
             if kind in NEEDED:
                 raise lost(f"its {NEEDED[kind]} has ended")
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any
 
@@ -24,11 +23,11 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from proxskip.engines.ray.cluster import ask_head, is_crowded, room, session
+from proxskip.engines.ray import private
+from proxskip.engines.ray.cluster import ask_head, room, session
 from proxskip.engines.ray.heartbeat import Heartbeat
-from proxskip.engines.ray.worker import Aborted, Lost, actor_class, read_mark
+from proxskip.engines.ray.worker import Lost, actor_class
 from proxskip.seam import BrokenOff
 from proxskip.types import Array, EngineError, InputError
 
@@ -38,24 +37,29 @@ ENDED = "its process ended"
 """Why an actor died whose machine is still well."""
 MAX_DEATHS = 5
 """How often one actor may die in one call before the run gives up."""
-ENQUIRY_SECONDS = 5.0
-"""How long before the deadline, at most, the driver begins to ask which actors work and which wait for others."""
+HALT_SECONDS = 5.0
+"""How long the driver waits, at most, for actors that were told to break off."""
+ROOM_SECONDS = 5.0
+"""How long the driver asks, at most, what is free in the cluster, for the sentence of an error."""
 MIN_STORE_BYTES = 1 << 16
 """Bytes from which a vector is put into the object store once, instead of into the message to each actor."""
 SECONDS_BETWEEN_LOOKS = 0.25
 """How long the driver waits for actors before it looks whether the run was interrupted."""
-UNLOADED = "did not load its shards"
-"""What an error says of an actor whose shards take too long to load."""
 UNSTARTED = "did not start"
 """What an error says of an actor for which there is no room."""
 
 
 class Died(Exception):
-    """Some actors were lost; ``who`` says why, with an empty string for one that is alive but out of step."""
+    """Some actors were lost.
 
-    def __init__(self, who: Mapping[int, str]) -> None:
+    Args:
+        who: why, with an empty string for one that is alive but out of step.
+        answers: what the others answered.
+    """
+
+    def __init__(self, who: Mapping[int, str], answers: Mapping[int, Any] | None = None) -> None:
         super().__init__(f"actors {sorted(who)} died")
-        self.who = dict(who)
+        self.who, self.answers = dict(who), dict(answers or {})
 
 
 class Pool:
@@ -75,19 +79,17 @@ class Pool:
         self.handles: list[Any] = [None] * (len(bounds) - 1)
         self.nodes: dict[int, str] = {}
         """The machine of each actor that has begun a run."""
-        self.made = actor_class()
+        self.actor = actor_class()
         self.session = session()
         self.heartbeat = Heartbeat()
-        self.marks: dict[int, str] = {}
-        """The name under which each actor notes which client it loads, so that an error can say which one it was."""
         self.data: list[tuple[str, Callable[[int], tuple[Any, ...]]]] = []
         """The calls that give an actor its shards, in order; repeated for an actor that takes another's place."""
+        self.supplied = dict.fromkeys(self.all, 0)
+        """How many of these calls each actor has had."""
         self.digests: list[str] | None = None
         """The digest of every client's data, once known."""
         self.halt: Event | None = None
-        """Set when the run was interrupted; None while actors do what cannot be broken off."""
-        self.halted: set[int] = set()
-        """The actors that were told so."""
+        """Set when the run is interrupted; None while actors do what cannot be broken off."""
         self.rebuilt: list[dict[str, Any]] = []
         """Actors that were lost and rebuilt before a run."""
 
@@ -103,22 +105,10 @@ class Pool:
     def clients(self, a: int) -> str:
         """An actor's clients, in words, with the name of the first one's data."""
         lo, hi = self.bounds[a], self.bounds[a + 1]
-        told = f"client {lo}" if hi == lo + 1 else f"clients {lo} to {hi - 1}"
-        if self.names is None:
-            return told
-        return f"{told} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
+        numbers = f"client {lo}" if hi == lo + 1 else f"clients {lo} to {hi - 1}"
+        return numbers if self.names is None else f"{numbers} ({self.names(lo)}{', ...' if hi > lo + 1 else ''})"
 
-    def client(self, i: int) -> str:
-        """One client, in words, with the name of its data."""
-        return f"client {i}" if self.names is None else f"client {i} ({self.names(i)})"
-
-    def loading(self, a: int) -> int | None:
-        """The client whose shard an actor is about to load, or was when it died."""
-        with suppress(Exception):
-            said = ask_head(ENQUIRY_SECONDS, lambda: read_mark(self.marks[a]))
-            return int(said) if said else None
-        return None
-
+    # -- processes -----------------------------------------------------------------------------------------------------
     def start(self, who: Iterable[int], away: Collection[str] = (), until: float | None = None) -> None:
         """Make these actors, anew if there were some, without their data.
 
@@ -128,37 +118,31 @@ class Pool:
                 seconds more, and an actor that is sent there waits for as long.
         """
         who = sorted(who)
-        self.marks |= {a: f"proxskip {uuid.uuid4().hex}" for a in who}
         for a in who:
             self.drop(a)
         seconds = self.deadline if until is None else until - time.monotonic()
-        made = ask_head(seconds, lambda: self._make(who, away), self.heartbeat.enquire)
-        for a, handle in zip(who, made, strict=True):
-            self.handles[a] = handle
+        handles = ask_head(seconds, lambda: self._make(who, away), self.heartbeat.enquire)
+        for a, handle in zip(who, handles, strict=True):
+            self.handles[a], self.supplied[a] = handle, 0
 
     def _make(self, who: Sequence[int], away: Collection[str]) -> list[Any]:
         others = [n["NodeID"] for n in ray.nodes() if self._is_open(n, away)] if away else []
-        made = []
+        options: dict[str, Any] = {"num_cpus": self.cores}
+        if self.memory is not None:
+            options["memory"] = self.memory
+        handles = []
         for k, a in enumerate(who):
-            options: dict[str, Any] = {"num_cpus": self.cores}
-            if self.memory is not None:
-                options["memory"] = self.memory
-            if others:
-                # a preference: where that machine has no room, Ray may choose another
-                node = others[k % len(others)]
-                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
-            made.append(self.made.options(**options).remote(a, self.cores, self.memory, self.marks[a]))
-        return made
+            where = {"scheduling_strategy": private.prefer(others[k % len(others)])} if others else {}
+            handles.append(self.actor.options(**options, **where).remote(a, self.cores, self.memory))
+        return handles
 
     def _is_open(self, node: Mapping[str, Any], away: Collection[str]) -> bool:
         return node["Alive"] and node["NodeID"] not in away and node["Resources"].get("CPU", 0) >= self.cores
 
     def adopt(self, other: Pool) -> None:
         """Take another pool's actors, as many as are needed, and end the rest."""
-        for a in other.all:
-            if a < len(self.handles):
-                self.handles[a], other.handles[a] = other.handles[a], None
-                self.marks[a] = other.marks[a]
+        for a in range(min(len(self.handles), len(other.handles))):
+            self.handles[a], other.handles[a] = other.handles[a], None
         other.close()
 
     def drop(self, a: int) -> None:
@@ -173,145 +157,145 @@ class Pool:
         for a in self.all:
             self.drop(a)
 
+    # -- data ----------------------------------------------------------------------------------------------------------
     def supply(self, who: Collection[int], until: float) -> dict[str, dict[int, Any]]:
-        """Give these actors their shards; what each call answered. If that fails, none of them is kept."""
-        found = {}
+        """Give these actors the shards that they do not have yet; what each call answered.
+
+        If that fails, none of them is kept.
+        """
+        answers = {}
         try:
             # first wait until all have started, so that an error tells a lack of room from slow loading
             self.gather(submit_all(lambda a: self.handles[a].where.remote(), who), until, UNSTARTED)
-            for verb, arguments in self.data:
-                what = "did not take its clients" if verb == "take" else UNLOADED
-                found[verb] = self.gather(self.give(verb, arguments, who), until, what)
-            self.compare(found.get("build", {}))
+            for k, (verb, arguments) in enumerate(self.data):
+                some = [a for a in who if self.supplied[a] <= k]
+                refs = submit_all(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), some)  # noqa: B023
+                what = "did not take its clients" if verb == "take" else "did not load its shards"
+                answers[verb] = self.gather(refs, until, what)
+                self.supplied |= dict.fromkeys(some, k + 1)
+            self.compare(answers.get("build", {}))
         except BaseException:
             for a in who:
                 self.drop(a)
             raise
-        return found
+        return answers
 
     def compare(self, built: Mapping[int, Any]) -> None:
         """Refuse shards that are not those that the problem was made of."""
-        if self.digests is None:
-            return
-        for i, known in ((i, f) for a, facts in built.items() for i, f in enumerate(facts, self.bounds[a])):
-            if known.digest != self.digests[i]:
-                raise EngineError(
-                    f"the data of {self.client(i)} are not those that were loaded at first, so its actor cannot be "
-                    "rebuilt; load the shards again."
-                )
+        for a, facts in built.items():
+            for i, fact in enumerate(facts, self.bounds[a]):
+                if self.digests is not None and fact.digest != self.digests[i]:
+                    name = "" if self.names is None else f" ({self.names(i)})"
+                    raise EngineError(
+                        f"the data of client {i}{name} are not those that were loaded at first, so its actor cannot be "
+                        "rebuilt; load the shards again."
+                    )
 
-    def give(self, verb: str, arguments: Callable[[int], tuple[Any, ...]], who: Iterable[int]) -> dict[int, Any]:
-        """One of the calls that give these actors their shards."""
-        return submit_all(lambda a: getattr(self.handles[a], verb).remote(*arguments(a)), who)
+    def persist(
+        self, act: Callable[[dict[int, str], float], None], when: str, dead: Mapping[int, str], round: int | None = None
+    ) -> tuple[set[int], list[dict[str, Any]]]:
+        """Mend lost actors, again with all of them if more die of it; who was lost, and a record of each that died.
+
+        Args:
+            act: mends the actors that it is told, with the causes of their deaths, within its second argument.
+            when: the words of an error for actors that die too often.
+            round: of the run; None before it.
+        """
+        began, lost, tally = time.perf_counter(), dict(dead), Tally(self, when, dead)
+        while True:
+            try:
+                act(lost, tally.until)
+                break
+            except Died as end:
+                tally.add(end.who)
+                lost |= {a: why or lost.get(a, "") for a, why in end.who.items()}
+        died = {"round": round, "seconds": time.perf_counter() - began}
+        records = [{"actor": a, "clients": self.clients(a), **died, "cause": lost[a]} for a in sorted(lost) if lost[a]]
+        return set(lost), records
 
     def refill(self, dead: Mapping[int, str]) -> set[int]:
         """Put new processes with their shards in the place of dead ones."""
-        began, gone, tally = time.perf_counter(), dict(dead), Tally(self, "while it was loaded", dead)
-        while True:
-            try:
-                self.start(gone, until=tally.until)
-                self.supply(gone, tally.until)
-                break
-            except Died as end:  # more died meanwhile, or again
-                tally.add(end.who)
-                gone |= end.who
-        seconds = time.perf_counter() - began
-        for a, why in sorted(gone.items()):
-            self.rebuilt.append(recovery(self, a, None, seconds, why))
-        return set(gone)
 
-    def gather(
-        self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None = None
+        def act(lost: Mapping[int, str], until: float) -> None:
+            self.start(lost, until=until)
+            self.supply(lost, until)
+
+        lost, records = self.persist(act, "while it was loaded", dead)
+        self.rebuilt += records
+        return lost
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+    def call(
+        self,
+        submit: Callable[[int], Any],
+        who: Iterable[int],
+        what: str,
+        mend: Callable[[dict[int, str]], set[int]],
     ) -> dict[int, Any]:
+        """Ask these actors; the lost are mended and asked again.
+
+        Args:
+            mend: replaces the lost actors, and returns all that have to be asked again.
+        """
+        answers: dict[int, Any] = {}
+        left, tally = set(who), Tally(self, "in one call")
+        while left:
+            refs = submit_all(submit, sorted(left))
+            try:
+                answers |= self.gather(refs, time.monotonic() + self.deadline, what)
+                left = set()
+            except Died as end:
+                tally.add(end.who)
+                answers |= end.answers
+                left = (left - set(answers)) | (mend(end.who) & left)
+        return answers
+
+    def gather(self, refs: Mapping[int, Any], until: float, what: str) -> dict[int, Any]:
         """All answers; ``Died`` if actors were lost, once all others have answered.
 
         Args:
             what: what the actors that do not answer in time did not do, in words.
-            on_death: told at the first death, or when it is given up, which actors are still at work.
         """
         self.heartbeat.look()
-        try:
-            # shortly before the deadline, ask who is only waiting for others: the error should name those who are slow
-            try:
-                return self._all(refs, until - min(ENQUIRY_SECONDS, self.deadline / 4), on_death)
-            except GetTimeoutError:
-                asked = {a: self.handles[a].is_waiting.remote() for a in refs}
-                return self._all(refs, until, on_death)
-        except GetTimeoutError:
-            ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=0)
-            slow = [a for a, ref in refs.items() if ref not in ready] or list(refs)
-            end = self.late([a for a in slow if not self._waits(asked[a])] or slow, what)
-            _tell(on_death, slow)
-            raise end from None
-        except RayError:  # something failed: find out what, actor by actor
-            return self._one_by_one(refs, until, what, on_death)
-
-    def _all(
-        self, refs: Mapping[int, Any], until: float, on_death: Callable[[list[int]], None] | None
-    ) -> dict[int, Any]:
-        while True:
-            left = max(0.0, until - time.monotonic())
-            try:
-                found = ray.get(list(refs.values()), timeout=min(left, SECONDS_BETWEEN_LOOKS))
-                return dict(zip(refs, found, strict=True))
-            except GetTimeoutError:
-                self.heartbeat.enquire()
-                if self.halt is not None and self.halt.is_set():
-                    self._break_off(refs, on_death)
-                if left <= SECONDS_BETWEEN_LOOKS:
-                    raise
-
-    def _break_off(self, refs: Mapping[int, Any], on_death: Callable[[list[int]], None] | None) -> None:
-        """Let these actors leave what they are at, which they do at their next look."""
-        self.halted = set(refs)
-        for a in refs:
-            self.handles[a].halt.remote()
-        _tell(on_death, refs)
-        ray.wait(list(refs.values()), num_returns=len(refs), timeout=ENQUIRY_SECONDS)
-        raise BrokenOff
-
-    @staticmethod
-    def _waits(ref: Any) -> bool:
-        """Whether an actor has said that it waits for others; one that does not answer has not."""
-        with suppress(RayError):
-            return bool(ray.get(ref, timeout=0))
-        return False
-
-    def _one_by_one(
-        self, refs: Mapping[int, Any], until: float, what: str, on_death: Callable[[list[int]], None] | None
-    ) -> dict[int, Any]:
-        waiting, answers, dead = {ref: a for a, ref in refs.items()}, {}, {}  # type: Any, dict[int, Any], dict[int, str]
+        waiting = {ref: a for a, ref in refs.items()}
+        answers: dict[int, Any] = {}
+        dead: dict[int, str] = {}
         while waiting:
-            left = max(0.0, until - time.monotonic())
-            ready, _ = ray.wait(list(waiting), timeout=min(left, SECONDS_BETWEEN_LOOKS))
-            if not ready and left > SECONDS_BETWEEN_LOOKS:
-                self.heartbeat.enquire()
-                continue
-            if not ready:
-                _tell(on_death, waiting.values())
-                raise self.late(waiting.values(), what)
-            a = waiting.pop(ready[0])
-            try:
-                answers[a] = ray.get(ready[0], timeout=max(1.0, until - time.monotonic()))
-            except RayTaskError as error:
-                if not isinstance(error.cause, (Aborted, Lost)):
-                    _tell(on_death, waiting.values())
-                    raise self.failed(a, error) from None
-                dead.setdefault(a, "")  # alive, but out of step, or broken off by another's loss
-            except LOST_ACTOR_ERRORS as error:
-                first = not any(dead.values())  # the listener is told once
-                dead[a] = reason(error)
-                if first:
-                    _tell(on_death, waiting.values())
-            except GetTimeoutError:
-                _tell(on_death, waiting.values())
-                raise self.late([a], what) from None
-            except RayError as error:
-                _tell(on_death, waiting.values())
-                raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
+            pause = min(max(0.0, until - time.monotonic()), SECONDS_BETWEEN_LOOKS)
+            ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=pause)
+            for ref in ready:
+                a = waiting.pop(ref)
+                try:
+                    answers[a] = ray.get(ref, timeout=max(1.0, until - time.monotonic()))
+                except RayError as error:
+                    dead[a] = self._cause(a, error, what)
+            if waiting:
+                self._wait(waiting, until, what)
         if dead:
-            raise Died(dead)
+            raise Died(dead, answers)
         return answers
+
+    def _wait(self, waiting: Mapping[Any, int], until: float, what: str) -> None:
+        """Between two looks for answers: see that Ray lives, that the run goes on, and that there is time left."""
+        self.heartbeat.enquire()
+        if self.halt is not None and self.halt.is_set():
+            refs = [*waiting, *(self.handles[a].halt.remote() for a in waiting.values())]
+            ray.wait(refs, num_returns=len(refs), timeout=HALT_SECONDS)
+            raise BrokenOff
+        if time.monotonic() >= until:
+            raise self.late(waiting.values(), what)
+
+    def _cause(self, a: int, error: RayError, what: str) -> str:
+        """Why an actor was lost; empty for one that is alive but out of step. Any other error ends the run."""
+        if isinstance(error, RayTaskError):
+            if isinstance(error.cause, (Lost, BrokenOff)):
+                return ""
+            raise self.failed(a, error) from None
+        if isinstance(error, LOST_ACTOR_ERRORS):
+            return reason(error)
+        if isinstance(error, GetTimeoutError):
+            raise self.late([a], what) from None
+        raise EngineError(f"{self.clients(a)} failed with {last_line(error)}.") from None
 
     def failed(self, a: int, error: RayTaskError) -> Exception:
         """An error of the client's own, in one sentence."""
@@ -324,67 +308,22 @@ class Pool:
 
     def late(self, who: Iterable[int], what: str) -> EngineError:
         """The error for actors that did not answer in time; it names the first."""
-        a = sorted(who)[0]
-        said, advice = f"the actor with {self.clients(a)} {what}", "check its machine, or give a longer deadline"
-        if what == UNLOADED and (i := self.loading(a)) is not None:
-            said = f"the shard of {self.client(i)} was not loaded"
+        said = f"the actor with {self.clients(min(who))} {what} within {self.deadline:g} seconds"
         if what == UNSTARTED and (lacks := self._lacks()):
-            return EngineError(f"{said} within {self.deadline:g} seconds: {lacks}; use fewer actors, or add machines.")
-        return EngineError(f"{said} within {self.deadline:g} seconds; {advice}.")
+            return EngineError(f"{said}: {lacks}; use fewer actors, or add machines.")
+        return EngineError(f"{said}; check its machine, or give a longer deadline.")
 
     def _lacks(self) -> str | None:
         """What an actor needs and the cluster does not have free, in words."""
         try:
-            has, free = room(ENQUIRY_SECONDS)
+            has, free = room(ROOM_SECONDS)
         except EngineError:
-            return None
-        if not is_crowded(ENQUIRY_SECONDS):
             return None
         for name, need in (("CPU", self.cores), ("memory", self.memory or 0)):
             unit, left = "CPU" if name == "CPU" else "bytes of memory", free.get(name, 0.0)
             if left < need:
                 return f"it needs {need} {unit} and {left:.12g} of the cluster's {has.get(name, 0.0):.12g} are free"
         return None
-
-    def call(
-        self,
-        submit: Callable[[int], Any],
-        who: Iterable[int],
-        what: str,
-        mend: Callable[[dict[int, str]], set[int]],
-        on_death: Callable[[list[int]], None] | None = None,
-    ) -> dict[int, Any]:
-        """Ask these actors; the lost are mended and asked again, with all others that were set back for it.
-
-        Args:
-            mend: replaces the lost actors, and returns all that have to be asked again.
-        """
-        answers: dict[int, Any] = {}
-        asked, tally = set(who), Tally(self, "in one call")
-        left = set(asked)
-        while left:
-            until = time.monotonic() + self.deadline
-            refs = submit_all(submit, sorted(left))
-            try:
-                answers |= self.gather(refs, until, what, on_death)
-                left = set()
-            except Died as end:
-                tally.add(end.who)
-                # keep what the others answered, except of those that mending sets back
-                answers |= self._ready(refs, end.who)
-                back = mend(end.who)
-                left = (left - set(answers)) | (back & asked)
-                answers = {a: v for a, v in answers.items() if a not in left}
-        return answers
-
-    @staticmethod
-    def _ready(refs: Mapping[int, Any], dead: Mapping[int, str]) -> dict[int, Any]:
-        """The answers of those that are not dead; one that is lost meanwhile is asked for again."""
-        found = {}
-        for a in refs.keys() - dead.keys():
-            with suppress(RayError):
-                found[a] = ray.get(refs[a], timeout=60)
-        return found
 
 
 class Tally:
@@ -405,32 +344,33 @@ class Tally:
         for a in [a for a, why in who.items() if why] or who:
             self.deaths[a] += 1
             if self.deaths[a] > MAX_DEATHS:
-                i = self.pool.loading(a)
-                at = self.when if i is None else f"while it loaded {self.pool.client(i)}"
                 raise EngineError(
-                    f"the actor with {self.pool.clients(a)} died {self.deaths[a]} times {at} "
+                    f"the actor with {self.pool.clients(a)} died {self.deaths[a]} times {self.when} "
                     f"({who[a] or 'cause unknown'}); its machine may be short of memory."
                 ) from None
 
 
-def recovery(pool: Pool, a: int, round: int | None, seconds: float, why: str) -> dict[str, Any]:
-    """The record of an actor that was lost and rebuilt; ``round`` is None before a run."""
-    return {"actor": a, "clients": pool.clients(a), "round": round, "seconds": seconds, "cause": why}
-
-
-def _tell(listener: Callable[[list[int]], None] | None, who: Iterable[int]) -> None:
-    if listener is not None:
-        listener(list(who))
-
-
 def submit_all(submit: Callable[[int], Any], who: Iterable[int]) -> dict[int, Any]:
-    """Ask each of these actors; a full object store on the driver's machine ends the run."""
+    """Ask each of these actors."""
     if not ray.is_initialized():  # a remote call would start a new Ray
         raise EngineError("Ray was shut down while the engine was using it; start the run again.")
-    try:
+    with _into_store():
         return {a: submit(a) for a in who}
+
+
+@contextmanager
+def _into_store() -> Iterator[None]:
+    """A full object store on the driver's machine ends the run with a sentence."""
+    try:
+        yield
     except (ObjectStoreFullError, OutOfDiskError):
         raise EngineError("the object store of the driver's machine is full; give Ray more of it.") from None
+
+
+def put(value: Any) -> Any:
+    """A reference to the value in the object store."""
+    with _into_store():
+        return ray.put(value)
 
 
 class Parcel:
@@ -444,7 +384,7 @@ class Parcel:
         if v.nbytes < MIN_STORE_BYTES:
             return v
         if id(v) not in self.sent:
-            self.sent[id(v)] = (v, ray.put(v))
+            self.sent[id(v)] = (v, put(v))
         return self.sent[id(v)][1]
 
 

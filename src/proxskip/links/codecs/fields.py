@@ -26,8 +26,8 @@ def smallest(words: Words, k: int) -> Indices:
     """The places of the k smallest words, in their order: k of all places at random. Ties are broken by place."""
     low = np.uint64((1 << width(len(words))) - 1)
     unique = (words & ~low) | np.arange(len(words), dtype=np.uint64)
-    found = np.sort(unique if k == len(words) else np.partition(unique, k - 1)[:k])
-    return (found & low).astype(np.int64)
+    least = np.sort(unique if k == len(words) else np.partition(unique, k - 1)[:k])
+    return (least & low).astype(np.int64)
 
 
 def width(d: int) -> int:
@@ -38,16 +38,16 @@ def width(d: int) -> int:
 def bits_of(numbers: Any, width: int) -> Bits:
     """The last ``width`` bits of each number, the highest first."""
     shifts = np.arange(width - 1, -1, -1, dtype=numbers.dtype)
-    out: Bits = (numbers[:, None] >> shifts & numbers.dtype.type(1)).astype(np.uint8).ravel()
-    return out
+    bits: Bits = (numbers[:, None] >> shifts & numbers.dtype.type(1)).astype(np.uint8).ravel()
+    return bits
 
 
 def numbers_of(bits: Bits, width: int) -> Words:
     """The inverse of ``bits_of``."""
-    out = np.zeros(len(bits) // width, dtype=np.uint64)
+    numbers = np.zeros(len(bits) // width, dtype=np.uint64)
     for column in bits.reshape(-1, width).T:
-        out = out << np.uint64(1) | column
-    return out
+        numbers = numbers << np.uint64(1) | column
+    return numbers
 
 
 def packed(bits: Bits) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,26 +12,34 @@ from proxskip.links.codecs.contract import Key
 from proxskip.types import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Every number as it is, in 64 bits."""
+class _EveryNumber:
+    """What such codecs have in common: a name, and bits per number."""
 
-    unbiased, keyed = True, False
+    name: ClassVar[str]
+    each: ClassVar[int]
 
     def __str__(self) -> str:
-        return "identity"
-
-    def omega(self, d: int) -> float:
-        """Exact."""
-        return 0.0
+        return self.name
 
     def bits(self, d: int, key: Key) -> int:
-        """64 per number."""
-        return 64 * d
+        """The same for every number."""
+        return self.each * d
 
     def floats(self, d: int, key: Key) -> int:
         """All."""
         return d
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(_EveryNumber):
+    """Every number as it is, in 64 bits."""
+
+    name, each = "identity", 64
+    unbiased, keyed = True, False
+
+    def omega(self, d: int) -> float:
+        """Exact."""
+        return 0.0
 
     def encode(self, v: Array, key: Key) -> bytes:
         """Little-endian float64."""
@@ -42,25 +51,15 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Float32:
+class Float32(_EveryNumber):
     """Every number rounded to the nearest float32, which is biased by at most 6e-8 of it."""
 
+    name, each = "float32", 32
     unbiased, keyed = False, False
-
-    def __str__(self) -> str:
-        return "float32"
 
     def omega(self, d: int) -> float:
         """The square of half a unit in the last place (of numbers that do not underflow)."""
         return float(np.finfo(np.float32).eps / 2) ** 2
-
-    def bits(self, d: int, key: Key) -> int:
-        """32 per number."""
-        return 32 * d
-
-    def floats(self, d: int, key: Key) -> int:
-        """All."""
-        return d
 
     def encode(self, v: Array, key: Key) -> bytes:
         """Little-endian float32."""
@@ -73,7 +72,7 @@ class Float32:
 
 
 @dataclass(frozen=True, slots=True)
-class Natural:
+class Natural(_EveryNumber):
     """Natural compression: every number becomes one of the two powers of two around it, at random and unbiased.
 
     S. Horvath, C.-Y. Ho, L. Horvath, A. N. Sahu, M. Canini, P. Richtarik, Natural compression for distributed deep
@@ -81,22 +80,12 @@ class Natural:
     becomes 0 or 2^-126; one that is rounded to 2^128 or more, and one that is not a number, is read as infinity.
     """
 
+    name, each = "natural", 9
     unbiased, keyed = True, True
-
-    def __str__(self) -> str:
-        return "natural"
 
     def omega(self, d: int) -> float:
         """1/8, of numbers that do not underflow; a test finds it exactly."""
         return 1 / 8
-
-    def bits(self, d: int, key: Key) -> int:
-        """9 per number."""
-        return 9 * d
-
-    def floats(self, d: int, key: Key) -> int:
-        """All."""
-        return d
 
     def encode(self, v: Array, key: Key) -> bytes:
         """Sign and exponent, rounded up with the probability that the mantissa says."""

@@ -15,8 +15,50 @@ from proxskip.links.codecs.numbers import Float32, Identity, Natural
 from proxskip.types import Array, Indices, InputError
 
 
+class _Selection:
+    """What these codecs have in common: ``values`` is how the numbers travel."""
+
+    values: Codec
+    keyed = True
+
+    @property
+    def unbiased(self) -> bool:
+        """As the numbers."""
+        return self.values.unbiased
+
+
+class _Drawn(_Selection):
+    """Coordinates that both sides draw, so that no indices travel."""
+
+    def chosen(self, d: int, key: Key) -> Indices:
+        """The coordinates that are sent, in increasing order."""
+        raise NotImplementedError
+
+    def factor(self, d: int, key: Key) -> float:
+        """By what the numbers are multiplied where they are read."""
+        raise NotImplementedError
+
+    def floats(self, d: int, key: Key) -> int:
+        """As many as coordinates."""
+        return len(self.chosen(d, key))
+
+    def bits(self, d: int, key: Key) -> int:
+        """Those of the numbers."""
+        return self.values.bits(self.floats(d, key), key)
+
+    def encode(self, v: Array, key: Key) -> bytes:
+        """The numbers at these coordinates."""
+        return self.values.encode(v[self.chosen(len(v), key)], key)
+
+    def decode(self, data: bytes, d: int, key: Key) -> Array:
+        """The numbers in their places, multiplied, and zero elsewhere."""
+        chosen, v = self.chosen(d, key), np.zeros(d)
+        v[chosen] = self.values.decode(data, len(chosen), key) * self.factor(d, key)
+        return v
+
+
 @dataclass(frozen=True, slots=True)
-class RandK:
+class RandK(_Drawn):
     """k coordinates of d, drawn by both sides: no indices travel, and what is read is d/k times what was sent there.
 
     Args:
@@ -26,52 +68,32 @@ class RandK:
     k: int
     values: Codec = field(default_factory=Identity)
 
-    keyed = True
-
     def __post_init__(self) -> None:
-        _check("rand", self.k, 1, self.values)
+        _check("rand", self.k, self.values)
 
     def __str__(self) -> str:
         return _text("rand", self.k, self.values)
 
-    @property
-    def unbiased(self) -> bool:
-        """As the numbers."""
-        return self.values.unbiased
-
     def omega(self, d: int) -> float:
         """d/k - 1, and what the form of the numbers adds."""
-        return d / self._count(d) * (1 + self.values.omega(d)) - 1
-
-    def _count(self, d: int) -> int:
-        return min(self.k, d)
+        return d / min(self.k, d) * (1 + self.values.omega(d)) - 1
 
     def chosen(self, d: int, key: Key) -> Indices:
         """The coordinates, in increasing order."""
         # the places of the k smallest of d words: every set of k is equally likely
-        return np.sort(fields.smallest(key.words(d), self._count(d)))
+        return np.sort(fields.smallest(key.words(d), min(self.k, d)))
 
-    def bits(self, d: int, key: Key) -> int:
-        """Those of k numbers."""
-        return self.values.bits(self._count(d), key)
+    def factor(self, d: int, key: Key) -> float:
+        """d/k."""
+        return d / min(self.k, d)
 
     def floats(self, d: int, key: Key) -> int:
         """k."""
-        return self._count(d)
-
-    def encode(self, v: Array, key: Key) -> bytes:
-        """The k numbers."""
-        return self.values.encode(v[self.chosen(len(v), key)], key)
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """d/k times the numbers in their places, zero elsewhere."""
-        k, out = self._count(d), np.zeros(d)
-        out[self.chosen(d, key)] = self.values.decode(data, k, key) * (d / k)
-        return out
+        return min(self.k, d)
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
+class Masks(_Drawn):
     """TAMUNA's: every coordinate has s owners among the clients that are asked, and only they send it.
 
     Coordinate k belongs to the places k s, ..., k s + s - 1 (modulo the number of clients) of a template, whose places
@@ -86,18 +108,11 @@ class Masks:
     s: int
     values: Codec = field(default_factory=Identity)
 
-    keyed = True
-
     def __post_init__(self) -> None:
-        _check("masks", self.s, 1, self.values)
+        _check("masks", self.s, self.values)
 
     def __str__(self) -> str:
         return _text("masks", self.s, self.values)
-
-    @property
-    def unbiased(self) -> bool:
-        """As the numbers."""
-        return self.values.unbiased
 
     def omega(self, d: int) -> float:
         """Unknown to a single client: it is asked/s - 1, and what the form of the numbers adds."""
@@ -110,24 +125,13 @@ class Masks:
         mine: npt.NDArray[np.bool_] = (places[key.place] - self.s * np.arange(d)) % key.asked < self.s
         return mine
 
-    def bits(self, d: int, key: Key) -> int:
-        """Those of the numbers that this client owns."""
-        return self.values.bits(self.floats(d, key), key)
+    def chosen(self, d: int, key: Key) -> Indices:
+        """This client's coordinates, about d s / asked."""
+        return np.flatnonzero(self.owned(d, key))
 
-    def floats(self, d: int, key: Key) -> int:
-        """About d s / asked."""
-        return int(np.count_nonzero(self.owned(d, key)))
-
-    def encode(self, v: Array, key: Key) -> bytes:
-        """The numbers that this client owns."""
-        return self.values.encode(v[self.owned(len(v), key)], key)
-
-    def decode(self, data: bytes, d: int, key: Key) -> Array:
-        """asked/s times the numbers in their places, zero elsewhere."""
-        mine, out = self.owned(d, key), np.zeros(d)
-        numbers = self.values.decode(data, int(np.count_nonzero(mine)), key)
-        out[mine] = numbers * (key.asked / min(self.s, key.asked))
-        return out
+    def factor(self, d: int, key: Key) -> float:
+        """asked/s."""
+        return key.asked / min(self.s, key.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class Ownership:
 
 
 @dataclass(frozen=True, slots=True)
-class L1Selection:
+class L1Selection(_Selection):
     """The mean of k draws of a single coordinate: j with probability |x_j|/|x|_1, read as  sign(x_j) |x|_1.
 
     What is drawn depends on the vector, so the indices travel: a sign and ceil(log2 d) bits for each draw, and |x|_1.
@@ -175,18 +179,11 @@ class L1Selection:
     k: int
     values: Codec = field(default_factory=Identity)
 
-    keyed = True
-
     def __post_init__(self) -> None:
-        _check("l1", self.k, 1, self.values)
+        _check("l1", self.k, self.values)
 
     def __str__(self) -> str:
         return _text("l1", self.k, self.values)
-
-    @property
-    def unbiased(self) -> bool:
-        """As |x|_1."""
-        return self.values.unbiased
 
     def omega(self, d: int) -> float:
         """(d - 1)/k, and what the form of |x|_1 adds: |x|_1^2 <= d |x|^2."""
@@ -214,7 +211,7 @@ class L1Selection:
 
     def decode(self, data: bytes, d: int, key: Key) -> Array:
         """The mean of the draws; nan for an index that no encoder writes."""
-        split, width, out = self.values.bits(1, key), fields.width(d), np.zeros(d)
+        split, width, v = self.values.bits(1, key), fields.width(d), np.zeros(d)
         bits = fields.unpacked(data, self.bits(d, key))
         (total,) = self.values.decode(fields.packed(bits[:split]), 1, key)
         draws = fields.numbers_of(bits[split:], 1 + width)
@@ -224,16 +221,16 @@ class L1Selection:
             return np.full(d, np.nan)
         sign = 1.0 - 2.0 * (draws >> np.uint64(width)).astype(np.float64)
         with np.errstate(all="ignore"):
-            np.add.at(out, j, sign * (total / self.k))
-        return out
+            np.add.at(v, j, sign * (total / self.k))
+        return v
 
 
 def _text(name: str, number: int, values: Codec) -> str:
     return f"{name}-{number}" + ("" if isinstance(values, Identity) else f"+{values}")
 
 
-def _check(name: str, number: Any, least: int, values: Any) -> None:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < least:
-        raise InputError(f"{name}-{number} needs a whole number of at least {least}.")
+def _check(name: str, number: Any, values: Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 1:
+        raise InputError(f"{name}-{number} needs a whole number of at least 1.")
     if not isinstance(values, (Identity, Float32, Natural)):
         raise InputError(f"the numbers of {name}-{number} travel as identity, float32 or natural, not as {values}.")

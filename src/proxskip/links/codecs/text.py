@@ -27,14 +27,12 @@ def parse(text: str) -> Codec:
     name, plus, rest = text.partition("+")
     some = re.fullmatch(r"(rand|masks|l1)-([0-9]{1,9})", name)
     if some and (not plus or rest in _EVERY):
-        found: Codec = _SOME[some[1]](int(some[2]), _EVERY[rest]() if plus else Identity())
-        return found
+        return _SOME[some[1]](int(some[2]), _EVERY[rest]() if plus else Identity())  # type: ignore[no-any-return]
     if name in _EVERY and not plus:
-        every: Codec = _EVERY[name]()
-        return every
+        return _EVERY[name]()  # type: ignore[no-any-return]
     raise InputError(f'codec "{text}" is not known; use {FORMS}.')
 
 
-def as_codec(given: Codec | str) -> Codec:
+def as_codec(codec: Codec | str) -> Codec:
     """A codec, or the one of a text form."""
-    return parse(given) if isinstance(given, str) else given
+    return parse(codec) if isinstance(codec, str) else codec

@@ -1,0 +1,88 @@
+"""All that is used of Ray beyond its public interface, in one place. Seen in Ray 2.55.
+
+``ray._private.worker._global_node``       the processes that were started here: ``dead_processes``, ``kill_monitor``,
+                                           ``kill_all_processes``. Without it the head alone is asked whether Ray lives,
+                                           and ``ray.shutdown`` is all that ends it.
+``ray._private.ray_constants``             ``ENABLE_RAY_CLUSTER``, see ``on_loopback``. Without it Ray is not started
+                                           here, since it might listen on all interfaces.
+``ray.init(_node_ip_address=)``            the loopback. The same.
+``NodeAffinitySchedulingStrategy``         ``_spill_on_unavailable``: a preference for a machine. Without it, none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from proxskip.types import EngineError
+
+
+def _node() -> Any:
+    with suppress(AttributeError):
+        return ray._private.worker._global_node
+    return None
+
+
+def ended_processes() -> list[str]:
+    """The kinds of Ray's processes that were started here and have ended."""
+    with suppress(AttributeError):
+        return [str(kind) for kind, _ in _node().dead_processes()]
+    return []
+
+
+class Processes:
+    """Ray's processes that were started here; ask for them before ``ray.shutdown``, which forgets them."""
+
+    def __init__(self) -> None:
+        self.node = _node()
+
+    def end_monitor(self) -> None:
+        """End the autoscaler's: it has nothing to scale, and takes a second to end by itself."""
+        with suppress(Exception):
+            self.node.kill_monitor(check_alive=False)
+
+    def kill(self) -> None:
+        """End all of them."""
+        with suppress(AttributeError):
+            self.node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def prefer(node: str) -> Any:
+    """Where an actor should run; where that machine has no room, Ray may choose another."""
+    try:
+        return NodeAffinitySchedulingStrategy(node, True, _spill_on_unavailable=True)
+    except TypeError:
+        return "DEFAULT"
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 as it is.
+
+    Where it expects clusters it takes that for the machine's outer address, and with any other address its servers
+    listen on all interfaces. Where it expects none (RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0) it keeps to the loopback.
+    """
+    # a constant, set from that variable when Ray is imported: too late to set the variable here
+    try:
+        constants = ray._private.ray_constants
+        clusters = constants.ENABLE_RAY_CLUSTER
+    except AttributeError:
+        raise EngineError(
+            f"Ray {ray.__version__} cannot be kept to the loopback as Ray 2.55 can; install that version, or start a "
+            "cluster yourself and give its address."
+        ) from None
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
+
+
+def start_on_loopback(**options: Any) -> None:
+    """``ray.init`` with all servers on the loopback."""
+    with on_loopback():
+        ray.init("local", _node_ip_address="127.0.0.1", **options)
