@@ -1,4 +1,4 @@
-"""A cohort on the card: what its half asks for, one client after another or for all members at once."""
+"""A cohort on the card: what its half can ask for, for all members at once."""
 
 from __future__ import annotations
 
