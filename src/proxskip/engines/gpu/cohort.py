@@ -1,4 +1,4 @@
-"""A cohort on the card: what its half asks for, one client after another or for all members at once."""
+"""A cohort on the card: what its half can ask for, for all members at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ class CardCohort(Sender):
         batch, members = self.engine.problem.batch, self.members
         if many(K):
             return int(np.sum(np.asarray(K) * (batch or self.engine.rows[members])))
-        return int(K) * (batch * len(members) if batch else self.engine.row_count(members))
+        rows: int = batch * len(members) if batch else self.engine.row_count(members)
+        return int(K) * rows
 
     def gradient(self, x: Any, where: Any = None) -> Any:
         """The members' full gradients, one row each; x itself where none is wanted."""

@@ -64,7 +64,8 @@ class ClientRows:
         """Without empty rows (no gradient) and with equal rows of one client and label as one, their shares added."""
         A = self.A
         kept, live, group = merged_rows(A.indptr.astype(np.int64), A.indices, A.data, self.owner, self.labels)
-        return self._take(kept, np.bincount(group, weights=self.shares[live], minlength=len(kept)))
+        shares: Array = np.bincount(group, weights=self.shares[live], minlength=len(kept)).astype(np.float64)
+        return self._take(kept, shares)
 
     def sampled(self, batch: int) -> ClientRows:
         """Without empty rows, each with the share that it has in a minibatch; equal rows are drawn one by one."""
@@ -73,7 +74,7 @@ class ClientRows:
 
     def _take(self, kept: Indices, shares: Array) -> ClientRows:
         owner, labels, numbers = self.owner[kept], self.labels[kept], self.numbers[kept]
-        return ClientRows(self.clients, self.A[kept], owner, labels, shares.astype(np.float64), numbers)
+        return ClientRows(self.clients, self.A[kept], owner, labels, shares, numbers)
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,12 @@ class Layout:
         colmap = np.zeros((S, -(-F // 8) * 8), dtype=index)
         colmap[np.repeat(np.arange(S), F), columns.place] = np.tile(np.arange(F), S)
         row0 = _starts(-(-m // 4) * 4)
-        padded = [np.zeros(int(row0[-1]), dtype=k) for k in (kind, kind, np.uint32)]
-        for room, v in zip(padded, (data.labels, data.shares, data.numbers), strict=True):
-            room[row0[slice_of] + rows.place] = v
+        labels, shares = np.zeros(int(row0[-1]), dtype=kind), np.zeros(int(row0[-1]), dtype=kind)
+        numbers, at = np.zeros(int(row0[-1]), dtype=np.uint32), row0[slice_of] + rows.place
+        labels[at], shares[at], numbers[at] = data.labels, data.shares, data.numbers
         extents = [v for t in (rows, columns) for v in (t.tile0[:-1], np.diff(t.tile0), t.pack0[:-1], np.diff(t.pack0))]
-        return Layout(rows, columns, *padded, colmap, np.stack([*extents, row0[:-1], m], axis=1).astype(np.int64))
+        meta = np.stack([*extents, row0[:-1], m], axis=1).astype(np.int64)
+        return Layout(rows, columns, labels, shares, numbers, colmap, meta)
 
     def data_bytes(self, unit: bool, numbers_of_rows: int) -> Indices:
         """Bytes of each slice in shared memory: tiles, indices, values unless all are one, colmap, and each row's."""
