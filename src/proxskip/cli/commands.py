@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -222,7 +223,9 @@ def _data(o: Namespace) -> int:
     if o.act == "list":
         rows = datasets.available(data_dir=o.data_dir)
         if o.json:
-            output.as_json([r._asdict() for r in rows])
+            output.as_json(
+                [r._asdict() | {"labels": r.labels and {str(k): n for k, n in r.labels.items()}} for r in rows]
+            )
         else:
             output.print_table(output.datasets(rows))
             print(output.sources(rows))
@@ -267,35 +270,16 @@ def _plot_report(o: Namespace, redraw: Callable[..., list[Path]]) -> list[Path]:
     return redraw(Path(o.folders[0]), o.x, None if o.out is None else Path(o.out))
 
 
-# -- demo and reproduce ------------------------------------------------------------------------------------------------
-def _reproduce(o: Namespace) -> int:
-    # here, for the same reason
-    from proxskip.cli import reproduce_command
+# -- commands with a module of their own -------------------------------------------------------------------------------
+def _command_of(module: str) -> Callable[[Namespace], int]:
+    """The command of a module, which is loaded only for it: most commands do without."""
 
-    code, sentence = reproduce_command.command(o)
-    return _fail(sentence, code) if sentence else code
+    def command(o: Namespace) -> int:
+        result = importlib.import_module(f"proxskip.cli.{module}").command(o)
+        code, sentence = result if isinstance(result, tuple) else (result, "")
+        return _fail(sentence, code) if sentence else code
 
-
-def _demo(o: Namespace) -> int:
-    from proxskip.cli import demo_command
-
-    code, sentence = demo_command.command(o)
-    return _fail(sentence, code) if sentence else code
-
-
-# -- this machine ------------------------------------------------------------------------------------------------------
-def _doctor(o: Namespace) -> int:
-    # here, for the same reason
-    from proxskip.cli import doctor
-
-    return doctor.command(o)
-
-
-def _completion(o: Namespace) -> int:
-    from proxskip.cli import completion
-
-    print(completion.script(o.shell, *parser(__version__)), end="")
-    return runs.DONE
+    return command
 
 
 _COMMANDS: dict[str, Callable[[Namespace], int]] = {
@@ -306,8 +290,8 @@ _COMMANDS: dict[str, Callable[[Namespace], int]] = {
     "theory": _theory,
     "data": _data,
     "plot": _plot,
-    "reproduce": _reproduce,
-    "doctor": _doctor,
-    "completion": _completion,
-    "demo": _demo,
+    "reproduce": _command_of("reproduce_command"),
+    "doctor": _command_of("doctor"),
+    "completion": _command_of("completion"),
+    "demo": _command_of("demo_command"),
 }

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping
+from argparse import Namespace
 from typing import Any
 
 import shtab
 
+from proxskip.cli.flags import parser
 from proxskip.data import datasets
 from proxskip.experiments import FUNCTIONS
 from proxskip.registry import METHODS
+from proxskip.version import __version__
 
 ZSH = "(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }\n"
 """What zsh needs where its start-up files load no completion."""
 
 
-def script(shell: str, top: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]) -> str:
-    """The script of this shell."""
+def command(o: Namespace) -> int:
+    """Print the script of a shell."""
+    top, commands = parser(__version__)
     names = " ".join(row.name for row in datasets.available())
     names_and_files = {
         "bash": "_proxskip_data",
@@ -28,12 +30,14 @@ def script(shell: str, top: argparse.ArgumentParser, commands: Mapping[str, argp
     # words that the parser does not insist on, since a plugin may add methods
     words = {"method": METHODS, "methods": METHODS, "experiments": FUNCTIONS}
     action: Any
-    for command in commands.values():
-        for action in command._actions:
+    for p in commands.values():
+        for action in p._actions:
             if action.dest == "data":
                 action.complete = names_and_files
             elif action.dest in words:
                 action.choices = list(words[action.dest])
             elif action.metavar in ("DIR", "FILE"):
                 action.complete = shtab.FILE
-    return (ZSH if shell == "zsh" else "") + str(shtab.complete(top, shell, preamble={"bash": bash}))
+    script = shtab.complete(top, o.shell, preamble={"bash": bash})
+    print((ZSH if o.shell == "zsh" else "") + script, end="")
+    return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxskip.display import count, duration
 from proxskip.results import fields
-from proxskip.results.plain import checked_plain, without_nan
+from proxskip.results.plain import checked_plain
 from proxskip.results.text import STATUS_WORDS
 from proxskip.theory.table1 import Table1Row
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def as_json(value: Any) -> None:
     """Print one JSON value; nan and infinities become null."""
-    print(json.dumps(without_nan(checked_plain(value, "the output")), indent=2, allow_nan=False, ensure_ascii=False))
+    plain = checked_plain(value, "the output", finite=True)
+    print(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

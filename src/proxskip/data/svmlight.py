@@ -1,7 +1,7 @@
 """Reads svmlight files. A malformed file is refused with its line and column, and no file can exhaust the memory.
 
 The text is read in blocks of whole lines. One regular expression checks a block, and numpy reads its numbers. A block
-with anything unusual goes to the line-by-line parser, which returns the same numbers or says what is wrong and where.
+that does not pass is searched token by token for its first error.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import hashlib
 import os
 import re
 import zlib
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +34,11 @@ _BLOCK = 2**20
 _LONGEST_LINE = 2**25
 _SLACK = 2**24
 """Text that any compressed file may hold."""
-_LONGEST_NUMBER = 1000
 _INDEX_END = 2**31 - 1
-_DECIMAL = b"0123456789+-.eE"
 
 # Every quantifier is possessive (+): the expression never goes back, so that a long block takes no memory.
-_NUMBER = rb"[+-]?+(?:[0-9]{1,300}+(?:\.[0-9]{0,300}+)?+|\.[0-9]{1,300}+)(?:[eE][+-]?+[0-9]{1,9}+)?+"
+# A number has at most 1,000 digits before its point and as many after it: longer ones take float() long.
+_NUMBER = rb"[+-]?+(?:[0-9]{1,1000}+(?:\.[0-9]{0,1000}+)?+|\.[0-9]{1,1000}+)(?:[eE][+-]?+[0-9]{1,1000}+)?+"
 _ROW = rb"[ \t]*+(?:%b(?:[ \t]++[0-9]{1,15}+:%b)*+[ \t]*+)?+" % (_NUMBER, _NUMBER)
 _ROWS = re.compile(rb"(?:%b\n)*+%b" % (_ROW, _ROW))
 _COMMENT = re.compile(rb"#[^\n]*")
@@ -111,11 +109,13 @@ def read_svmlight(
     if not 1 <= limit <= _INDEX_END:
         raise InputError(f"the number of features must lie between 1 and {_INDEX_END}, not {limit}.")
     file, line, blocks, digest = os.fspath(path), 1, [], hashlib.sha256()
-    exact = _Exact(file, limit, "max_features" if n_features is None else "n_features")
     count = 0
     try:
         for text in whole_lines(file, max_bytes, digest):
-            blocks.append(_parse_fast(text, limit) or exact.parse(text, line))
+            rows = _parse(text, limit)
+            if rows is None:
+                raise _first_error(file, text, line, limit, "max_features" if n_features is None else "n_features")
+            blocks.append(rows)
             line += text.count(b"\n")
             count += blocks[-1].b.size
             if count > MAX_ROWS:
@@ -192,9 +192,9 @@ def _next_block(stream: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> bytes:
         raise Unreadable(f"the data after here cannot be read ({error}); copy the file again.") from None
 
 
-def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
-    """The rows of a block, or None if anything in it is unusual."""
-    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+def _parse(text: bytes, limit: int) -> _ParsedRows | None:
+    """The rows of a block, or None if anything in it is wrong."""
+    text = text.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in text else text
     text = _COMMENT.sub(b"", text) if b"#" in text else text
     if not _ROWS.fullmatch(text):
         return None
@@ -214,72 +214,50 @@ def _parse_fast(text: bytes, limit: int) -> _ParsedRows | None:
     return _ParsedRows(numbers[label], lengths, index.astype(np.int32), pairs[1::2].copy())
 
 
-class _Exact:
-    """The line-by-line parser: the same rows, or a DataError for the first error."""
+def _first_error(file: str, text: bytes, first_line: int, limit: int, limit_name: str) -> DataError:
+    """What is wrong with a block that does not pass."""
+    for number, line in enumerate(text.split(b"\n"), first_line):
+        for column, reason in _faults(line.removesuffix(b"\r").partition(b"#")[0], limit, limit_name):
+            return DataError(file, number, column + 1, reason)
+    raise AssertionError("a block without an error must pass")
 
-    def __init__(self, file: str, limit: int, limit_name: str) -> None:
-        self.file, self.limit, self.limit_name, self.line = file, limit, limit_name, 0
 
-    def parse(self, text: bytes, first_line: int) -> _ParsedRows:
-        """The rows of a block whose first line is the file's ``first_line``."""
-        labels, lengths, indices, values = array("d"), array("q"), array("i"), array("d")
-        for self.line, line in enumerate(text.split(b"\n"), first_line):
-            line = line.removesuffix(b"\r").partition(b"#")[0]
-            if wrong := _NOT_TEXT.search(line):
-                self.refuse(wrong.start(), f"the byte 0x{wrong[0][0]:02x} has no place in svmlight text.")
-            tokens = _TOKEN.finditer(line)
-            if (label := next(tokens, None)) is not None:
-                labels.append(self.finite(label[0], label.start(), "label"))
-                lengths.append(self.row(tokens, indices, values))
-        return _ParsedRows(
-            np.array(labels, np.float64), np.array(lengths, np.int64), np.array(indices, np.int32),
-            np.array(values, np.float64),
-        )  # fmt: skip
-
-    def row(self, tokens: Iterator[re.Match[bytes]], indices: array[int], values: array[float]) -> int:
-        """Append the indices and the values of one line; how many there are."""
-        previous, before = 0, len(values)
-        for token in tokens:
-            name, colon, text = token[0].partition(b":")
-            if not colon or not text:
-                self.refuse(token.start(), f"{_show(token[0])} is not index:value; was the line cut?")
-            previous = self.index(name, token.start(), previous)
-            indices.append(previous)
-            values.append(self.finite(text, token.start() + len(name) + 1, "value"))
-        return len(values) - before
-
-    def finite(self, token: bytes, column: int, what: str) -> float:
-        """The token as a finite number."""
-        try:
-            # float() itself would take 1_000, nan and spaces
-            number = float("" if token.strip(_DECIMAL) or len(token) > _LONGEST_NUMBER else token)
-        except ValueError:
-            self.refuse(column, f"the {what} {_show(token)} is not a finite decimal number.")
-        if isinf(number):
-            self.refuse(column, f"the {what} {_show(token)} is too large for a 64-bit float.")
-        return number
-
-    def index(self, token: bytes, column: int, previous: int) -> int:
-        """The token as a feature index above the previous one."""
-        if token == b"qid":
-            self.refuse(column, "qid marks ranking data, which are not supported; remove it.")
-        if not token.isdigit():
-            self.refuse(column, f"the index {_show(token)} is not a whole number.")
+def _faults(line: bytes, limit: int, limit_name: str) -> Iterator[tuple[int, str]]:
+    """What is wrong with a line, and at which byte; only the first of them is meant to be used."""
+    if odd := _NOT_TEXT.search(line):
+        yield odd.start(), f"the byte 0x{odd[0][0]:02x} has no place in svmlight text."
+    previous = -1
+    for token in _TOKEN.finditer(line):
+        name, colon, value = token[0].partition(b":")
+        if previous < 0:
+            yield from _number_faults(token[0], token.start(), "label")
+            previous = 0
+            continue
+        if not colon or not value:
+            yield token.start(), f"{_show(token[0])} is not index:value; was the line cut?"
+        if name == b"qid":
+            yield token.start(), "qid marks ranking data, which are not supported; remove it."
+        if not name.isdigit():
+            yield token.start(), f"the index {_show(name)} is not a whole number."
         # a longer one is above every limit, and int() is slow for thousands of digits
-        index = int(token) if len(token) <= 15 else _INDEX_END + 1
+        index = int(name) if len(name) <= 15 else _INDEX_END + 1
         if index == 0:
-            self.refuse(column, "the index is 0, but indices start at 1; add 1 to every index.")
-        if index > self.limit:
-            self.refuse(column, f"the index {_show(token)} is larger than {self.limit_name} = {self.limit}.")
+            yield token.start(), "the index is 0, but indices start at 1; add 1 to every index."
+        if index > limit:
+            yield token.start(), f"the index {_show(name)} is larger than {limit_name} = {limit}."
         if index == previous:
-            self.refuse(column, f"the index {index} stands twice in this row.")
+            yield token.start(), f"the index {index} stands twice in this row."
         if index < previous:
-            self.refuse(column, f"the index {index} comes after {previous}; sort each row by index.")
-        return index
+            yield token.start(), f"the index {index} comes after {previous}; sort each row by index."
+        yield from _number_faults(value, token.start() + len(name) + 1, "value")
+        previous = index
 
-    def refuse(self, column: int, reason: str) -> NoReturn:
-        """Raise DataError at this column of the current line."""
-        raise DataError(self.file, self.line, column + 1, reason)
+
+def _number_faults(token: bytes, column: int, what: str) -> Iterator[tuple[int, str]]:
+    if not re.fullmatch(_NUMBER, token):
+        yield column, f"the {what} {_show(token)} is not a finite decimal number."
+    if isinf(float(token)):
+        yield column, f"the {what} {_show(token)} is too large for a 64-bit float."
 
 
 def _show(token: bytes) -> str:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from proxskip.results.plain import checked_plain, without_nan
+from proxskip.results.plain import checked_plain
 
 STALE_SECONDS = 3600.0
 """Age after which a temporary file was left behind by a killed process; longer than any save that is still alive."""
@@ -59,7 +59,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 def atomic_write_json(path: Path, obj: Any) -> None:
     """``atomic_write`` as standard JSON: keys in the order given, NaN and infinities null, arrays lists."""
-    plain = without_nan(checked_plain(obj, "the object"))
+    plain = checked_plain(obj, "the object", finite=True)
     atomic_write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 

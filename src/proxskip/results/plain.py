@@ -17,26 +17,28 @@ def canonical(plain: Any) -> bytes:
     return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def checked_plain(value: Any, field: str, *, lists: bool = True) -> Any:
+def checked_plain(value: Any, field: str, *, lists: bool = True, finite: bool = False) -> Any:
     """``value`` in the types that JSON has, or InputError that names the ``field``.
 
     Args:
         lists: whether arrays may become lists.
+        finite: whether NaN and infinities become None, since standard JSON has none.
     """
     try:
-        return _plain(value, field, lists)
+        return _plain(value, field, lists, finite)
     except RecursionError:
         raise InputError(f"{field} is nested too deeply, or contains itself: flatten it.") from None
 
 
-def _plain(value: Any, field: str, lists: bool) -> Any:
+def _plain(value: Any, field: str, *how: bool) -> Any:
+    lists, finite = how
     # bool before int (it is one), numpy's scalars before Python's
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (np.bool_, np.integer)):
         return value.item()
     if isinstance(value, float) or (isinstance(value, np.floating) and value.itemsize <= 8):
-        return float(value)
+        return None if finite and not math.isfinite(value) else float(value)
     if isinstance(value, int) and abs(value) < 2**256:
         return int(value)
     if isinstance(value, str) and _is_text(value):
@@ -45,11 +47,11 @@ def _plain(value: Any, field: str, lists: bool) -> Any:
         for key in value:
             if not isinstance(key, str) or not _is_text(key):
                 raise InputError(f"{field} has the key {cut(repr(key))}: only text can be a key.")
-        return {key: _plain(item, f"{field}.{key}", lists) for key, item in value.items()}
+        return {key: _plain(item, f"{field}.{key}", *how) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{field}[{k}]", lists) for k, item in enumerate(value)]
+        return [_plain(item, f"{field}[{k}]", *how) for k, item in enumerate(value)]
     if lists and isinstance(value, np.ndarray):
-        return _plain(value.tolist(), field, lists)
+        return _plain(value.tolist(), field, *how)
     raise InputError(
         f"{cut(field)} is a {type(value).__name__} that JSON cannot hold: "
         "use numbers (below 2**256), text, None, lists and dicts."
@@ -62,17 +64,6 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def without_nan(plain: Any) -> Any:
-    """The same with None for NaN and infinities, which standard JSON does not have."""
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    if isinstance(plain, dict):
-        return {key: without_nan(item) for key, item in plain.items()}
-    if isinstance(plain, list):
-        return [without_nan(item) for item in plain]
-    return plain
 
 
 def cut(text: str, around: int = 0) -> str:
