@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
+import threading
 import warnings
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 import scipy.stats
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import proxskip as ps
-from conftest import METHODS, NAMED, Row, close, data, draws, model, quadratics, thinned
+from conftest import METHODS, NAMED, Row, close, data, model, quadratics, thinned
 from proxskip import randomness
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu import kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
-from proxskip.randomness import minibatch, philox4x32
+from proxskip.randomness import minibatch
+from proxskip.results import description
 
 R = 10
 KINDS = [(loss, sparse) for loss in ("logistic", "squared", "softmax") for sparse in (False, True)]
@@ -219,49 +221,6 @@ def test_an_engine_can_be_given_and_an_unknown_one_is_refused() -> None:
 
 
 # -- minibatches -------------------------------------------------------------------------------------------------------
-def test_philox_is_philox() -> None:
-    """The known answers of Random123 (Salmon et al., 2011), for both forms."""
-    ones = 0xFFFFFFFF
-    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
-    known = [
-        ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-        ((ones,) * 4, (ones << 32) | ones, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-        (pi, (0x299F31D0 << 32) | 0xA4093822, (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
-    ]
-    for counter, key, answer in known:
-        assert philox4x32(counter, key) == answer
-        words = [minibatches.philox_word(*np.array(counter, np.uint32), np.uint64(key), k) for k in range(4)]
-        assert tuple(int(word) for word in words) == answer
-
-
-@settings(max_examples=draws(200))
-@given(
-    seed=st.integers(0, 2**63 - 1),
-    client=st.integers(0, 2**20),
-    round=st.integers(0, 2**20),
-    step=st.integers(0, 2**20),
-    size=st.integers(1, 5000),
-    share=st.floats(0.0, 1.0),
-)
-def test_compiled_minibatches_are_the_plain_ones(
-    seed: int, client: int, round: int, step: int, size: int, share: float
-) -> None:
-    b = max(1, int(share * size))
-    key = (seed, client, round, step)
-    plain = minibatch(*key, size, b)
-    drawing = Drawing(b, size)
-    out, room = drawing.picks(), drawing.room()
-    minibatches.draw_rows(*key, 0, size, b, out, room)
-    # read in the order of the rows, unless they are few of many
-    in_order = size <= minibatches.ROWS_PER_PICK * b
-    assert np.array_equal(np.sort(plain) if in_order else plain, out[:b])
-    assert not room[0].any()  # ready for the next draw
-    assert not room[1].any()
-    assert len(set(plain.tolist())) == b
-    assert plain.min() >= 0
-    assert plain.max() < size
-
-
 @pytest.mark.parametrize(("m", "n"), [(5, 2), (6, 3), (7, 1), (4, 0)])
 def test_every_subset_is_equally_likely(m: int, n: int) -> None:
     """Floyd's algorithm, enumerated: with all numbers that can be drawn, every subset comes equally often."""
@@ -546,3 +505,84 @@ def test_a_large_cohort_is_summed_while_it_is_computed(
     assert found.x.tobytes() == whole.x.tobytes()
     assert all(found.memory[k].tobytes() == v.tobytes() for k, v in whole.memory.items())
     assert all(found.trace[k].tobytes() == whole.trace[k].tobytes() for k in set(whole.trace.columns) - {"seconds"})
+
+
+# -- what a call costs beyond its rounds -------------------------------------------------------------------------------
+def test_a_problem_that_is_run_again_is_not_packed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = NAMED["scaffnew"].rows()
+    method = ps.Scaffnew.theory(problem)
+    packed: list[object] = []
+    real = shards._packed
+
+    def counted(*given: Any) -> Any:
+        packed.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(shards, "_packed", counted)
+    first, second = (ps.run(method, problem, rounds=3, seed=0) for _ in range(2))
+    assert bits(first) == bits(second)
+    assert len(packed) == 1
+    assert "layout" not in vars(pickle.loads(pickle.dumps(problem)))  # which would travel to every process
+    ps.run(ps.Scaffnew(0.01, 0.5), problem.with_batch(2), rounds=3, seed=0)  # another layout
+    assert len(packed) == 2
+
+
+def test_a_run_without_a_folder_needs_no_digest_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problem = NAMED["scaffnew"].rows()
+    hashed: list[object] = []
+    real = description.fingerprint
+    monkeypatch.setattr(description, "fingerprint", lambda problem: hashed.append(1) or real(problem))
+    ps.run(ps.Scaffnew.theory(problem), problem, rounds=2)
+    assert not hashed
+    ps.run(ps.Scaffnew.theory(problem), problem, rounds=2, out=tmp_path / "run")
+    assert hashed
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense", "own"])
+def test_records_have_the_bytes_of_the_plain_problem(kind: str) -> None:
+    """Values and gradients of clients are computed together and on threads; the sums are those of ``Problem``."""
+    A = np.random.default_rng(0).standard_normal((60, 5))
+    f = ps.Logistic(scipy.sparse.csr_matrix(A * (A > 0)) if kind == "sparse" else A, np.arange(60) % 2, l2=0.1)
+    problem = ps.split(f, 6)
+    if kind == "own":
+
+        class Own(ps.Logistic):
+            def value(self, x: Any) -> float:
+                return super().value(x) + 1.0
+
+        problem = ps.Problem([Own(A[i::6], np.arange(10) % 2, l2=0.1) for i in range(6)])
+    engine = CpuEngine(2)
+    engine.open(problem, {}, 0)
+    judged = engine.judge(problem)
+    for x in np.random.default_rng(1).standard_normal((3, 5)):
+        assert judged.value(x) == problem.value(x)
+        assert judged.gradient(x).tobytes() == problem.gradient(x).tobytes()
+        assert judged.client_gradients(x).tobytes() == problem.client_gradients(x).tobytes()
+    engine.close()
+
+
+def test_full_gradients_of_a_cohort_are_computed_on_several_threads() -> None:
+    at_once = threading.Barrier(2, timeout=30)
+
+    class Meets:
+        """A quadratic whose gradient waits for that of another client."""
+
+        L = mu = 1.0
+        d, thread_safe = 3, True
+
+        def value(self, x: Any) -> float:
+            return 0.5 * float(x @ x)
+
+        def gradient(self, x: Any) -> Any:
+            if not np.array_equal(x, np.zeros(3)):
+                at_once.wait()
+            return np.array(x)
+
+    problem = ps.Problem([Meets(), Meets()])
+    engine = CpuEngine(2)
+    engine.open(problem, {}, 0)
+    X = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert np.array_equal(engine.gradients(np.arange(2), X, np.ones(2, bool), None), X)
+    at_once.reset()
+    assert np.array_equal(engine.gradients(np.arange(2), 0 * X, np.array([True, False]), None), 0 * X)
+    engine.close()

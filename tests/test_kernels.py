@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import proxskip as ps
 from conftest import draws, thinned
-from proxskip.engines import rows
+from proxskip.engines import packing
 from proxskip.engines.cpu import anchored, kernels, lazy_kernels, minibatches, shards
 from proxskip.engines.cpu import engine as cpu
 from proxskip.engines.cpu.engine import CpuEngine
@@ -304,7 +304,7 @@ def test_merged_rows_stand_for_all_rows(N, d, clients, seed):
 
 
 def test_a_hash_collision_merges_nothing(monkeypatch):
-    monkeypatch.setattr(rows, "_mix", lambda indices, values, k: np.zeros(len(indices), np.uint64))
+    monkeypatch.setattr(packing, "hash_rows", lambda *given: given[-1].fill(7))
     M = scipy.sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 1.0]]))
     kept, live, group = merged_rows(M.indptr.astype(np.int64), M.indices, M.data, np.zeros(2, int), np.ones(2))
     assert kept.tolist() == live.tolist() == [0, 1]

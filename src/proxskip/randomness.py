@@ -73,10 +73,10 @@ REDRAW = 0x40000000
 """In the first word of the counter: words for draws that are repeated, by the number of the draw."""
 
 
-def philox4x32(counter: tuple[Any, int, int, int], seed: int) -> tuple[Any, Any, Any, Any]:
+def philox4x32(counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Any, Any, Any, Any]:
     """Philox4x32-10: four random 32-bit words from a counter of four words and a 64-bit key.
 
-    The first word of the counter may be an array (uint64), and then the words are.
+    Words of the counter may be arrays (uint64), and then those that are drawn are.
     """
     c0, c1, c2, c3 = (c & MASK32 if isinstance(c, np.ndarray) else int(c) & MASK32 for c in counter)
     k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
@@ -231,12 +231,5 @@ def client_uniforms(
     Args:
         name: ``traits`` of a client, whether it is there in some of the ``hours``, or a round's ``faults``.
     """
-    mask, shift = np.uint64(MASK32), np.uint64(32)
-    c = [np.full(len(clients), v & MASK32, dtype=np.uint64) for v in (0x80000000 | STREAMS[name], attempt, round)]
-    c.append(np.asarray(clients).astype(np.uint64) & mask)
-    k0, k1 = int(seed) & MASK32, (int(seed) >> 32) & MASK32
-    for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(p1 >> shift) ^ c[1] ^ np.uint64(k0), p1 & mask, (p0 >> shift) ^ c[3] ^ np.uint64(k1), p0 & mask]
-        k0, k1 = (k0 + 0x9E3779B9) & MASK32, (k1 + 0xBB67AE85) & MASK32
-    return (np.stack(c) + 0.5) / 2**32
+    counter = 0x80000000 | STREAMS[name], attempt, round, np.asarray(clients).astype(np.uint64)
+    return (np.stack(philox4x32(counter, seed)) + 0.5) / 2**32

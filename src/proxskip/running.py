@@ -84,7 +84,10 @@ def run(
     if network is not None and not network.reliable and loop.engine.name == "ray":
         raise InputError("the actors of Ray cannot lose clients; use another engine, or a network without losses.")
     _warn(loop.notes[len(notes) :])
-    loop.config = description.config(method, problem, stop.rules, seed, loop.engine.name, participation, spec or {})
+    told = out is not None or bool(callbacks)  # who learn the digest of the data
+    loop.config = description.config(
+        method, problem, stop.rules, seed, loop.engine.name, participation, spec or {}, fingerprinted=told
+    )
     loop.config |= {"every": every} | _told(network, memory_limit)
     _begin(loop, starting_point(method, problem, asked, x0, h0, warm), out, force, checkpoint_every)
     with shown(method.name, progress) as bars:

@@ -1,5 +1,5 @@
 """Shared by the CPU's and the GPU's layouts of sparse rows: runs of indices, merging equal rows, equal
-loads. Plain numpy."""
+loads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from proxskip.engines import packing
 from proxskip.types import Array, Indices
 
 
@@ -19,45 +20,33 @@ def ranges(start: Indices, length: Indices) -> Indices:
     return np.asarray(steps + np.repeat(start - (ends - length), length), dtype=np.int64)
 
 
+def offsets(counts: Indices) -> Indices:
+    """Where each of several runs begins, and the last one ends, from their lengths."""
+    out = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=out[1:])
+    return out
+
+
 def merged_rows(
     indptr: Indices, indices: Any, values: Any, owner: Indices, b: Array
 ) -> tuple[Indices, Indices, Indices]:
     """Merge equal rows of the same client and label, and leave out rows without entries: (kept, live, group).
 
-    ``live`` are the rows with entries, and row live[j] is equal to row kept[group[j]]. Rows are told apart by two
-    64-bit sums of hashed entries, and compared entry by entry before they are merged. Merging changes no gradient: a
-    merged row has the weight of all rows it stands for.
+    ``live`` are the rows with entries, and row live[j] is equal to row kept[group[j]]. Rows of one hash are compared
+    entry by entry before they are merged. Merging changes no gradient: a merged row has the weight of all rows that it
+    stands for.
     """
-    length = np.diff(indptr)
-    live = np.flatnonzero(length)
-    if not len(live):
-        return live, live, live
-    hashed = [np.add.reduceat(_mix(indices, values, k), indptr[live]) for k in (1, 2)]
-    # sort by all keys, so that candidates for merging are neighbors, the first row of the data first
-    keys = (owner[live], length[live], b[live], *hashed)
-    order = np.lexsort((live, *reversed(keys)))
-    same = np.ones(len(live), dtype=bool)
-    for key in keys:
-        same[1:] &= key[order][1:] == key[order][:-1]
-    same[0] = False
-    # the leader of a run of candidates is its first row
-    first = np.flatnonzero(~same)
-    leader = np.empty(len(live), dtype=np.int64)
-    leader[order] = live[order][np.repeat(first, np.diff(np.append(first, len(live))))]
-    doubled = leader != live
-    mine, theirs = (ranges(indptr[r], length[r]) for r in (live[doubled], leader[doubled]))
-    if not (np.array_equal(indices[mine], indices[theirs]) and np.array_equal(values[mine], values[theirs])):
-        return live, live, np.arange(len(live))  # different rows with the same two sums: merge nothing
-    kept, group = np.unique(leader, return_inverse=True)
-    return kept, live, group
-
-
-def _mix(indices: Any, values: Any, k: int) -> Any:
-    """The k-th 64-bit hash of each entry (index, value); wrapping around at 2^64 is meant."""
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
-    v = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ (bits * np.uint64(2 * k + 1))
-    v = (v ^ (v >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9 + 2 * k)
-    return v ^ (v >> np.uint64(29))
+    words = np.ascontiguousarray(values, np.float64).view(np.uint64), owner, np.asarray(b, np.float64).view(np.uint64)
+    hashes = np.empty(len(owner), np.uint64)
+    packing.hash_rows(indptr, indices, *words, hashes)
+    live = np.flatnonzero(np.diff(indptr))
+    _, first, group = np.unique(hashes[live], return_index=True, return_inverse=True)
+    leader, different = live[first][group], np.zeros(1, np.int64)
+    packing.count_different(live, leader, indptr, indices, *words, different)
+    if different[0]:  # different rows with the same hash: merge nothing
+        return live, live, np.arange(len(live))
+    leads = leader == live
+    return live[leads], live, (np.cumsum(leads) - 1)[first][group]
 
 
 def even(n: int, parts: int) -> list[tuple[int, int]]:

@@ -15,6 +15,9 @@ from proxskip.types import Array, Indices, InputError
 SUM_BLOCK = 256
 """Rows are summed one after another in blocks of this many, and then the blocks are summed in order."""
 
+FEW_NUMBERS = 1 << 16
+"""Up to this many numbers, the time goes into calls of numpy, and not into sums."""
+
 
 def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
     """``sum_i w_i U_i`` in client order: the same bytes for every memory layout, BLAS and engine."""
@@ -27,6 +30,10 @@ def weighted_sum(w: npt.ArrayLike, U: Any) -> Array:
 
 
 def _block_sums(w: Array, U: Array) -> Array:
+    if U.size <= FEW_NUMBERS:  # one call of numpy for a block; ``accumulate`` adds in order, which ``sum`` does not
+        products = w[:, None] * U
+        starts = range(0, len(U), SUM_BLOCK)
+        return np.stack([np.add.accumulate(products[k : k + SUM_BLOCK], axis=0)[-1] for k in starts])
     blocks = np.zeros((-(-len(U) // SUM_BLOCK), U.shape[1]))
     for k in range(min(SUM_BLOCK, len(U))):  # adds row k of every block at once, which keeps each block's order
         w_k, U_k = w[k::SUM_BLOCK], U[k::SUM_BLOCK]

@@ -196,6 +196,15 @@ def checked_gradient(f: Oracle, x: Array, i: int) -> Array:
     return g
 
 
+def value_and_gradient(f: Oracle, x: Array, i: int) -> tuple[float, Array]:
+    """f_i(x) and the gradient of client i, in double precision."""
+    f = oracles.in_double(f)
+    kind = type(f)
+    if isinstance(f, LinearModel) and kind.value is LinearModel.value and kind.gradient is LinearModel.gradient:
+        return f.value_and_gradient(x)
+    return float(f.value(x)), checked_gradient(f, x, i)
+
+
 def _dimension(clients: Clients, d: int) -> int:
     """The number of unknowns, from ``d`` if it is given and from the clients; all must agree."""
     # oracles of users need not know their dimension

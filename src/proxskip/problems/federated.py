@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,8 @@ class Problem:
     whole: Any = None
     d: int = 0
     info: Mapping[str, Any] = field(default_factory=dict)
+    layout: ClassVar[Any] = None
+    """The data as an engine laid them out, and for whom; kept for the next run, and not pickled."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -78,6 +80,9 @@ class Problem:
             self._check_batch()
         if self.whole is None:
             put("whole", self._clients.whole(self.weights))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "layout"}
 
     def _check_batch(self) -> None:
         sizes = self._clients.sizes()

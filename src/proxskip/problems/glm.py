@@ -183,11 +183,22 @@ class LinearModel:
 
     def value(self, x: Array) -> float:
         """f(x)."""
-        return float(np.sum(self.s * self.losses(self.margins(x))) + 0.5 * np.sum(self.reg * x * x))
+        return self._value(x, self.margins(x))
 
     def gradient(self, x: Array) -> Array:
         """The gradient of f at x."""
-        c = self.s * self.slopes(self.margins(x), self.b)
+        return self._gradient(x, self.margins(x))
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """Both, from one product with A."""
+        z = self.margins(x)
+        return self._value(x, z), self._gradient(x, z)
+
+    def _value(self, x: Array, z: Array) -> float:
+        return float(np.sum(self.s * self.losses(z)) + 0.5 * np.sum(self.reg * x * x))
+
+    def _gradient(self, x: Array, z: Array) -> Array:
+        c = self.s * self.slopes(z, self.b)
         return np.asarray(self.A.T @ c.astype(self.dtype, copy=False), dtype=np.float64) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:

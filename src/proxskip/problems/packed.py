@@ -21,7 +21,7 @@ from proxskip.problems.packed_spectrum import apart, by_size, largest_each, rows
 from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, InputError, Oracle
 
-PACKED_FROM = 1024
+PACKED_FROM = 256
 """Clients from which a split packs them."""
 VIEWS_KEPT = 4096
 """Clients that were asked for and are kept for the next time."""

@@ -48,32 +48,29 @@ class Softmax(LinearModel):
         """A' G, flattened class by class as x is."""
         return np.ascontiguousarray(np.asarray(A.T @ G.astype(self.dtype, copy=False), dtype=np.float64).T).ravel()
 
-    def _slopes(self, Z: Array, b: Array) -> Array:
+    def slopes(self, Z: Array, b: Array) -> Array:
         """The derivative of the loss of each row in its margins: probabilities less the indicator of the label."""
         P: Array = scipy.special.softmax(Z, axis=1)
         # b holds the index of the class
         P[np.arange(len(P)), b.astype(np.int64)] -= 1.0
         return P
 
-    def row_slopes(self, x: Array) -> Array:
-        """The derivatives of each row's loss in its margins at x, one column per class."""
-        return self._slopes(self._scores(self.A, x), self.b)
+    def margins(self, x: Array) -> Array:
+        """The margins of all rows."""
+        return self._scores(self.A, x)
 
-    def value(self, x: Array) -> float:
-        """f(x)."""
-        Z = self._scores(self.A, x)
-        losses = scipy.special.logsumexp(Z, axis=1) - Z[np.arange(self.N), self.b.astype(np.int64)]
-        return float(np.sum(self.s * losses) + 0.5 * np.sum(self.reg * x * x))
+    def losses(self, z: Array) -> Array:
+        """The loss of each row at margins z."""
+        return np.asarray(scipy.special.logsumexp(z, axis=1) - z[np.arange(self.N), self.b.astype(np.int64)])
 
-    def gradient(self, x: Array) -> Array:
-        """The gradient of f at x."""
-        return self._fold(self.A, self.s[:, None] * self.row_slopes(x)) + self.reg * x
+    def _gradient(self, x: Array, z: Array) -> Array:
+        return self._fold(self.A, self.s[:, None] * self.slopes(z, self.b)) + self.reg * x
 
     def minibatch_gradient(self, x: Array, rows: Indices) -> Array:
         """The mean gradient of the given rows' functions (see ``row_factors``); rows may repeat."""
         self._need_rows()
         B = self.A[rows]
-        slopes = self._in_batch(self._slopes(self._scores(B, x), self.b[rows]), rows)
+        slopes = self._in_batch(self.slopes(self._scores(B, x), self.b[rows]), rows)
         return self._fold(B, slopes) + self.reg * x
 
     def hessp(self, x: Array, v: Array) -> Array:

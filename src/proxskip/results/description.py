@@ -41,14 +41,19 @@ def config(
     engine: str,
     participation: Participation,
     spec: dict[str, Any],
+    fingerprinted: bool = True,
 ) -> dict[str, Any]:
-    """Everything that determines a run, as plain data."""
+    """Everything that determines a run, as plain data.
+
+    Args:
+        fingerprinted: with the digest of the data, which takes as long as many gradients.
+    """
     source = registry.source_digest(type(method.method if isinstance(method, Decaying) else method))
     return {
         "method": method.name,
         **({} if source is None else {"source": source}),
         "parameters": parameters(method),
-        "problem": identity(problem),
+        "problem": identity(problem) if fingerprinted else _about(problem),
         "stop": dict(limits),
         "seed": seed,
         "engine": engine,
@@ -65,6 +70,10 @@ def parameters(method: Method) -> dict[str, Any]:
 
 def identity(problem: Problem) -> dict[str, Any]:
     """What identifies a problem: its data, split, weights, constants and a fingerprint."""
+    return _about(problem) | {"fingerprint": fingerprint(problem)}
+
+
+def _about(problem: Problem) -> dict[str, Any]:
     f = problem.clients[0]
     return {
         "data": problem.info.get("data"),
@@ -82,7 +91,6 @@ def identity(problem: Problem) -> dict[str, Any]:
         "L_kind": problem.L_kind,
         "psi": None if problem.psi is None else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(problem.psi)),
         "D": _operator(problem.D),
-        "fingerprint": fingerprint(problem),
     }
 
 

@@ -10,7 +10,7 @@ where gw_j is the full gradient at w_j.
 import numpy as np
 
 from proxskip.engines.cpu.kernels import _FAST, block_gradient
-from proxskip.engines.cpu.minibatches import draw_rows, philox_word
+from proxskip.engines.cpu.minibatches import draw_rows, philox
 from proxskip.on_demand.kernels import njit
 from proxskip.randomness import STREAMS
 
@@ -33,8 +33,8 @@ def rows_gradient(rows, factor, picks, first, x, per_block, data, g, part, p):
 @njit(nogil=True, cache=True, borrows=True)
 def coin(seed, client, round, step):
     """``randomness.anchor_coin``."""
-    counter = np.uint32(_COIN), np.uint32(step), np.uint32(round), np.uint32(client)
-    return philox_word(*counter, np.uint64(seed), 0) / 4294967296.0
+    words = philox(np.uint32(_COIN), np.uint32(step), np.uint32(round), np.uint32(client), np.uint64(seed))
+    return words[0] / 4294967296.0
 
 
 @njit(**_FAST)

@@ -11,7 +11,6 @@ from proxskip.engines.cpu.lazy import Lazy, as_stack, numbers
 from proxskip.engines.cpu.lazy_kernels import KEPT, TEMPORARY
 from proxskip.engines.local import Sender, key_of, pull_to_zero, pulled_steps
 from proxskip.links.codecs import Key
-from proxskip.problems.clients import checked_gradient
 from proxskip.seam import Anchor, Pull, Request, look
 from proxskip.types import Array, Indices
 
@@ -126,14 +125,9 @@ class Cohort(Sender):
         """The members' full gradients, one row each; zeros where they are not wanted."""
         x = np.broadcast_to(self.plain(x), (len(self.members), self.engine.problem.d))
         wanted = np.ones(len(x), bool) if where is None else np.broadcast_to(np.ravel(where), (len(x),)) != 0
-        clients, number0 = self.engine.problem.clients, self.engine.number0
         self.gradients += int(self.engine.rows[self.members[wanted]].sum())
-        out = np.zeros(x.shape)
-        for j, i in enumerate(self.members):
-            if wanted[j]:
-                look(self.request.halt)
-                out[j] = checked_gradient(clients[i], x[j], number0 + int(i))
-        return out
+        gradients: Array = self.engine.gradients(self.members, x, wanted, self.request.halt)
+        return gradients
 
     def own(self, values: Any) -> Any:
         """The members' entries as a column, or their rows."""

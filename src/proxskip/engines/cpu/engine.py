@@ -24,6 +24,7 @@ from proxskip.engines.local import OneClient, Sender, no_half
 from proxskip.engines.near import NearEngine
 from proxskip.engines.rows import balanced, even, tapered
 from proxskip.links.sums import SUM_BLOCK, sum_in_order
+from proxskip.problems.clients import checked_gradient, value_and_gradient
 from proxskip.problems.federated import Problem
 from proxskip.seam import BrokenOff, Request, SettleHalf, Work, look
 from proxskip.types import Array, Indices, InputError, Vectors
@@ -235,15 +236,15 @@ class CpuEngine(NearEngine):
         H, gamma = np.ascontiguousarray(H, dtype=kind), np.ascontiguousarray(gamma, dtype=kind)
         w, gw = (np.ascontiguousarray(v, dtype=kind) for v in anchor[:2])
         moved = np.zeros(len(members), np.int64)
-        load, most = K * self.shards.work[members], int(K.max())
-        at_once = max(1, int(most * SHORT_WORK / max(float(load.sum()), 1.0)))
-        for done in range(0, most, at_once):  # the steps are numbered, so that calls in a row have the bytes of one
-            look(halt)
-            some = np.clip(K - done, 0, at_once)
-            work = self.shards.descend_anchored(
-                members, X, H, gamma, some, (w, gw, anchor[2]), moved, self.seed, round, count.step + done
-            )
+        shards, load, most = self.shards, K * self.shards.work[members], int(K.max())
+        held = w, gw, anchor[2]
+
+        def steps(done: int, number: int) -> None:
+            some, first = np.clip(K - done, 0, number), count.step + done
+            work = shards.descend_anchored(members, X, H, gamma, some, held, moved, self.seed, round, first)
             self._spread(work, balanced(load, self.threads))
+
+        self._timed_calls(steps, most, most * SHORT_WORK / max(float(load.sum()), 1.0), halt)
         count.gradients += int(np.sum(2 * self.shards.batch * K + moved * self.rows[members]))
         count.step = count.step + K
         return X.astype(np.float64, copy=False), w.astype(np.float64, copy=False), gw.astype(np.float64, copy=False)
@@ -262,20 +263,50 @@ class CpuEngine(NearEngine):
         self.each(one, len(members))
         return X
 
-    def each(self, work: Any, n: int) -> None:
-        """``work(j, j + 1)`` for each of n members, on threads where their oracles allow it."""
+    def each(self, work: Any, n: int, numbers: float = math.inf) -> None:
+        """``work(j, j + 1)`` for each of n members, who read so many numbers; on threads if their oracles allow it."""
 
         def quietly(j: int, k: int) -> None:
             with np.errstate(all="ignore"):  # a thread does not inherit the loop's
                 work(j, k)
 
-        ranges = [(j, j + 1) for j in range(n)]
-        if self.shareable and self.pool is not None:
-            self._spread(quietly, ranges)
-            return
-        with np.errstate(all="ignore"):
-            for j, k in ranges:
-                work(j, k)
+        threads = min(self.threads, n) if math.isinf(numbers) else self._threads_for(numbers)
+        self._spread(quietly, [(j, j + 1) for j in range(n)], threads if self.shareable else 1)
+
+    def gradients(self, members: Indices, X: Array, wanted: Any, halt: threading.Event | None) -> Array:
+        """The full gradient of each member at its row of X; zeros where it is not wanted."""
+        out, at = np.zeros(X.shape), np.flatnonzero(wanted)
+
+        def one(k: int, _: int) -> None:
+            self._look(halt)
+            j = at[k]
+            i = int(members[j])
+            out[j] = checked_gradient(self.problem.clients[i], X[j], self.number0 + i)
+
+        self.each(one, len(at), self._entries(members[at]))
+        return out
+
+    def _entries(self, members: Indices) -> float:
+        """Entries of the members' matrices; infinitely many where nobody knows."""
+        return math.inf if self.shards is None else float(self.shards.work[members].sum())
+
+    def judge(self, problem: Problem) -> Problem:
+        """The open problem with the values and gradients of its clients computed on threads."""
+        if self.shards is None or not problem.by_client:
+            return problem
+        from proxskip.problems.sharded import Elsewhere  # not before: a worker never needs it
+
+        return Elsewhere.of(problem, self)
+
+    def evaluate(self, x: Array, clients: Any) -> tuple[list[float], Array]:
+        """f_i(x) and grad f_i(x) of every client."""
+        values, gradients = [0.0] * len(clients), np.empty((len(clients), len(x)))
+
+        def one(j: int, _: int) -> None:
+            values[j], gradients[j] = value_and_gradient(clients[j], x, j)
+
+        self.each(one, len(clients), self._entries(np.arange(len(clients))))
+        return values, gradients
 
     def _share(self, work: Any, n: int, numbers: float) -> None:
         """``work(lo, hi)`` for ranges of n rows, together this many numbers, on as many threads as that is worth."""

@@ -32,16 +32,16 @@ def _trailing_zeros(v):
     return _PLACES[((v & (~v + _u64(1))) * _DE_BRUIJN) >> _u64(58)]
 
 
-@njit(nogil=True, cache=True, borrows=True)
-def philox_word(c0, c1, c2, c3, seed, which):
-    """One of the four words of ``randomness.philox4x32``; the counter is of 32-bit words, the seed of 64 bits."""
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
+def philox(c0, c1, c2, c3, seed):
+    """The four words of ``randomness.philox4x32``; the counter is of 32-bit words, the seed of 64 bits."""
     k0, k1 = _u32(seed & _WORD), _u32(seed >> _32)
     for _ in range(10):
         p0, p1 = _PHILOX_M0 * _u64(c0), _PHILOX_M1 * _u64(c2)
         c0, c1 = _u32(_u32(p1 >> _32) ^ c1 ^ k0), _u32(p1)
         c2, c3 = _u32(_u32(p0 >> _32) ^ c3 ^ k1), _u32(p0)
         k0, k1 = _u32(k0 + _u32(_PHILOX_W0)), _u32(k1 + _u32(_PHILOX_W1))
-    return _u64(c0 if which == 0 else c1 if which == 1 else c2 if which == 2 else c3)
+    return c0, c1, c2, c3
 
 
 @njit(nogil=True, cache=True, borrows=True)
@@ -50,8 +50,8 @@ def _redrawn(product, side, i, step, round, client, seed):
     attempt, least = 0, (_u64(0x100000000) - side) % side
     while product & _WORD < least:
         key = _u64(seed + (_u64(attempt // 4) << _32))
-        word = philox_word(_u32(_REDRAW | _u32(i)), _u32(step), _u32(round), _u32(client), key, attempt % 4)
-        product = word * side
+        words = philox(_u32(_REDRAW | _u32(i)), _u32(step), _u32(round), _u32(client), key)
+        product = _u64(words[attempt % 4]) * side
         attempt += 1
     return product >> _32
 
@@ -61,15 +61,8 @@ def numbers_below(seed, client, round, step, m, n, out):
     """Floyd's numbers for n rows of m into ``out``, which has room for three more: the i-th is at most m - n + i."""
     seed = _u64(seed)
     blocks = (n + 3) // 4
-    key0, key1 = _u32(seed & _WORD), _u32(seed >> _32)
     for q in range(blocks):
-        c0, c1, c2, c3 = _u32(q), _u32(step), _u32(round), _u32(client)
-        k0, k1 = key0, key1
-        for _ in range(10):
-            p0, p1 = _PHILOX_M0 * _u64(c0), _PHILOX_M1 * _u64(c2)
-            c0, c1 = _u32(_u32(p1 >> _32) ^ c1 ^ k0), _u32(p1)
-            c2, c3 = _u32(_u32(p0 >> _32) ^ c3 ^ k1), _u32(p0)
-            k0, k1 = _u32(k0 + _u32(_PHILOX_W0)), _u32(k1 + _u32(_PHILOX_W1))
+        c0, c1, c2, c3 = philox(_u32(q), _u32(step), _u32(round), _u32(client), seed)
         # word r of the block is that of draw q + r * blocks, a number below its side
         for r in range(4):
             word = c0 if r == 0 else c1 if r == 1 else c2 if r == 2 else c3

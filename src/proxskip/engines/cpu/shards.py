@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import scipy
 
+from proxskip.engines import packing
 from proxskip.engines.cpu import anchored, kernels
 from proxskip.engines.cpu.drawing import Drawing
 from proxskip.engines.cpu.kernels import NO_PICKS
 from proxskip.engines.cpu.minibatches import draw_rows, weigh_rows
-from proxskip.engines.cpu.tiles import ROWS_PER_TILE, row_tiles, width
-from proxskip.engines.rows import merged_rows, ranges
+from proxskip.engines.packing import ENTRIES_PER_TILE, ROWS_PER_TILE
+from proxskip.engines.rows import merged_rows, offsets, ranges
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.packed import Packed, stores_of
@@ -28,8 +29,6 @@ from proxskip.problems.softmax import Softmax
 from proxskip.types import Array, Indices, is_sparse
 
 RangeTask = Callable[[int, int], None]
-ENTRIES_PER_TILE = 4
-"""The kernels take the entries of a column four at a time, and rows eight at a time (``ROWS_PER_TILE``)."""
 MIN_ENTRIES_PER_COLUMN = 4.0
 """With fewer entries per column and client, gathering columns costs more than scattering rows."""
 MAX_ROWS_PER_BLOCK = 1 << 14
@@ -81,22 +80,29 @@ class Census:
 
 
 def pack(problem: Problem, census: Census | None = None, number0: int = 0) -> Tiles | Rows | None:
-    """The layout that suits the problem; None unless its clients are linear models of one kind.
+    """The layout that suits the problem, kept for its next run; None unless its clients are linear models of one kind.
 
     Args:
         census: of all clients, where the problem holds only some of them.
         number0: the number of its first client among all.
     """
-    census = census or Census.of(problem)
+    key, shards = problem.layout or (None, None)
+    if key != (census, number0):
+        shards = _packed(problem, census or Census.of(problem), number0)
+        problem.__dict__["layout"] = (census, number0), shards
+    return shards
+
+
+def _packed(problem: Problem, census: Census, number0: int) -> Tiles | Rows | None:
     if census.kind is None:
         return None
     first: Any = problem.clients[0]
-    if _is_mapped(problem):  # tiles would be a second copy of the data, in memory
-        return Rows(problem, census, number0)
     most_rows = problem.batch is None or problem.batch * census.clients >= MIN_BATCH_SHARE * census.rows
-    if most_rows and is_sparse(first.A) and not isinstance(first, Softmax):  # noqa: SIM102
-        if census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d:
-            return Tiles(problem, census, number0)
+    dense_columns = census.entries >= MIN_ENTRIES_PER_COLUMN * census.clients * problem.d
+    # of data on disk tiles would be a second copy, in memory
+    tiled = is_sparse(first.A) and not isinstance(first, Softmax) and not _is_mapped(problem)
+    if tiled and most_rows and dense_columns:
+        return Tiles(problem, census, number0)
     return Rows(problem, census, number0)
 
 
@@ -145,7 +151,7 @@ class Rows:
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.C = first.C if isinstance(first, Softmax) else 0
         sizes = problem.rows_each
-        self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.row0 = offsets(sizes)
         self.b = joined([f.b for f in models]).astype(self.dtype, copy=False)
         self.share = 1.0 / (np.full_like(sizes, self.batch) if self.batch else sizes)
         self.drawing = Drawing(self.batch, int(sizes.max()))
@@ -164,12 +170,13 @@ class Rows:
         self.most_blocks = int(self.block_counts(np.arange(problem.n)).max())
 
     def _rows(self, matrices: list[Any]) -> tuple[Any, Any, Any]:
-        indptr, indices, values = _stacked(matrices)
+        indptr, indices, values = stacked(matrices)
         if self.batch and self.kind == kernels.SPARSE and not self.mapped:
             indptr, indices, values = self._by_length(indptr, indices, values)
         if not self.C and self.unit:  # the kernels for one margin per row need no values that are all one
             values = values[:0]
-        narrow = indices.view(f"u{indices.itemsize}") if self.mapped else _narrow(indices, matrices[0].shape[1])
+        columns = matrices[0].shape[1]
+        narrow = indices.view(f"u{indices.itemsize}") if self.mapped else indices.astype(width(columns))
         return indptr.astype(np.uint64), narrow, values.astype(self.dtype, copy=False)
 
     def _by_length(self, indptr: Indices, indices: Any, values: Any) -> tuple[Indices, Any, Any]:
@@ -182,7 +189,7 @@ class Rows:
         self.drawing = replace(self.drawing, place=place)
         self.b = self.b[order]
         entry = ranges(indptr[order], length[order])
-        return np.concatenate([[0], np.cumsum(length[order])]), indices[entry], values[entry]
+        return offsets(length[order]), indices[entry], values[entry]
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
@@ -267,89 +274,95 @@ class Rows:
 class Tiles:
     """Sparse rows sorted by length in groups of eight, and columns in fours; equal rows merged, empty ones left out.
 
-    ``blocks[i]`` is the first block of client i, ``groups[u]`` the first group of eight rows of block u. A *slot* is
-    the place of a row among all groups, and ``b`` and ``scale`` are in the order of slots. Every matrix entry is stored
-    twice: in the order of the rows for the margins (``row_data``), of the columns for the gradient (``column_data``).
+    How the rows of the data get to their slots, for two clients::
+
+        rows of the data     a b c d e f g h i j k l | m n ...      owner[r] is the client of row r
+                             |   merged_rows: c = a and h = f; e has no entries
+        kept rows            a b d f g i j k l | m n ...            kept, ascending; row live[k] became kept[group[k]]
+                             |   sorted by client, then by length
+        tiled rows           d a k b j f i g l | n m ...            rows[q], which stands for count[q] rows
+                             |   cut into blocks, blocks into groups of eight, the last filled up with blanks
+        slots                d a k b j f i g   l . . . . . . . | n m . . .
+                             '--- group 0 --'  '--- group 1 --'  '- group 2
+
+    ``blocks[i]`` is the first block of client i, ``groups[u]`` the first group of block u. A *slot* is a place in
+    the last line, and ``b`` and ``scale`` are in this order; ``place`` is a row's number in its block. Every matrix
+    entry is stored twice: by slots for the margins (``row_data``), by columns for the gradient (``column_data``).
     """
 
     def __init__(self, problem: Problem, census: Census | None = None, number0: int = 0) -> None:
         models = stores_of(problem.clients)
-        first = models[0]
+        first, n, sizes = models[0], problem.n, problem.rows_each
         self.dtype, self.d, self.number0, self.batch = first.dtype, problem.d, number0, problem.batch or 0
         self.loss = kernels.LOGISTIC if first.loss == "logistic" else kernels.SQUARED
         self.reg = first.reg.astype(self.dtype)
-        indptr, indices, values = _stacked([f.A for f in models])
-        sizes = problem.rows_each
         self.drawing = Drawing(self.batch, int(sizes.max()))
-        owner = np.repeat(np.arange(problem.n), sizes)
-        b = joined([f.b for f in models])
+        self.row0 = offsets(sizes)
+        matrix = indptr, indices, values = stacked([f.A for f in models])
+        b, owner, length = joined([f.b for f in models]), np.repeat(np.arange(n), sizes), np.diff(indptr)
+        unit = bool(np.all(values == 1.0)) if census is None else census.unit
         # rows that count: without entries a row's gradient is zero, and equal rows become one of their joint weight
         kept, live, group = merged_rows(indptr, indices, values, owner, b)
-        count = np.bincount(group, minlength=len(kept))
-        length = np.diff(indptr)[kept]
         # by client, then by length: the eight rows of a group are about equally long, so that little is filled up
-        order = np.lexsort((kept, length, owner[kept]))
-        kept, count, length, owner = kept[order], count[order], length[order], owner[kept[order]]
-        unit = bool(np.all(values == 1.0)) if census is None else census.unit
-        entry = ranges(indptr[kept], length)
-        indices, values = indices[entry], values[entry]
-        # each client's rows cut into blocks, each block's rows into groups of eight
-        of_client = np.bincount(owner, minlength=problem.n)
-        place = np.arange(len(kept)) - np.repeat(np.cumsum(of_client) - of_client, of_client)
-        own_blocks = np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK))
-        self.most_blocks = int(own_blocks.max())
-        self.blocks = np.concatenate([[0], np.cumsum(own_blocks)]).astype(np.int64)
-        block, place = self.blocks[owner] + place // MAX_ROWS_PER_BLOCK, place % MAX_ROWS_PER_BLOCK
+        order = np.lexsort((length[kept], owner[kept]))
+        rows, count = kept[order], np.bincount(group, minlength=len(kept))[order]
+        client, of_client = owner[rows], np.bincount(owner[rows], minlength=n)
+        self.blocks = offsets(np.maximum(1, -(-of_client // MAX_ROWS_PER_BLOCK)))
+        self.most_blocks = int(np.diff(self.blocks).max())
+        number = np.arange(len(rows)) - np.repeat(offsets(of_client)[:-1], of_client)  # among those of its client
+        block, place = self.blocks[client] + number // MAX_ROWS_PER_BLOCK, number % MAX_ROWS_PER_BLOCK
         of_block = np.bincount(block, minlength=int(self.blocks[-1]))
-        self.groups = np.concatenate([[0], np.cumsum(-(-of_block // ROWS_PER_TILE))]).astype(np.int64)
+        self.groups = offsets(-(-of_block // ROWS_PER_TILE))
         slot = ROWS_PER_TILE * self.groups[block] + place
         # slots that no row fills have the weight zero
         self.b, self.scale = np.ones((2, ROWS_PER_TILE * self.groups[-1]), self.dtype)
         self.scale[:] = 0.0
-        self.b[slot], self.scale[slot] = b[kept], count / sizes[owner]
-        stored = None if unit else values
-        self.row_data = row_tiles(slot, int(self.groups[-1]), length, indices, stored, self.d, self.dtype)
-        self.column_data = self._column_tiles(block, place, length, indices, values, unit)
+        self.b[slot], self.scale[slot] = b[rows], count / sizes[client]
+        self._fill(rows, slot, block, place, length[rows], matrix, unit)
         # the largest |a_r|^2, a bound on the margins: see ``kernels.block_tiles``
-        self.longest = float(np.add.reduceat(values**2, np.cumsum(length) - length).max()) if len(kept) else 0.0
+        squares = length if unit else np.add.reduceat(values**2, indptr[live]) if len(live) else np.zeros(1)
+        self.longest = float(squares.max())
         self.room = int(np.diff(self.groups).max()) * ROWS_PER_TILE + 1
-        self.work = np.bincount(owner, weights=length, minlength=problem.n) + 1.0
-        self.row0 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.work = np.bincount(client, weights=length[rows], minlength=n) + 1.0
         if self.batch:
             self.place = self._places(slot[np.argsort(order)][group], live)
             self.count = np.zeros(len(self.b), self.dtype)
             self.count[slot] = count
 
+    def _fill(
+        self, rows: Indices, slot: Indices, block: Indices, place: Indices, length: Indices, matrix: Any, unit: bool
+    ) -> None:
+        """Both tilings: (first line of each group, or of each column of each block; indices; values), a line per tile.
+
+        Missing entries of a row have the index d, those of a column the row after the block's last; x and z are zero
+        there. Values that are all one are not stored.
+        """
+        indptr, indices, values = matrix
+        longest = np.zeros(int(self.groups[-1]), np.int64)
+        np.maximum.at(longest, slot // ROWS_PER_TILE, length)
+        entries = np.zeros(int(self.blocks[-1]) * self.d, np.int64)
+        packing.count_columns(rows, block, indptr, indices, self.d, entries)
+        row_start, column_start = offsets(longest), offsets(-(-entries // ENTRIES_PER_TILE))
+        blank = ROWS_PER_TILE * np.diff(self.groups)
+        by_row = np.full((row_start[-1], ROWS_PER_TILE), self.d, width(self.d))
+        by_column = np.empty((column_start[-1], ENTRIES_PER_TILE), width(int(blank.max())))
+        by_column[:] = np.repeat(np.repeat(blank, self.d), np.diff(column_start))[:, None]
+        stored = [np.zeros((0 if unit else len(u), u.shape[1]), self.dtype) for u in (by_row, by_column)]
+        packing.fill_tiles(
+            rows, slot, block, place, indptr, indices, values, self.d, row_start, (by_row, stored[0]),
+            ENTRIES_PER_TILE * column_start[:-1], (by_column, stored[1]),
+        )  # fmt: skip
+        self.row_data = row_start.astype(np.uint64), by_row, stored[0]
+        self.column_data = column_start.astype(np.uint64), by_column, stored[1]
+
     def _places(self, slot: Indices, live: Indices) -> Any:
         """Which slot of its client stands for each row; for rows without entries one past the last, which is unused."""
         first = ROWS_PER_TILE * self.groups[self.blocks]
         self.most = int(np.diff(first).max())
-        of = np.searchsorted(self.row0, live, side="right") - 1
+        client = np.searchsorted(self.row0, live, side="right") - 1
         place = np.full(int(self.row0[-1]), self.most, np.uint32)
-        place[live] = slot - first[of]
+        place[live] = slot - first[client]
         return place
-
-    def _column_tiles(
-        self, block: Indices, place: Indices, length: Indices, indices: Any, values: Any, unit: bool
-    ) -> tuple[Any, Any, Any]:
-        """(First line of each column of each block, rows in their block, values), a line per four entries of a column.
-
-        Blank entries read the z after the block's last, which is zero.
-        """
-        column = np.repeat(block, length) * self.d + indices
-        count = np.bincount(column, minlength=int(self.blocks[-1]) * self.d)
-        start = np.concatenate([[0], np.cumsum(-(-count // ENTRIES_PER_TILE))])
-        order = np.argsort(column, kind="stable")  # rows stay in order within a column
-        at = ENTRIES_PER_TILE * np.repeat(start[:-1], count) + ranges(np.zeros_like(count), count)
-        room = ROWS_PER_TILE * np.diff(self.groups)
-        rows = np.repeat(np.repeat(room, self.d), ENTRIES_PER_TILE * np.diff(start)).astype(width(int(room.max())))
-        rows[at] = np.repeat(place, length)[order]
-        if unit:
-            stored = np.zeros(0, self.dtype)
-        else:
-            stored = np.zeros(rows.shape, self.dtype)
-            stored[at] = values[order]
-        return start.astype(np.uint64), rows.reshape(-1, ENTRIES_PER_TILE), stored.reshape(-1, ENTRIES_PER_TILE)
 
     def descend(
         self, cohort: Indices, X0: Array, X: Array, H: Array, gamma: Array, K: Indices, seed: int, round: int,
@@ -422,7 +435,7 @@ class Tiles:
 
 def _owners(counts: Indices) -> tuple[Indices, Indices]:
     """Whose each of all blocks is, and each member's first one."""
-    return np.repeat(np.arange(len(counts)), counts), np.concatenate([[0], np.cumsum(counts)])
+    return np.repeat(np.arange(len(counts)), counts), offsets(counts)
 
 
 def _per_member(step0: int | Indices, members: int) -> Indices:
@@ -432,10 +445,9 @@ def _per_member(step0: int | Indices, members: int) -> Indices:
     return out
 
 
-def _stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
+def stacked(matrices: list[Any]) -> tuple[Indices, Any, Any]:
     """CSR arrays of all rows end to end."""
-    sizes = np.concatenate([np.diff(M.indptr) for M in matrices]).astype(np.int64)
-    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    indptr = offsets(np.concatenate([np.diff(M.indptr) for M in matrices]))
     return indptr, joined([M.indices for M in matrices]), joined([M.data for M in matrices])
 
 
@@ -444,8 +456,9 @@ def joined(arrays: list[Any]) -> Any:
     return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _narrow(indices: Any, d: int) -> Any:
-    return indices.astype(width(d))
+def width(largest: int) -> Any:
+    """The narrowest unsigned type for indices up to ``largest``: the kernels are bound by how fast they read them."""
+    return np.uint16 if largest < 2**16 else np.uint32
 
 
 def _no_rows(dtype: Any) -> tuple[Any, Any, Any]:
