@@ -26,6 +26,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'prox
 
 from proxskip.engines.ray import cluster as ray_cluster  # noqa: E402
 from proxskip.engines.ray import pool as ray_pool  # noqa: E402
+from proxskip.engines.ray import talk as ray_talk  # noqa: E402
 from proxskip.engines.ray.engine import RayEngine  # noqa: E402
 from proxskip.engines.ray.talk import ActorSession  # noqa: E402
 
@@ -234,6 +235,24 @@ def test_those_who_sit_out_are_snapshotted_too(made: Any, monkeypatch: Any) -> N
     ours = ps.run(method, q, rounds=300, every=300, cohort=2, engine=engine)
     assert 0 < most[0] <= 2 * 11  # two operations a round
     assert ours.x.tobytes() == ps.run(method, q, rounds=300, every=300, cohort=2).x.tobytes()
+
+
+def test_logs_of_gossip_are_bounded(made: Any, monkeypatch: Any) -> None:
+    """Every client has a row of its own in them."""
+    engine, q, most = made(2), quadratics(6), [0]
+    real = ActorSession.ask
+
+    def ask(self: ActorSession, *given: Any) -> Any:
+        replies = real(self, *given)
+        most[0] = max(most[0], *(len(log.done) for log in self.logs.values()))
+        return replies
+
+    monkeypatch.setattr(ActorSession, "ask", ask)
+    monkeypatch.setattr(ray_talk, "LOG_BYTES", 0)
+    method = ps.DecentralizedScaffnew.theory(q, ps.graph("ring", 6))
+    ours = ps.run(method, q, rounds=40, every=40, engine=engine)
+    assert 0 < most[0] <= 8  # as many rows as the snapshot has
+    assert ours.x.tobytes() == ps.run(method, q, rounds=40, every=40).x.tobytes()
 
 
 # -- no wait without a limit -------------------------------------------------------------------------------------------

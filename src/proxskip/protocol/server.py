@@ -173,13 +173,13 @@ class Server:
     def _next(self, state: ServerState) -> str:
         """What the next ticket is for: the first line that holds.
 
-        =========================================================================================  =========
+        ==========================================================================================  =======
         an h is lost, and restoring it was not tried in this round, or cannot wait for another one  audit
         the sum of the h is due: every ``audit`` rounds, and at the end                             audit
         the gradient is due: every ``measure`` rounds, and at the end                               measure
         the run has enough rounds, or reached its tolerance                                         end
         otherwise                                                                                   round
-        =========================================================================================  =========
+        ==========================================================================================  =======
         """
         r, enough = state.round, self._enough(state)
         if state.lost and (state.tried != r or enough or self.closing == "everyone") and state.void <= self.patience:
@@ -218,13 +218,13 @@ class Server:
     def _advance(self, state: ServerState) -> Step:
         """On to the exchange that is due, or to the end of the ticket.
 
-        =======  ==============================================  =============================================
-        ticket   asks for                                        at its end
-        =======  ==============================================  =============================================
-        audit    the h of all that are not lost, if any are left  ``audit.audited``: restore what is lost, or check
-        measure  gradient and value at x                          ``audit.measured``
-        round    what the server half asks for, in turn           ``_commit``: the cohort is counted
-        =======  ==============================================  =============================================
+        =======  ================================================  ====================================================
+        ticket   asks for                                          at its end
+        =======  ================================================  ====================================================
+        audit    the h of all that are not lost, if any are left   restore those that are, or check the sum
+        measure  gradient and value at x                           the norm decides whether the run goes on
+        round    what the server half asks for, one after another  the cohort is counted
+        =======  ================================================  ====================================================
         """
         if state.kind == "round":
             everyone = self.closing == "everyone"

@@ -24,6 +24,8 @@ from proxskip.types import Indices, Vectors
 
 REPLAY_SECONDS = 5.0
 """Local work after which a snapshot is taken, so that redoing takes no longer than this and one round."""
+LOG_BYTES = 1 << 28
+"""Rows of gossip that the logs hold before a snapshot is taken, or as much as the snapshot itself has."""
 MAX_HALVES = 64
 """Halves whose references are kept; one that is used again later is put into the object store again."""
 
@@ -106,7 +108,7 @@ class ActorSession:
         """What the clients of each actor remember where its log starts."""
         self.logs = {a: Log() for a in pool.all}
         self.stored = lru_cache(MAX_HALVES)(_stored)
-        self.rounds_since, self.seconds_since = 0, 0.0  # the last snapshot
+        self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0  # the last snapshot
         self.round = 0
         self.timing = Timing(len(pool.all))
         self.next_cohort: Indices | None = None
@@ -126,6 +128,7 @@ class ActorSession:
         """The request as each actor with members in the cohort sees it."""
         half, bounds, cohort = self.stored(request.half), self.pool.bounds, request.cohort
         cuts = np.searchsorted(cohort, bounds)
+        self.bytes_since += sum(v.nbytes for v in request.down if v.ndim == 2)
         ops = {}
         for a in self.pool.all:
             lo, hi = int(cuts[a]), int(cuts[a + 1])
@@ -143,7 +146,8 @@ class ActorSession:
         ops = self.operations("run", request)
         self.round = request.round
         news = {a: [op] for a, op in ops.items()}
-        due = self.rounds_since >= self.snapshot_every or self.seconds_since > REPLAY_SECONDS
+        most = max(LOG_BYTES, sum(v.nbytes for v in self.snapshot.values()))
+        due = self.rounds_since >= self.snapshot_every or self.seconds_since > REPLAY_SECONDS or self.bytes_since > most
         if due:  # those that sit this round out have done some of the others
             news |= {a: [] for a, log in self.logs.items() if a not in news and (log.done or log.waiting)}
         began = time.perf_counter()
@@ -175,7 +179,7 @@ class ActorSession:
             for k, rows in (reply.memory or {}).items():
                 self.snapshot[k][self.pool.bounds[a] : self.pool.bounds[a + 1]] = rows
         if snapshot:
-            self.rounds_since, self.seconds_since = 0, 0.0
+            self.rounds_since, self.seconds_since, self.bytes_since = 0, 0.0, 0
         return replies
 
     def post(self, a: int, start: int, ops: list[Op], parcel: Parcel, snapshot: bool = False) -> Any:
