@@ -20,6 +20,7 @@ from proxskip.links.network import Network
 from proxskip.loop.loop import Loop, catch_signals
 from proxskip.loop.progress import OverallProgress, is_wanted, shown
 from proxskip.loop.replay import Replay
+from proxskip.loop.run_spec import RunSpec
 from proxskip.loop.stop import RUN_RULES, Stop
 from proxskip.loop.watch import not_finite
 from proxskip.problems.federated import Problem
@@ -306,8 +307,10 @@ class Run:
         every: int | None, insist: bool, common: dict[str, Any],
     ) -> None:  # fmt: skip
         participation = as_participation(cohort)
-        method, notes = prepare(method, problem, participation, insist)
-        self.loop = Loop(method, problem, stop, seed, participation, lane, every, notes)
+        spec = RunSpec.of(
+            method, problem, stop, seed=seed, cohort=cohort, engine=lane, every=every, allow_unsafe_step=insist
+        )
+        method, self.loop = spec.method, Loop(spec)
         own = {"method": method.name, "parameters": description.parameters(method), "seed": seed, "every": every}
         self.loop.config = common | own
         self.loop.start(*starting_point(method, problem, participation, x0, None, None))
@@ -338,7 +341,7 @@ class Run:
                 if verdict is not None:
                     return self._end(*verdict)
                 loop.line.begin(loop.round)
-                self.replay = Replay(loop.line, loop.seed)
+                self.replay = Replay(loop.line, loop.spec.seed)
             self.replay.restart()
             try:
                 server = loop.line.timed(loop.method.round, loop.server, self.replay)

@@ -38,6 +38,7 @@ class FedLin(Method):
         handles=frozenset({"batch", "clients"}),
         remembers=("h", "x"),
         style=Style("#009E73", "-.", "X"),
+        exchanges=2,
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:

@@ -37,6 +37,7 @@ class SLocalGD(Method):
         handles=frozenset({"batch", "clients"}),
         remembers=("h", "x"),
         style=Style("#56B4E9", "--", "<"),
+        exchanges=2,
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:

@@ -15,7 +15,7 @@ from proxskip.links.codecs import Float32, Key
 from proxskip.links.cohorts import Everyone, Participation, Uniform
 from proxskip.links.sums import weighted_sum
 from proxskip.loop.closing import LEAST, PATIENCE, asked_in, commits, fewest, way_to_close
-from proxskip.loop.line import Ledger
+from proxskip.loop.ledger import Ledger
 from proxskip.loop.stop import Stop
 from proxskip.loop.watch import not_finite
 from proxskip.methods import Decaying

@@ -55,6 +55,7 @@ class About:
             client lost is restored from the others'.
         needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, or what they send is
             weighed by their probabilities, so that a round of a federation counts only if all of them answer.
+        exchanges: how many a round has at most; so much of what clients remember is kept that it can be broken off.
     """
 
     name: str
@@ -75,6 +76,7 @@ class About:
     psi_on_cohorts: bool = False
     summed: str = "h"
     passing: tuple[str, ...] = ()
+    exchanges: int = 1
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
