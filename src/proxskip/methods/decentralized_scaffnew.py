@@ -12,7 +12,8 @@ from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
@@ -53,10 +54,6 @@ class DecentralizedScaffnew(Method):
         other_names=("decentralized",),
     )
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """There is no server."""
-        return {}
-
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One gossip step."""
         # every client draws the same K from the seed and the round, so that nobody has to announce it
@@ -89,10 +86,7 @@ class DecentralizedScaffnew(Method):
         Args:
             gossips: gossip steps in each communication, as one by a Chebyshev polynomial of W.
         """
-        network = as_graph(graph, problem.n, seed=seed)
-        links = links_of(network, gossips)
-        t = theory.decentralized(problem.es_A, problem.mu, links.delta, links.lmax)
-        return cls(gamma=t.gamma, p=t.p, tau=t.tau, graph=network, gossips=gossips)
+        return cls.configure(problem, {"graph": graph, "gossips": gossips, "seed": seed})
 
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> DecentralizedScaffnew:
@@ -109,8 +103,7 @@ class DecentralizedScaffnew(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, tau <= p/(gamma lmax(I - W)), equal weights, one node per client."""
         steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
+        steps.check_count("K", 1 if self.K is None else self.K)
         steps.check_count("gossips", self.gossips)
         steps.check_gossip(self.graph, problem, may_fail=True)
         warnings = self.check_steps(problem, insist)
@@ -131,13 +124,10 @@ class DecentralizedScaffnew(Method):
         links = self.links
         p = self.p * (1.0 - self.graph.failure)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
+        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
             return theory.decentralized_lyapunov(memory["x"], memory["h"], s.x, s.h, self.gamma, p, self.tau, links.W)
 
         # the theorem is about a drawn K
         covered = problem.mu is not None and self.K is None
         zeta = theory.split_zeta(self.gamma, problem.mu, self.p, self.tau, links.delta) if covered else None
-        return Claims(zeta, lyapunov)
+        return Claims(zeta, from_solution(problem, phi))

@@ -14,7 +14,8 @@ from proxskip.links.cohorts import Everyone, Participation, as_participation
 from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -310,9 +311,8 @@ class FiveGCS(Method):
         """The inexact theorem's, where it covers these local solves; per round."""
         L, tau, pi = self._numbers(problem)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None or self.auto:
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float | None:
+            if self.auto:
                 return None
             far = np.sum((memory["v"] - (s.h - self.mu * s.x)) ** 2, axis=1)
             dual = problem.weights / pi * (1.0 / tau + 1.0 / L)
@@ -324,7 +324,7 @@ class FiveGCS(Method):
         fits = fits and bool(np.all(np.asarray(self.L) >= problem.L_i * (1 - 1e-9)))
         fits = fits and bool(np.allclose(np.asarray(self.beta), theory.local_momentum(L, tau), rtol=1e-6))
         rate = theory.inexact_rate(self.gamma, self.mu, L, tau, pi, sigma, theta) if fits else None
-        return Claims(None if rate is None else 1.0 - rate, lyapunov, per_round=True)
+        return Claims(None if rate is None else 1.0 - rate, from_solution(problem, psi), per_round=True)
 
 
 def mean_smoothness(w: Array, L: Any, mu: float) -> float:

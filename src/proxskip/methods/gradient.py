@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Lyapunov, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, Vectors
 
@@ -41,7 +43,7 @@ class GD(Method):
         return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
 
     @classmethod
-    def theory(cls, problem: Problem) -> GD:
+    def theory(cls, problem: Problem) -> Self:
         """gamma = 1/L with the smoothness of the average, which is all that GD needs."""
         # the mean of the clients' steps is a step of the average, whose L can be far below max_i L_i; with minibatches,
         # which each client draws for itself, the worst client's A counts
@@ -60,19 +62,21 @@ class GD(Method):
 
     def claims(self, problem: Problem) -> Claims:
         """|x - x*|^2 contracts by 1 - gamma mu: the paper's Theorem 3.6 with p = 1."""
-        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
+
+        def distance(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            return float(np.sum((x - s.x) ** 2))
+
+        return Claims(None if problem.mu is None else self.gamma * problem.mu, from_solution(problem, distance))
 
 
 @dataclass(frozen=True, slots=True)
-class ProxGD(Method):
-    """Proximal gradient descent: the prox in every step.
+class ProxGD(GD):
+    """Proximal gradient descent: the prox in every step. Without psi it is gradient descent.
 
     Y. Nesterov, Gradient methods for minimizing composite functions, 2013; paper, equation (2).
 
         x+ = prox_{gamma psi}(x - gamma grad f(x))
     """
-
-    gamma: float
 
     about = About(
         name="proxgd",
@@ -87,33 +91,7 @@ class ProxGD(Method):
         (y,) = exchange(self.local, server["x"], K=1)
         return {"x": y if exchange.problem.psi is None else exchange.prox(y, self.gamma)}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
-        """One plain step."""
-        return (client.send(client.descend(x, 0.0, self.gamma, K)),), {}
-
-    @classmethod
-    def theory(cls, problem: Problem) -> ProxGD:
-        """gamma = 1/L with the smoothness of the average."""
-        return cls(gamma=GD.theory(problem).gamma)
-
-    def check(self, problem: Problem, insist: bool = False) -> list[str]:
-        """gamma <= 1/L."""
-        return self.check_steps(problem, insist, L=lambda: problem.L_global)
-
     @staticmethod
     def limits(s: Setting) -> StepLimits:
         """1/L."""
         return StepLimits.one_over_L(s.L, "Nesterov, Gradient Methods for Minimizing Composite Functions, 2013")
-
-    def claims(self, problem: Problem) -> Claims:
-        """|x - x*|^2 contracts by 1 - gamma mu."""
-        return Claims(None if problem.mu is None else self.gamma * problem.mu, distance_to_solution(problem))
-
-
-def distance_to_solution(problem: Problem) -> Lyapunov:
-    """|x - x*|^2 as a Lyapunov function."""
-
-    def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-        return None if problem.solution is None else float(np.sum((x - problem.solution.x) ** 2))
-
-    return lyapunov

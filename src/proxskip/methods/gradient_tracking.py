@@ -44,10 +44,6 @@ class DIGing(Method):
         other_names=("gradient-tracking",),
     )
 
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """There is no server."""
-        return {}
-
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One gossip step of two vectors."""
         exchange.gossip(self.local, self.graph, 1)
@@ -113,10 +109,6 @@ class EXTRA(Method):
         remembers=("h", "x", "xhat"),
         style=Style("#009E73", "-.", "X"),
     )
-
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """There is no server."""
-        return {}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One gossip step."""

@@ -11,7 +11,8 @@ from proxskip.links.gossip import RandomLinks, largest_weight
 from proxskip.links.graphs import Graph, as_graph
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -49,10 +50,6 @@ class RandomGossip(Method):
         parameters=("gamma", "tau", "graph", "p_e", "k"),
         style=Style("#56B4E9", ":", "v"),
     )
-
-    def start(self, problem: Problem, x0: Array) -> Vectors:
-        """There is no server."""
-        return {}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One step everywhere, and the links that wake after it; a link that fails is one that sleeps."""
@@ -109,8 +106,7 @@ class RandomGossip(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""
         steps.check_probability("p_e", self.p_e)
-        if self.k is not None:
-            steps.check_count("k", self.k)
+        steps.check_count("k", 1 if self.k is None else self.k)
         steps.check_gossip(self.graph, problem, may_fail=True)
         kept = (problem.d if self.k is None else min(self.k, problem.d)) / problem.d
         right = 1.0 / (kept * self.p_e * (1.0 - self.graph.failure)) - 1.0
@@ -131,15 +127,10 @@ class RandomGossip(Method):
         """Decentralized Scaffnew's Phi and rate with 1/(1 + omega) in the place of p."""
         p = 1.0 / (1.0 + self.omega)
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
-            return theory.decentralized_lyapunov(
-                memory["x"], memory["h"], s.x, s.h, self.gamma, p, self.tau, self.graph.W
-            )
+        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            X, H, W = memory["x"], memory["h"], self.graph.W
+            return theory.decentralized_lyapunov(X, H, s.x, s.h, self.gamma, p, self.tau, W)
 
         known = problem.mu is not None
-        return Claims(
-            theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta) if known else None, lyapunov
-        )
+        zeta = theory.split_zeta(self.gamma, problem.mu, p, self.tau, self.graph.delta) if known else None
+        return Claims(zeta, from_solution(problem, phi))

@@ -15,7 +15,8 @@ from proxskip.links.cohorts import Participation, as_participation
 from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.problems.solve import Solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -133,13 +134,9 @@ class Scaffnew(Method):
         """The best p of the theorems for this gamma, with everybody or on cohorts with these constants."""
         if a == 1.0:
             return cls(gamma=gamma, p=theory.best_p(gamma, problem.mu))
-        # the sharper p needs full gradients: with stochastic ones x contracts by 1 - gamma mu only
-        sharp = problem.batch is None
-        p = (
-            theory.tamuna_p(gamma, problem.mu, chi, a)
-            if sharp
-            else theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
-        )
+        p = theory.best_p(gamma, problem.mu) / math.sqrt(chi * a)
+        if problem.batch is None:  # with stochastic gradients x contracts by 1 - gamma mu only
+            p = theory.tamuna_p(gamma, problem.mu, chi, a)
         return cls(gamma=gamma, p=min(1.0, p), chi=chi, a=a)
 
     @classmethod
@@ -151,28 +148,23 @@ class Scaffnew(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
         """p at its best for the gamma that is taken; chi and a of the cohorts."""
-        made = cls._configured(problem, given)
-        return made if "codec" not in given else replace(made, codec=given["codec"])
-
-    @classmethod
-    def _configured(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffnew:
-        K, cohort = given.get("K"), given.get("cohort")
+        K, cohort, codec = given.get("K"), given.get("cohort"), given.get("codec")
         if given.get("own_steps"):
             gammas = tuple(1.0 / float(A) for A in problem.es_A_i)
-            return cls(gammas, steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p), K)
+            p = steps.p_of(given, lambda: cls.theory(problem, own_steps=True, cohort=cohort).p)
+            return cls(gammas, p, K, codec=codec)
         figure = given.get("gamma") == "figure" and problem.batch is None
         gamma = 1.0 / problem.L_global if figure else steps.gamma_of(given, problem)
         participation = as_participation(cohort)
         participation.check(problem.n)
         a, chi = participation.constants(problem.n)
         p = steps.p_of(given, lambda: cls.at(gamma, problem, a, chi).p)
-        return cls(gamma, p, K) if a == 1.0 else cls(gamma, p, K, chi, a)
+        return cls(gamma, p, K, None if a == 1.0 else chi, a, codec)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """p in (0, 1], gamma_i <= 1/L_i (1/A with stochastic gradients)."""
         steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
+        steps.check_count("K", 1 if self.K is None else self.K)
         if self.codec is not None and not self.codec.omega(problem.d) < 1e-6:
             raise InputError(f"scaffnew is wrong with {self.codec}; use float32, or locodl instead of scaffnew.")
         if self.chi is not None and not self.chi > 0:
@@ -184,14 +176,8 @@ class Scaffnew(Method):
         a, chi = cohorts.constants(n)
         if self.chi is None:
             return replace(self, chi=chi, a=a), []
-        late = (
-            []
-            if self.chi <= chi * (1 + 1e-12)
-            else [
-                f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
-            ]
-        )
-        return replace(self, a=a), late
+        beyond = f"chi = {self.chi:g} is above its bound {chi:g} for these cohorts, beyond which Scaffnew can diverge."
+        return replace(self, a=a), [] if self.chi <= chi * (1 + 1e-12) else [beyond]
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """On cohorts also p^2 chi a, and less with unequal weights, where no theorem gives a rate."""
@@ -211,14 +197,11 @@ class Scaffnew(Method):
         gammas = np.broadcast_to(np.asarray(self.gamma), (problem.n,))
         chi_a = 1.0 if self.chi is None else min(self.chi, 1.0) * self.a
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None:
-                return None
-            psi = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
-            return psi / float(np.sum(problem.weights / gammas))
+        def psi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float:
+            total = theory.scaffnew_lyapunov(problem.weights, gammas, self.p, x, memory["h"], s.x, s.h, chi_a)
+            return total / float(np.sum(problem.weights / gammas))
 
-        return Claims(self._zeta(problem), lyapunov)
+        return Claims(self._zeta(problem), from_solution(problem, psi))
 
     def _zeta(self, problem: Problem) -> float | None:
         """min(min_i gamma_i mu_i, p^2) with everybody; TAMUNA's on cohorts of equal weights, otherwise None."""

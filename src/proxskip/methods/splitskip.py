@@ -13,8 +13,9 @@ from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems import operators
 from proxskip.problems.federated import Problem
+from proxskip.problems.solve import Solution
 from proxskip.prox import Singleton
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -106,8 +107,7 @@ class SplitSkip(Method):
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau <= p/|DD'|."""
         steps.check_probability("p", self.p)
-        if self.K is not None:
-            steps.check_count("K", self.K)
+        steps.check_count("K", 1 if self.K is None else self.K)
         warnings = self.check_steps(problem, insist)
         theory.check_tau(self.tau, self.gamma, self.p, operators.operator_norm2(operator_of(problem)))
         return warnings
@@ -120,13 +120,12 @@ class SplitSkip(Method):
     def claims(self, problem: Problem) -> Claims:
         """Phi contracts by 1 - min(gamma mu, p gamma tau lmin+(DD')): Theorem D.1."""
 
-        def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
-            s = problem.solution
-            if s is None or s.y is None:
+        def phi(s: Solution, x: Array, server: Vectors, memory: Vectors) -> float | None:
+            if s.y is None:
                 return None
             return theory.split_lyapunov(x, server["y"], s.x, s.y, self.gamma, self.p, self.tau)
 
-        return Claims(self._zeta(problem), lyapunov)
+        return Claims(self._zeta(problem), from_solution(problem, phi))
 
     def _zeta(self, problem: Problem) -> float | None:
         """Known where the subgradients of psi lie in the range of D."""

@@ -13,6 +13,7 @@ from proxskip import display
 from proxskip.links.cohorts import Participation
 from proxskip.links.sums import weighted_sum
 from proxskip.problems.federated import Problem
+from proxskip.problems.solve import Solution
 from proxskip.seam.exchange import Exchange
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, InputError, Vectors
@@ -104,6 +105,15 @@ class Claims:
     per_round: bool = False
 
 
+def from_solution(problem: Problem, psi: Callable[[Solution, Array, Vectors, Vectors], float | None]) -> Lyapunov:
+    """A Lyapunov function of (solution, x, server, memory); None where the solution is not known."""
+
+    def lyapunov(x: Array, server: Vectors, memory: Vectors) -> float | None:
+        return None if problem.solution is None else psi(problem.solution, x, server, memory)
+
+    return lyapunov
+
+
 class _FromAbout:
     """``Method.name`` and its like, on the class and on its instances."""
 
@@ -156,8 +166,8 @@ class Method:
 
     # -- the box -------------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:
-        """The server's vectors before the first round."""
-        return {"x": x0}
+        """The server's vectors before the first round; methods on a graph have no server."""
+        return {} if "graph" in self.handles else {"x": x0}
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """One communication round: the server half."""
