@@ -53,7 +53,7 @@ class Decaying(Method):
         """The step size of the first round."""
         return self.method.gamma
 
-    def at(self, k: int) -> Method:
+    def at(self, k: int) -> Any:
         """The method with the step size of round k."""
         method: Any = self.method
         if isinstance(method.gamma, tuple):
@@ -71,7 +71,8 @@ class Decaying(Method):
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
         """The method's round with the step size of this round in both of its halves."""
-        return self.at(exchange.round).round(server, exchange)
+        vectors: Vectors = self.at(exchange.round).round(server, exchange)
+        return vectors
 
     def parameters(self) -> dict[str, Any]:
         """The method's own, and the decay."""

@@ -15,7 +15,7 @@ from proxskip.links.sums import weighted_sum
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -98,21 +98,17 @@ class FiveGCS(Method):
         y = client.descend(xhat, h, step, K, pull=(tau - self.mu, xhat), momentum=beta, until=until)
         return tau * (xhat - (y if self.theta is None else y[0]))  # type: ignore[no-any-return]
 
-    def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
         """With everybody: v_m itself goes up, so that a v_m that was lost does not leave the sum wrong."""
         sent = client.send(memory["v"] + self._solve(client, memory, K, xhat))
         return (sent,), {"v": sent}
 
-    def local_in_cohort(
-        self, client: Client, memory: Vectors, K: int, xhat: Array
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, xhat: Array) -> Sent:
         """On a cohort: the change of v_m."""
         sent = client.send(self._solve(client, memory, K, xhat))
         return (sent,), {"v": memory["v"] + sent}
 
-    def local_watched(
-        self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local_watched(self, client: Client, memory: Vectors, K: int, xhat: Array, smaller: Any, beta: Any) -> Sent:
         """Also sends the gradient at xhat less v_m, which its first step has computed."""
         tau = client.own(self.tau) * smaller
         h, step = memory["v"] + self.mu * xhat, 1.0 / (client.own(self.L) - self.mu + tau)

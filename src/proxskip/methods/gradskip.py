@@ -12,8 +12,7 @@ from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, Indices, InputError, Vectors
 
 
@@ -46,6 +45,7 @@ class GradSkip(Method):
         parameters=("gamma", "p"),
         style=Style("#0072B2", "-.", ">"),
         at_p_one="gd",
+        one_over_L="Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -62,9 +62,7 @@ class GradSkip(Method):
         G = steps.geometric_each(rng, 1.0 - np.asarray(self.q))
         return np.minimum(G - 1, K), G <= K
 
-    def local(
-        self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any
-    ) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array, asleep: Any) -> Sent:
         """The steps before sleep, and the gradient that a sleeping client takes for its shift."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         # asleep is 0 or 1: whoever is awake keeps its h, and computes no gradient here
@@ -101,11 +99,6 @@ class GradSkip(Method):
         if q.shape != (problem.n,) or not (q.min() >= 0 and q.max() <= 1):
             raise InputError(f"q must hold a probability for each of the {problem.n} clients.")
         return self.check_steps(problem, insist, L=theory.gradskip_L(problem.L_i, q, self.p))
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L, where L also knows the q_i: see ``theory.gradskip_L``."""
-        return StepLimits.one_over_L(s.L, "Maranjyan, Safaryan, Richtarik, GradSkip, 2022, arXiv:2210.16402, rederived")
 
     def claims(self, problem: Problem) -> Claims:
         """Scaffnew's Psi contracts by 1 - min(gamma mu, 1 - q_max (1 - p^2))."""

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from proxskip import theory
 from proxskip.links.codecs import Codec, Float32, Natural, RandK, as_codec
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, from_solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, from_solution
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
-
-Sent: TypeAlias = tuple[tuple[Array, ...], Vectors]
-"""What goes up, and what is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from proxskip import theory
 from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, Vectors
 
 PAPER = "Mishchenko, Malinovsky, Stich, Richtarik, ProxSkip, ICML 2022, "
@@ -43,6 +42,7 @@ class ProxSkip(Method):
         heals=True,
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="proxgd",
+        one_over_L=PAPER + "Theorem 3.6",
     )
 
     def round(self, server: Vectors, exchange: Exchange) -> Vectors:
@@ -54,7 +54,7 @@ class ProxSkip(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """Line 3, K times; what the prox is to be taken of goes up."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         up = xhat - (self.gamma / self.p) * memory["h"]
@@ -85,11 +85,6 @@ class ProxSkip(Method):
         steps.check_probability("p", self.p)
         steps.check_count("K", 1 if self.K is None else self.K)
         return self.check_steps(problem, insist)
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6")
 
     def claims(self, problem: Problem) -> Claims:
         """Psi of Section 3.3 contracts by 1 - min(gamma mu, p^2): Theorem 3.6."""

@@ -16,8 +16,7 @@ from proxskip.methods import steps
 from proxskip.methods.proxskip import PAPER
 from proxskip.problems.federated import Problem
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
-from proxskip.theory.steps import Setting, StepLimits
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.types import Array, InputError, Vectors
 
 
@@ -63,6 +62,7 @@ class Scaffnew(Method):
         parameters=("gamma", "p", "K", "own_steps", "codec"),
         style=Style("#D55E00", "-", "o", highlighted=True),
         at_p_one="gd",
+        one_over_L=PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i",
     )
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Scaffnew(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """With everybody: the prox form, which also heals a sum of h that is not zero."""
         gamma = client.own(self.gamma)
         xhat = client.descend(x, memory["h"], gamma, K)
@@ -89,7 +89,7 @@ class Scaffnew(Method):
         sent = client.send(up, self.codec)
         return (sent,), {"xhat": as_sent(xhat, up, sent)}
 
-    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local_in_cohort(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """On a cohort: the plain form, since the h of a cohort do not sum to zero."""
         xhat = client.descend(x, memory["h"], client.own(self.gamma), K)
         sent = client.send(xhat, self.codec)
@@ -186,11 +186,6 @@ class Scaffnew(Method):
             return found
         alike = float(problem.weights.min() / problem.weights.max())
         return min(found, self.p**2 * self.chi * self.a * alike) or None
-
-    @staticmethod
-    def limits(s: Setting) -> StepLimits:
-        """1/L."""
-        return StepLimits.one_over_L(s.L, PAPER + "Theorem 3.6 and Corollary 4.2 with L = max_i L_i")
 
     def claims(self, problem: Problem) -> Claims:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""

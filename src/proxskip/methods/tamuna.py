@@ -12,7 +12,7 @@ from proxskip.links.cohorts import Everyone, Given, Participation, Uniform, as_p
 from proxskip.methods import steps
 from proxskip.methods.scaffnew import Scaffnew
 from proxskip.problems.federated import Problem
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent
 from proxskip.theory.steps import Setting, StepLimits
 from proxskip.types import Array, InputError, Vectors
 
@@ -63,13 +63,13 @@ class Tamuna(Method):
         exchange.settle(settle, x)
         return {"x": x}
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """Without masks."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         sent = client.send(xhat)
         return (sent,), {"xhat": as_sent(xhat, xhat, sent)}
 
-    def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def masked(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """This client's coordinates; what is read is c/s times them, so that the mean is over the owners."""
         xhat = client.descend(x, memory["h"], self.gamma, K)
         q = client.send(xhat, Ownership(self.s))  # everybody can draw it: nothing goes up

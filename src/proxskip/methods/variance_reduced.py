@@ -13,7 +13,7 @@ from proxskip.methods import steps
 from proxskip.problems.federated import Problem
 from proxskip.problems.glm import LinearModel
 from proxskip.problems.solve import Solution
-from proxskip.seam import About, Claims, Client, Exchange, Method, Style, as_sent, from_solution
+from proxskip.seam import About, Claims, Client, Exchange, Method, Sent, Style, as_sent, from_solution
 from proxskip.theory.steps import Setting, StepLimits, check_limits
 from proxskip.types import Array, Vectors
 
@@ -59,11 +59,11 @@ class ScaffnewVR(Method):
         exchange.settle(self.settle, x)
         return {"x": x}
 
-    def first(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def first(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """The anchors begin at x0."""
         return self.local(client, {"h": memory["h"], "w": x, "gw": client.gradient(x)}, K, x)
 
-    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> tuple[tuple[Array, ...], Vectors]:
+    def local(self, client: Client, memory: Vectors, K: int, x: Array) -> Sent:
         """The local steps, which move the anchor too."""
         anchor = (memory["w"], memory["gw"], self.q)
         xhat, w, gw = client.descend(x, memory["h"], self.gamma, K, anchor=anchor)

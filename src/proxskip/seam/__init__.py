@@ -20,11 +20,11 @@ What follows from it:
 """
 
 from proxskip.seam.engine import BrokenOff, Engine, Mixed, Request, Size, Work, look
-from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, SettleHalf, as_sent
+from proxskip.seam.exchange import Anchor, Client, ClientHalf, Exchange, Pull, Sent, SettleHalf, as_sent
 from proxskip.seam.method import About, Claims, Lyapunov, Method, Style, from_solution
 
 __all__ = [
     "About", "Anchor", "BrokenOff", "Claims", "Client", "ClientHalf", "Engine", "Exchange", "Lyapunov", "Method",
-    "Mixed", "Pull", "Request", "SettleHalf", "Size", "Style", "Work", "as_sent",
+    "Mixed", "Pull", "Request", "Sent", "SettleHalf", "Size", "Style", "Work", "as_sent",
     "from_solution", "look",
 ]  # fmt: skip

@@ -56,6 +56,7 @@ class About:
             client lost is restored from the others'.
         needs_whole_cohort: its codecs divide the coordinates among the clients that are asked, or what they send is
             weighed by their probabilities, so that a round of a federation counts only if all of them answer.
+        one_over_L: the theorem that allows gamma <= 1/L, where that is all that is known of the step (``limits``).
         exchanges: how many a round has at most; so much of what clients remember is kept that it can be broken off.
     """
 
@@ -78,6 +79,7 @@ class About:
     summed: str = "h"
     passing: tuple[str, ...] = ()
     exchanges: int = 1
+    one_over_L: str = ""
 
 
 Lyapunov: TypeAlias = Callable[[Array, Vectors, Vectors], float | None]
@@ -243,10 +245,10 @@ class Method:
         """
         return self.check_steps(problem, insist)
 
-    @staticmethod
-    def limits(s: Setting) -> StepLimits | None:
+    @classmethod
+    def limits(cls, s: Setting) -> StepLimits | None:
         """What is known about the step size; None where nothing is."""
-        return None
+        return StepLimits.one_over_L(s.L, cls.about.one_over_L) if cls.about.one_over_L else None
 
     def check_steps(
         self, problem: Problem, insist: bool, *, L: float | Callable[[], float] | None = None, **given: Any
