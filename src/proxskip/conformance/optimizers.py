@@ -131,10 +131,9 @@ def check_optimizer(
     unlike, alike = laws.unlike_clients(ranks), laws.like_clients(ranks)
     seen, same = trajectories(make, (unlike, alike), period, lr, steps, timeout)
     run = observed(unlike, seen, lr)
-    found: list[Law] = [together(seen, period), laws.sign(run)]
-    found.append(laws.like(ObservedRun(alike, same[0]), tol))
-    found += [laws.total(run), laws.controls(run, tol)] if plain else []
-    return ConformanceReport((*found, laws.fixed_point(run, tol)))
+    checked = [together(seen, period), laws.sign(run), laws.like(ObservedRun(alike, same[0]), tol)]
+    checked += [laws.total(run), laws.controls(run, tol)] if plain else []
+    return ConformanceReport((*checked, laws.fixed_point(run, tol)))
 
 
 def together(seen: Array, period: int) -> Law:
@@ -183,11 +182,11 @@ def trajectories(
     return [np.stack(seen) for seen in zip(*by_rank, strict=True)]
 
 
-def _step_of(made: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
+def _step_of(trained: Any, model: QuadraticModule) -> tuple[Callable[[], Any], AbstractContextManager[Any]]:
     """One training step of what ``make`` returned, and what to enter around all of them."""
-    if not isinstance(made, tuple):
-        return made.step, nullcontext()
-    optimizer, other = made
+    if not isinstance(trained, tuple):
+        return trained.step, nullcontext()
+    optimizer, other = trained
     if isinstance(other, Averager):
         averager = other
 
@@ -219,10 +218,10 @@ def _on_ranks(n: int, body: Callable[[int], Any], timeout: float) -> list[Any]:
             warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
             ranks = [pool.submit(_rank, r, n, folder, timeout) for r in range(n)]
             done, late = wait(ranks, timeout, FIRST_EXCEPTION)
-            found = {rank: rank.result() for rank in ranks if rank in done}
+            answers = [rank.result() for rank in ranks if rank in done]
         if late:
             raise TimeoutError(f"the ranks did not finish within {timeout:g} seconds; give a longer timeout.")
-        return [found[rank] for rank in ranks]
+        return answers
     except BrokenProcessPool:
         raise InputError("a rank died before its last step.") from None
     finally:

@@ -386,17 +386,18 @@ class Loop:
 
     def _look_at_sum(self, server: Vectors, memory: Vectors) -> None:
         """The audit: a broken sum of h ends the run, or is noted where the method mends it by itself."""
-        found = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, self.engine.rounding())
-        if found is None:
+        unit = self.engine.rounding()
+        breach = self.audit.found(self.method, self.problem, self.x, server, memory, self.round, unit)
+        if breach is None:
             return
         what = "sum_i w_i h_i" if self.problem.psi is None else "the sum of the h_i, less what psi makes of it,"
         what = what if "h" in self.method.remembers else "sum_i w_i v_i - v"
-        said = f"{what} is {found[0]:.3g} after round {self.round}, where rounding leaves at most {found[1]:.3g}"
+        fault = f"{what} is {breach[0]:.3g} after round {self.round}, where rounding leaves at most {breach[1]:.3g}"
         if self.method.about.heals and self.line.everyone:
             if not any("mends" in note for note in self.notes):
-                self.notes.append(f"{said}: an update was lost, applied twice or changed; the method mends that.")
+                self.notes.append(f"{fault}: an update was lost, applied twice or changed; the method mends that.")
             return
-        self.corrupted = f"{said}: an update was lost, applied twice or changed, and the answer would be wrong."
+        self.corrupted = f"{fault}: an update was lost, applied twice or changed, and the answer would be wrong."
 
     def _costs(self) -> dict[str, float]:
         """The ledger so far, as columns of the trace."""

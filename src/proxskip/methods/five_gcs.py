@@ -178,11 +178,11 @@ class FiveGCS(Method):
         """
         if not 0 < sigma < 1:
             raise InputError(f"sigma = {sigma:g} must lie between 0 and 1, so that local solves may have errors.")
-        made = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
-        L, tau = np.asarray(made.L) - made.mu, np.asarray(made.tau)
-        a, b = sigma / (made.gamma * made.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
+        plain = cls.practical(problem, cohort=cohort, c=c, sigma=sigma)
+        L, tau = np.asarray(plain.L) - plain.mu, np.asarray(plain.tau)
+        a, b = sigma / (plain.gamma * plain.mu) + 2 * float(np.max(tau / L)), 1.0 - sigma
         theta = b / (1.0 + math.sqrt(1.0 + a * b))  # the largest with  a theta^2 + 2 theta <= 1 - sigma
-        return made.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
+        return plain.but(theta=theta, K=theory.local_steps_for(theta, L, tau))
 
     @classmethod
     def practical(

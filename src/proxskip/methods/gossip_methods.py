@@ -7,7 +7,7 @@ DIGing and EXTRA, which do not skip, are those of their papers in these variable
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proxskip import theory
@@ -218,8 +218,8 @@ class RandomGossip(Method):
         """tau and p_e at their best for what is given; without mu every link is awake."""
         graph = as_graph(given.get("graph", "ring"), problem.n, seed=given.get("seed", 0))
         p_e = given.get("p_e", 1.0 if problem.mu is None else None)
-        made = cls.at(steps.gamma_of(given, problem), problem, graph, p_e, given.get("k"))
-        return cls(made.gamma, given.get("tau") or made.tau, graph, made.p_e, made.k, made.omega)
+        best = cls.at(steps.gamma_of(given, problem), problem, graph, p_e, given.get("k"))
+        return replace(best, tau=given.get("tau") or best.tau)
 
     def check(self, problem: Problem, insist: bool = False) -> list[str]:
         """gamma <= 1/L, gamma tau (lmax + 2 omega w) <= 1, equal weights, one node per client."""

@@ -181,11 +181,11 @@ class Scaffnew(Method):
 
     def slowest_rate(self, problem: Problem) -> float | None:
         """On cohorts also p^2 chi a, and less with unequal weights, where no theorem gives a rate."""
-        found = Method.slowest_rate(self, problem)
-        if found is None or self.chi is None:
-            return found
+        rate = Method.slowest_rate(self, problem)
+        if rate is None or self.chi is None:
+            return rate
         alike = float(problem.weights.min() / problem.weights.max())
-        return min(found, self.p**2 * self.chi * self.a * alike) or None
+        return min(rate, self.p**2 * self.chi * self.a * alike) or None
 
     def claims(self, problem: Problem) -> Claims:
         """Psi, scaled so that equal weights and steps give  mean |x_i - x*|^2 + (gamma/p)^2 mean |h_i - h_i*|^2."""

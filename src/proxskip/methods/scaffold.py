@@ -121,12 +121,11 @@ class Scaffold(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> Scaffold:
         """With a global step eta_g the theorem's local step is divided by it."""
-        made: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
-        if "eta_g" not in given:
-            return made
+        best: Scaffold = cls.by_theory(problem, {k: v for k, v in given.items() if k != "eta_g"})
+        eta_g = given.get("eta_g", 1.0)
         # the theorem bounds gamma eta_g; a gamma that was given is taken as it is
-        gamma = made.gamma if isinstance(given.get("gamma"), float) else made.gamma / given["eta_g"]
-        return replace(made, eta_g=given["eta_g"], gamma=gamma)
+        gamma = best.gamma if isinstance(given.get("gamma"), float) else best.gamma / eta_g
+        return replace(best, eta_g=eta_g, gamma=gamma)
 
     @staticmethod
     def limits(s: Setting) -> StepLimits:

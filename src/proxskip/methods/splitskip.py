@@ -203,9 +203,9 @@ class PDHG(Method):
     @classmethod
     def configure(cls, problem: Problem, given: Mapping[str, Any]) -> PDHG:
         """tau as large as the gamma that is taken allows."""
-        made = cls.theory(problem)
-        gamma = given["gamma"] if isinstance(given.get("gamma"), float) else made.gamma
-        return cls(gamma, given.get("tau") or cls.largest_tau(problem, gamma, made.mu), made.mu)
+        best = cls.theory(problem)
+        gamma = given["gamma"] if isinstance(given.get("gamma"), float) else best.gamma
+        return cls(gamma, given.get("tau") or cls.largest_tau(problem, gamma, best.mu), best.mu)
 
     @staticmethod
     def largest_tau(problem: Problem, gamma: float, mu: float = 0.0) -> float:

@@ -159,12 +159,12 @@ class Method:
 
     def _given(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
-        found = {}
+        changed = {}
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if f.repr and not (f.default is not MISSING and type(value) is type(f.default) and value == f.default):
-                found[f.name] = value
-        return found
+                changed[f.name] = value
+        return changed
 
     # -- the box -------------------------------------------------------------------------------------------------------
     def start(self, problem: Problem, x0: Array) -> Vectors:
