@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from proxskip.engines.cpu.engine import CpuEngine
 from proxskip.engines.reference import ReferenceEngine
 from proxskip.links.cohorts import Everyone, Participation
 from proxskip.links.network import Network
@@ -152,45 +152,31 @@ def _saved(
     return described
 
 
+ENGINES = {"cpu": "CpuEngine", "gpu": "GpuEngine", "ray": "RayEngine", "torch": "TorchEngine"}
+"""The engines in folders of their own, whose modules are imported when they are used."""
+
+
 def make_engine(engine: Any, threads: int | None = None) -> Engine:
     """An engine by its name, or the engine itself."""
-    if not isinstance(engine, str):
-        if not isinstance(engine, Engine):
-            name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
-            raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
+    if isinstance(engine, Engine):
         return engine
-    if engine == "cpu":
-        return CpuEngine(threads)
+    if not isinstance(engine, str):
+        name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
+        raise InputError(f"{name} is not an engine; give an object of a class that derives from seam.Engine.")
     if engine == "reference":
         return ReferenceEngine()
-    if engine == "gpu":
-        from proxskip.engines.gpu.engine import GpuEngine
-
-        return GpuEngine()
-    if engine == "ray":
-        from proxskip.engines.ray.engine import RayEngine
-
-        return RayEngine()
-    if engine == "torch":
-        return _torch_engine()
-    raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
-
-
-def _torch_engine() -> Engine:
+    if engine not in ENGINES:
+        raise InputError(f'engine "{engine}" is not known; use "cpu", "gpu", "ray", "reference" or "torch".')
     try:
-        from proxskip.engines.torch.engine import TorchEngine
+        kind: Callable[..., Engine] = getattr(import_module(f"proxskip.engines.{engine}.engine"), ENGINES[engine])
     except ImportError:
+        if engine != "torch":
+            raise
         raise InputError(
             'engine "torch" needs PyTorch, which is not installed; run  pip install "proxskip[torch]"  or use '
             'engine="cpu".'
         ) from None
-    return TorchEngine()
-
-
-def own_start(problem: Problem) -> Array:
-    """Where the clients want to be started, such as at a network's weights; zeros if they do not say."""
-    first = problem.own_start()
-    return np.zeros(problem.d) if first is None else np.array(first, dtype=np.float64)
+    return kind(threads) if engine == "cpu" else kind()
 
 
 def starting_point(
@@ -225,7 +211,8 @@ def starting_point(
 
 def checked_x0(problem: Problem, x0: Any) -> Array:
     """x0, or where the clients want to be started if it is None, as d finite numbers."""
-    x = own_start(problem) if x0 is None else np.array(x0, dtype=np.float64)
+    start = problem.own_start() if x0 is None else x0  # such as a network's weights; zeros if they do not say
+    x = np.zeros(problem.d) if start is None else np.array(start, dtype=np.float64)
     if x.shape != (problem.d,) or not np.isfinite(x).all():
         raise InputError(f"x0 must be {problem.d} finite numbers; it has shape {x.shape}.")
     return x
