@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from proxskip.flower.federated_client import FederatedClient
-from proxskip.loop.ledger import Ledger
+from proxskip.loop.line import Ledger
 from proxskip.protocol import Ask, Server, ServerState, wire
 from proxskip.results import description
 from proxskip.results.result import Summary
